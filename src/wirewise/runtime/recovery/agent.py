@@ -16,6 +16,7 @@ import os
 import queue
 import runpy
 import selectors
+import shutil
 import signal
 import sys
 import threading
@@ -62,6 +63,7 @@ _GRACE_S = 5.0
 _BUSY = 10.0
 """A process that computes may be silent so many times longer: it waits for a processor, or holds Python's lock."""
 _PR_SET_PDEATHSIG = 1
+_SHARED, _NAME = Path("/dev/shm"), "wirewise-recovery-"
 
 _SERVER = multiprocessing.get_context("forkserver")
 
@@ -224,6 +226,8 @@ class Agent:
         # The store is this process's, so it outlives all ranks.
         store = TCPStore(address, port, is_master=self._host == 0, wait_for_workers=False)
         self._place = address, store.port
+        _sweep()
+        self._memory = make_folder(_SHARED / f"{_NAME}{os.getpid()}-{store.port}-{self._host}")
         self._bus = Bus(store, self._host, self._hosts, self._lease_s) if self._hosts > 1 else None
         if self._bus is not None:
             self._selector.register(self._bus.wake, selectors.EVENT_READ, "bus")
@@ -264,7 +268,7 @@ class Agent:
         with self._launching:
             process.start()
             theirs.close()
-            ours.send_bytes(_said.encode(control.Welcome(worker, *self._place)))
+            ours.send_bytes(_said.encode(control.Welcome(worker, *self._place, str(self._memory))))
             self._launched.put(_Process(worker, process, ours))
             os.write(self._waker, b"x")
 
@@ -453,6 +457,7 @@ class Agent:
             one.close()
         self._processes = {}
         self._selector.close()
+        shutil.rmtree(self._memory, ignore_errors=True)
         os.close(self._wake)
         os.close(self._waker)
         if self._folder is not None and self._coordinator is not None:
@@ -503,6 +508,14 @@ def _enter(
     sys.stderr.flush()
     # Threads of torch that still wait must not keep it.
     os._exit(0)
+
+
+def _sweep() -> None:
+    """Remove what agents that were killed left in shared memory."""
+    for folder in _SHARED.glob(f"{_NAME}*"):
+        pid = folder.name.removeprefix(_NAME).split("-")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _cause(code: int | None) -> str:

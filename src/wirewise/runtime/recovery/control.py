@@ -52,11 +52,13 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """First words of the agent: who this process is, and where the store is."""
+    """First words of the agent: who this process is, and where it finds the rest."""
 
     worker: Worker
     address: str
     port: int
+    memory: str
+    """Folder in the memory of this host, which outlives its processes and goes with the agent."""
 
 
 _from_agent = msgspec.json.Decoder(Welcome | Command)
@@ -109,6 +111,7 @@ class Link:
         told = _from_agent.decode(channel.recv_bytes())
         assert isinstance(told, Welcome)
         self.worker, self.address, self.port = told.worker, told.address, told.port
+        self.memory = told.memory
         self._thread = threading.Thread(target=self._listen, name="wirewise-control", daemon=True)
         self._thread.start()
 

@@ -49,6 +49,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks whose process was lost since the generation before."""
     since_s: float = 0.0
     """Seconds since 1970 at which the first of them was noticed."""
+    committed_step: int = -1
+    """Newest step that a rank has told to be committed; -1: none."""
     notes: dict[int, str] = {}
     """What was lost how, by rank."""
 
@@ -291,6 +293,7 @@ class Coordinator:
             fresh=tuple(rank for rank, worker in sorted(self._roles.items()) if old.get(rank) != worker),
             dead=tuple(sorted(self._dead)),
             since_s=self._since_s,
+            committed_step=self._step,
             notes=dict(sorted(self._dead.items())),
         )
         self._over, self._dead, self._since_s = False, {}, 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -22,7 +23,7 @@ _JOIN_S = 10.0
 _GRACE_S = 10.0
 """Seconds that the agent has to tell of a failure after its first effect was seen here."""
 _DOUBT_S = 0.5
-"""The same for an error that does not look like a failure of another rank."""
+"""Seconds likewise for an error that does not look like a failure of another rank."""
 
 
 def join(timeout_s: float = 60.0) -> Member:
@@ -60,10 +61,12 @@ class Member:
         world_size: Number of ranks of the job, also while some of them are missing.
         generation: The present generation.
         transport: Transport between the processes of this generation.
+        memory: Folder in the memory of this host, which outlives the processes of the job.
     """
 
     def __init__(self, link: control.Link, timeout_s: float) -> None:
         self._link, self._timeout_s = link, timeout_s
+        self.memory = Path(link.memory)
         self._store: Any = TCPStore(link.address, link.port, is_master=False, wait_for_workers=False)
         self._last = 0
         self.generation = link.next_generation(0, None)

@@ -13,17 +13,17 @@ rank at every step, and a gradient is reduced by as many ranks as before.
 
 from __future__ import annotations
 
-import gc
 import os
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import msgspec
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -31,14 +31,16 @@ from torch.utils.data import DataLoader
 
 from wirewise.errors import InputError, PeerError
 from wirewise.plans import FusionPlan
-from wirewise.runtime.data_parallel import Reducer
+from wirewise.runtime.data_parallel import Compression
 from wirewise.runtime.recovery import control, points
 from wirewise.runtime.recovery.batches import Batches, Drawn, seed_all, shares_of
+from wirewise.runtime.recovery.checkpoints import Checkpoints
 from wirewise.runtime.recovery.consistency import Consistency, Updates
 from wirewise.runtime.recovery.decision import NOTHING, Action, Decision, RankRecord, decide
-from wirewise.runtime.recovery.folds import OrderedFold
 from wirewise.runtime.recovery.generations import Generation
 from wirewise.runtime.recovery.membership import Member, join
+from wirewise.runtime.recovery.reduction import Reduction, Through, Way, pools_of
+from wirewise.runtime.recovery.snapshots import Snapshots, keep
 from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_state
 from wirewise.runtime.startup import start_group
 from wirewise.runtime.transport import transport_of
@@ -46,9 +48,12 @@ from wirewise.runtime.trees import digest_of
 
 __all__ = ["Training", "protect"]
 
-Through = Literal["buckets", "ddp", "fold"]
 
-_BUCKET_BYTES = 25 * 2**20
+class _Saving(NamedTuple):
+    """Where checkpoints go, and how often."""
+
+    folder: Path
+    every: int
 
 
 def protect(
@@ -65,7 +70,10 @@ def protect(
     through: Through = "buckets",
     plan: FusionPlan | None = None,
     unused: Literal["error", "zeros"] = "error",
+    compression: Compression | None = None,
     consistency: Consistency = "auto",
+    checkpoints: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 100,
     seed: int = 0,
     timeout_s: float = 60.0,
 ) -> Training:
@@ -90,7 +98,12 @@ def protect(
             number of ranks.
         plan: Buckets for "buckets"; None: 25 MiB each, from the last parameter to the first.
         unused: What to do with a parameter without gradient, "error" or "zeros", with "buckets".
+        compression: How the codecs of the plan are used. What they remember on a rank is kept in the memory of its
+            host, where a spare of that host finds it.
         consistency: How an update that was cut short is completed or taken back (`Updates`).
+        checkpoints: Folder on a disk that all hosts see, for when all replicas are lost, and for a job that is started
+            again; None: there are no checkpoints.
+        checkpoint_every: Updates from one checkpoint to the next.
         seed: Seed of the order of the dataset, and of random numbers in the steps.
         timeout_s: Seconds that one call of the process group may take.
 
@@ -115,26 +128,29 @@ def protect(
         raise InputError(f"got a plan and through={through!r}; expected through='buckets' with a plan")
     if (steps is None) == (epochs is None):
         raise InputError(f"got steps={steps} and epochs={epochs}; expected one of them")
+    if checkpoint_every < 1:
+        raise InputError(f"got checkpoint_every={checkpoint_every}; expected at least 1")
+    pools = pools_of(model, plan, compression)
     state = TrainingState(
         model,
         optimizer,
         schedulers=schedulers,
         scaler=scaler,
         shared=objects,
+        own={} if pools is None else {"pools": pools},
         buffers="shared",
     )
-    return Training(
+    training = Training(
         state,
-        Updates(state, consistency=consistency, clip=clip),
-        loader,
-        steps=steps,
-        epochs=epochs,
-        through=through,
-        plan=plan,
-        unused=unused,
+        Way(through, plan, compression, pools, unused),
+        consistency=consistency,
+        clip=clip,
+        saving=None if checkpoints is None else _Saving(Path(checkpoints), checkpoint_every),
         seed=seed,
         timeout_s=timeout_s,
     )
+    training._take(loader, steps, epochs)
+    return training
 
 
 class Training:
@@ -142,65 +158,73 @@ class Training:
 
     Args:
         state: State of the training.
-        updates: Its updates.
-        loader: Loader or function, as in `protect`; the other arguments likewise.
-        steps: Number of updates.
-        epochs: Number of passes over the dataset.
-        through: What reduces gradients.
-        plan: Plan of the buckets.
-        unused: What to do with a parameter without gradient.
+        way: How gradients are reduced.
+        consistency: How an update that was cut short is completed or taken back.
+        clip: Largest norm of all gradients together.
+        saving: Where checkpoints go; None: there are none.
         seed: Seed of order and random numbers.
         timeout_s: Seconds that one call of the process group may take.
 
     Attributes:
-        model: Model to call: that of the user, or DistributedDataParallel around it.
         rank: Rank of this process.
         world_size: Number of ranks of the job, also while some of them are missing.
+        steps: Number of updates to the end.
     """
 
     def __init__(
         self,
         state: TrainingState,
-        updates: Updates,
-        loader: DataLoader | Drawn,
+        way: Way,
         *,
-        steps: int | None,
-        epochs: int | None,
-        through: Through,
-        plan: FusionPlan | None,
-        unused: Literal["error", "zeros"],
+        consistency: Consistency,
+        clip: float | None,
+        saving: _Saving | None,
         seed: int,
         timeout_s: float,
     ) -> None:
-        self._state, self._updates, self._through, self._plan = state, updates, through, plan
-        self._unused, self._seed, self._timeout_s = unused, seed, timeout_s
-        self.model = state.model
-        self._member: Member | None = None
-        self._holds_state = False
-        self._reducer: Reducer | None = None
-        self._fold: OrderedFold | None = None
-        self._share = 0
-        self._drawn = False
+        self._state, self._way, self._saving = state, way, saving
+        self._seed, self._timeout_s = seed, timeout_s
+        prepare = None if way.pools is None else self._keep_own
+        self._updates = Updates(state, consistency=consistency, clip=clip, prepare=prepare)
+        self._holds_state = self._drawn = False
         self._told_first = True
+        self._place = 0
+        self._reduction: Reduction | None = None
+        self._member: Member | None = None
+        self._snapshots: Snapshots | None = None
+        self._checkpoints: Checkpoints | None = None
+        self.steps = 0
         for optimizer in state.optimizers:
             optimizer.register_step_pre_hook(lambda *_: points.reach("update"))
             optimizer.register_step_post_hook(lambda *_: points.reach("commit"))
         if control.current() is None:
             self._join_alone()
-        else:
-            self._member = join(timeout_s)
-            self.rank, self.world_size = self._member.rank, self._member.world_size
-            try:
-                self._agree()
-            except (RuntimeError, ValueError, PeerError) as error:
-                self._recover(error)
-        self._batches = Batches(loader, self.world_size, seed)
+            return
+        self._member = join(timeout_s)
+        self.rank, self.world_size = self._member.rank, self._member.world_size
+        if way.pools is not None:
+            self._snapshots = Snapshots(self._member.memory, self.rank)
+        if saving is not None:
+            self._checkpoints = Checkpoints(saving.folder, self.rank)
+        try:
+            self._agree()
+        except (RuntimeError, ValueError, PeerError) as error:
+            self._recover(error)
+
+    def _take(self, loader: DataLoader | Drawn, steps: int | None, epochs: int | None) -> None:
+        """Draw batches from a loader, for so many steps or epochs."""
+        self._batches = Batches(loader, self.world_size, self._seed)
         if steps is None:
             if not self._batches.steps_per_epoch:
                 raise InputError("got epochs and a function as loader; expected steps with a function")
             assert epochs is not None
             steps = epochs * self._batches.steps_per_epoch
         self.steps = steps
+
+    @property
+    def model(self) -> nn.Module:
+        """Model to call: that of the user, or DistributedDataParallel around it."""
+        return self._state.model if self._reduction is None else self._reduction.model
 
     @property
     def generation(self) -> int:
@@ -226,7 +250,7 @@ class Training:
         while True:
             if self.position >= self.steps:
                 if self._member is None or self._member.finish():
-                    self._quiesce()
+                    self._leave()
                     return
                 self._recover(PeerError("another rank was lost at the end of the training"))
                 continue
@@ -236,10 +260,10 @@ class Training:
                     "training.step():` around forward and backward of every batch"
                 )
             points.at(self.rank, self.position)
-            own = self.shares
-            batch = self._batches.draw(self.position, own[self._share], own)
+            share = self.shares[self._place]
+            batch = self._batches.draw(self.position, share, self.shares)
             points.reach("batch")
-            seed_all(self._seed, self.position, own[self._share])
+            seed_all(self._seed, self.position, share)
             self._drawn = True
             yield batch
 
@@ -256,108 +280,82 @@ class Training:
             raise InputError(
                 "got training.step() without a batch; expected it once for every batch of the loop"
             )
-        last = self._share == len(self.shares) - 1
+        self._drawn = False
+        reduction, place = self._reduction, self._place
+        assert reduction is not None
         try:
-            self._begin()
+            if place == 0:
+                for optimizer in self._state.optimizers:
+                    optimizer.zero_grad(set_to_none=True)
+            reduction.begin(place)
             points.reach("forward")
-            with nullcontext() if last else self._no_sync():
+            with reduction.during(place):
                 yield
-            self._drawn = False
-            self._complete(last)
+            reduction.end(place)
+            self._place = (place + 1) % len(reduction.own)
+            if self._place == 0:
+                reduction.finish()
+                points.reach("reduced")
+                self._updates.step()
+                points.reach("committed")
+                self._committed()
+            return
         except (RuntimeError, ValueError, PeerError) as error:
-            self._drawn = False
             if self._member is None or not self._member.is_failure(error):
                 raise
             # What its frames hold would keep connections open.
             traceback.clear_frames(error.__traceback__)
             failure = PeerError(str(error))
-        else:
-            return
+        del reduction
         self._recover(failure)
 
-    def _begin(self) -> None:
-        if self._share == 0:
-            for optimizer in self._state.optimizers:
-                optimizer.zero_grad(set_to_none=True)
-            self._buffers_before = self._buffer_copies() if len(self.shares) > 1 else []
-        else:
-            # Each share starts with the buffers of the step, and those of the first one stay.
-            self._set_buffers(self._buffers_before)
-
-    def _no_sync(self) -> Any:
-        if self._fold is not None:
-            return nullcontext()
-        if self._reducer is not None:
-            return self._reducer.no_sync()
-        assert isinstance(self.model, DistributedDataParallel)
-        return self.model.no_sync()
-
-    def _complete(self, last: bool) -> None:
-        """Take the gradients of a share in; after the last one, update and commit."""
-        if self._fold is not None:
-            self._fold.keep()
-        if self._share == 0 and not last:
-            self._buffers_after = self._buffer_copies()
-        if not last:
-            self._share += 1
-            return
-        if self._share > 0:
-            self._set_buffers(self._buffers_after)
-        if self._fold is not None:
-            self._fold.fold()
-        elif self._reducer is not None:
-            self._reducer.finish()
-        self._scale()
-        buffers = dict(self._state.model.named_buffers())
-        if buffers:
-            self._transport.broadcast(buffers, "the broadcast of the buffers", compared=True)
-        points.reach("reduced")
-        self._share = 0
-        self._updates.step()
-        points.reach("committed")
+    def _committed(self) -> None:
         if not self._told_first and self._member is not None:
             self._told_first = True
             self._member.tell("committed", self.position)
+        if (
+            self._checkpoints is not None
+            and self._saving is not None
+            and self.position % self._saving.every == 0
+        ):
+            points.reach("checkpoint")
+            self._checkpoints.save(self.position, self._state.state_dict())
+            self._checkpoints.agree(self._transport)
 
-    def _scale(self) -> None:
-        """Make the mean over processes that of all shares."""
-        processes = self._transport.world_size
-        if self._fold is None and processes < self.world_size:
-            for parameter in self._state.model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(processes / self.world_size)
-
-    def _buffer_copies(self) -> list[Tensor]:
-        return [buffer.detach().clone() for buffer in self._state.model.buffers()]
-
-    @torch.no_grad()
-    def _set_buffers(self, copies: Sequence[Tensor]) -> None:
-        for buffer, copy in zip(self._state.model.buffers(), copies, strict=True):
-            buffer.copy_(copy)
+    def _keep_own(self, step: int) -> None:
+        """Write down what no replica has, before any rank may update; without an agent nobody would read it."""
+        if self._snapshots is not None:
+            keep(self._snapshots, step, self._state.own(), self._transport)
 
     def _recover(self, error: Exception) -> None:
         """Come to the next generation that holds, and to a step that all ranks agree on."""
         assert self._member is not None
         while True:
-            self._quiesce()
+            self._let_go()
             self._member.regroup(error)
             try:
                 self._agree()
                 return
             except (RuntimeError, ValueError, PeerError) as failed:
+                traceback.clear_frames(failed.__traceback__)
                 error = failed
-                traceback.clear_frames(error.__traceback__)
 
-    def _quiesce(self) -> None:
+    def _let_go(self) -> None:
         """Let go of all that holds the process group."""
-        if self._reducer is not None:
-            self._reducer.abandon()
-        self._reducer, self._fold = None, None
-        if self.model is not self._state.model:
-            self.model = self._state.model
-            gc.collect()
+        if self._reduction is not None:
+            self._reduction.abandon()
+            self._reduction = None
+
+    def _leave(self) -> None:
+        """End the training on this rank."""
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+        self._let_go()
+        if self._member is not None:
+            self._member.leave()
 
     def _join_alone(self) -> None:
+        """Train with the ranks of torchrun, unprotected."""
         if not dist.is_initialized():
             if "RANK" not in os.environ:
                 raise InputError(
@@ -367,32 +365,34 @@ class Training:
             start_group(self._timeout_s)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self._transport = transport_of(timeout_s=self._timeout_s)
-        shared = self._state.model.state_dict(keep_vars=True)
-        self._transport.broadcast({n: t for n, t in shared.items() if isinstance(t, Tensor)})
+        model = self._state.model
+        self._transport.broadcast(dict([*model.named_parameters(), *model.named_buffers()]))
         self._updates.adopt(0)
-        self._connect()
+        self._reduction = Reduction(self._way, model, self._transport, self.world_size)
 
     def _agree(self) -> None:
         """Tell all ranks of this generation what this one holds, decide on a step and come to it."""
         member = self._member
         assert member is not None
         self._transport = member.transport
-        self._share, self._drawn = 0, False
+        self._place, self._drawn = 0, False
         points.at(self.rank, self.position)
         before = self.position if self._holds_state else NOTHING
         record, heavy = self._record()
-        records = [
-            msgspec.json.decode(one, type=RankRecord) for one in self._gathered(msgspec.json.encode(record))
-        ]
-        decision = _decided(records, member.generation)
+        saved = [] if self._checkpoints is None else self._checkpoints.steps()
+        told = self._gathered((msgspec.json.encode(record), saved))
+        records = [msgspec.json.decode(one, type=RankRecord) for one, _ in told]
+        common = sorted(set.intersection(*(set(steps) for _, steps in told)))
+        decision = _decided(records, common, member.generation)
         points.reach("decide")
         member.tell("decided", self.position, strategy=decision.strategy)
         action = decision.of(self.rank)
         points.reach("restore")
         self._act(action, decision, member.generation.ranks)
         self._check_alike(heavy if action.kind == "keep" else None)
-        member.tell("restored", self.position, lost=max(before - decision.step, 0))
-        self._connect()
+        lost = max(max(before, member.generation.committed_step) - self.position, 0)
+        member.tell("restored", self.position, lost=lost)
+        self._reduction = Reduction(self._way, self._state.model, self._transport, self.world_size)
         points.reach("resume")
         self._told_first = False
         member.tell("resumed", self.position)
@@ -418,17 +418,25 @@ class Training:
     def _act(self, action: Action, decision: Decision, ranks: Sequence[int]) -> None:
         """Come to the step of a decision; sources do so before others copy from them."""
         if action.kind in ("keep", "finish", "restore"):
-            self._holds_state = True
             self._updates.bring_to(decision.step)
+        elif action.kind == "load":
+            assert self._checkpoints is not None
+            step, tree = self._checkpoints.load(self._transport)
+            self._state.load_state_dict(tree)
+            self._updates.adopt(step)
         copies = [one for one in decision.actions if one.kind == "copy"]
-        if not copies:
-            return
-        sources = [ranks.index(rank) for rank in copies[0].sources]
-        targets = [ranks.index(one.rank) for one in copies]
-        copy_state(self._state, self._transport, sources, targets, self._timeout_s)
+        if copies:
+            sources = [ranks.index(rank) for rank in copies[0].sources]
+            targets = [ranks.index(one.rank) for one in copies]
+            copy_state(self._state, self._transport, sources, targets, self._timeout_s)
         if action.kind == "copy":
+            if self._snapshots is not None and (decision.step or self._snapshots.steps):
+                # All ranks have written this step, or none has committed it.
+                self._state.load_own(self._snapshots.read(decision.step))
             self._updates.adopt(decision.step)
-            self._holds_state = True
+        self._holds_state = True
+        if self._snapshots is not None and self.position not in self._snapshots.steps:
+            self._snapshots.write(self.position, self._state.own())
 
     def _check_alike(self, heavy: str | None) -> None:
         """Compare the digests of all replicas.
@@ -450,27 +458,24 @@ class Training:
         dist.all_gather_object(found, value)
         return found
 
-    def _connect(self) -> None:
-        """Have gradients reduced by the present group."""
-        model = self._state.model
-        if self._through == "fold":
-            self._fold = OrderedFold(model, self.world_size, self._transport)
-        elif self._through == "ddp":
-            self.model = DistributedDataParallel(model, broadcast_buffers=False)
-        else:
-            plan = self._plan or _default_plan(model, self._transport.world_size)
-            plan = msgspec.structs.replace(plan, world_size=self._transport.world_size)
-            self._reducer = Reducer(model, plan, self._transport, unused=self._unused)
 
-
-def _decided(records: Sequence[RankRecord], generation: Generation) -> Decision:
+def _decided(records: Sequence[RankRecord], saved: Sequence[int], generation: Generation) -> Decision:
     """The decision on records; where nobody has trained yet, the first rank's initial state counts as step 0."""
     if all(record.committed_step == NOTHING for record in records):
-        records = [msgspec.structs.replace(records[0], committed_step=0), *records[1:]]
+        trained = generation.committed_step
+        if not saved and trained > 0:
+            raise PeerError(
+                f"all replicas of the state were lost, after step {trained} at least, and there is no checkpoint that "
+                "all ranks have; all is lost: start again, with protect(checkpoints=FOLDER)"
+            )
+        if not saved:
+            records = [msgspec.structs.replace(records[0], committed_step=0), *records[1:]]
+        elif trained > max(saved):
+            warnings.warn(
+                f"all replicas of the state were lost; training goes on from the checkpoint of step {max(saved)}, what "
+                f"was computed after it, up to step {trained} at least, is computed again",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     vacant = {rank: 0 for rank in range(generation.world_size) if rank not in generation.workers}
-    return decide(records, dead=vacant)
-
-
-def _default_plan(model: nn.Module, world_size: int) -> FusionPlan:
-    sizes = {name: p.nbytes for name, p in reversed(list(model.named_parameters())) if p.requires_grad}
-    return FusionPlan.by_size(sizes, world_size, _BUCKET_BYTES)
+    return decide(records, dead=vacant, checkpoints={0: saved})

@@ -1,0 +1,157 @@
+"""Gradients and buffers of a step, brought together over the processes of one generation."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from wirewise.errors import InputError
+from wirewise.plans import FusionPlan
+from wirewise.runtime.data_parallel import Compression, Pools, Reducer
+from wirewise.runtime.recovery.batches import shares_of
+from wirewise.runtime.recovery.folds import OrderedFold
+from wirewise.runtime.transport import Transport
+
+__all__ = ["Reduction", "Through", "Way", "pools_of"]
+
+Through = Literal["buckets", "ddp", "fold"]
+_BUCKET_BYTES = 25 * 2**20
+
+
+class Way(NamedTuple):
+    """How gradients are reduced; arguments as in `session.protect`."""
+
+    through: Through
+    plan: FusionPlan | None
+    compression: Compression | None
+    pools: Pools | None
+    """What codecs remember, which outlives generations; None without codecs."""
+    unused: Literal["error", "zeros"]
+
+
+class Reduction:
+    """The reduction of one generation.
+
+    With fewer processes than shares each computes several shares of a step; they add up, and the mean is that over all
+    shares. Buffers, such as the statistics of BatchNorm, start alike for each share and follow the first one, so they
+    are the same everywhere after a step.
+
+    Args:
+        way: How gradients are reduced.
+        model: The user's model.
+        transport: Transport between the processes.
+        shares: Shares of the global batch.
+
+    Attributes:
+        model: Model to call.
+        own: Shares that this process computes.
+
+    Raises:
+        InputError: There are codecs and fewer processes than shares.
+        PeerError: A peer is gone.
+    """
+
+    def __init__(self, way: Way, model: nn.Module, transport: Transport, shares: int) -> None:
+        self.model, self._bare, self._transport = model, model, transport
+        self._shares, self._processes = shares, transport.world_size
+        self.own = shares_of(transport.rank, self._processes, shares)
+        self._reducer: Reducer | None = None
+        self._fold: OrderedFold | None = None
+        self._before: list[Tensor] = []
+        self._after: list[Tensor] = []
+        if way.pools is not None and self._processes < shares:
+            raise InputError(
+                f"the plan has codecs, whose memory belongs to {shares} ranks, and {self._processes} are left; "
+                "expected spares, or a plan without codecs for training with fewer ranks"
+            )
+        if way.through == "fold":
+            self._fold = OrderedFold(model, shares, transport)
+        elif way.through == "ddp":
+            self.model = DistributedDataParallel(model, broadcast_buffers=False)
+        else:
+            plan = way.plan or _default_plan(model, self._processes)
+            plan = msgspec.structs.replace(plan, world_size=self._processes)
+            self._reducer = Reducer(
+                model, plan, transport, unused=way.unused, compression=way.compression, pools=way.pools
+            )
+
+    def begin(self, place: int) -> None:
+        """Prepare for one of the own shares, by its place among them."""
+        if place == 0:
+            self._before = self._copies() if len(self.own) > 1 else []
+        else:
+            self._fill(self._before)
+
+    def during(self, place: int) -> AbstractContextManager[None]:
+        """Context of forward and backward of a share: only the last one's gradients travel."""
+        if self._fold is not None or place == len(self.own) - 1:
+            return nullcontext()
+        if self._reducer is not None:
+            return self._reducer.no_sync()
+        assert isinstance(self.model, DistributedDataParallel)
+        return self.model.no_sync()
+
+    def end(self, place: int) -> None:
+        """Take in what a share computed."""
+        if self._fold is not None:
+            self._fold.keep()
+        if place == 0 and len(self.own) > 1:
+            self._after = self._copies()
+
+    def finish(self) -> None:
+        """Give all processes the mean gradient over all shares, and the buffers of the first.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        if self._fold is not None:
+            self._fold.fold()
+        elif self._reducer is not None:
+            self._reducer.finish()
+        if self._fold is None and self._processes < self._shares:
+            # The mean was over processes.
+            for parameter in self._bare.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self._processes / self._shares)
+        if len(self.own) > 1:
+            self._fill(self._after)
+        if buffers := dict(self._bare.named_buffers()):
+            self._transport.broadcast(buffers, "the broadcast of the buffers", compared=True)
+
+    def abandon(self) -> None:
+        """Let go of the process group, which is gone or about to be."""
+        if self._reducer is not None:
+            self._reducer.abandon()
+        if self.model is not self._bare:
+            self.model = self._bare
+            # DistributedDataParallel is part of a cycle, and holds connections.
+            gc.collect()
+
+    def _copies(self) -> list[Tensor]:
+        return [buffer.detach().clone() for buffer in self._bare.buffers()]
+
+    @torch.no_grad()
+    def _fill(self, values: list[Tensor]) -> None:
+        for buffer, value in zip(self._bare.buffers(), values, strict=True):
+            buffer.copy_(value)
+
+
+def pools_of(model: nn.Module, plan: FusionPlan | None, compression: Compression | None) -> Pools | None:
+    """Memory of the codecs of a plan; None where it has none."""
+    if plan is None or all(bucket.codec == "none" for bucket in plan.buckets):
+        return None
+    named = dict(model.named_parameters())
+    sizes = {name: p.numel() for name, p in named.items()}
+    shapes = {name: p.shape for name, p in named.items()}
+    return Pools(sizes, compression, next(iter(named.values())).device, shapes=shapes)
+
+
+def _default_plan(model: nn.Module, world_size: int) -> FusionPlan:
+    sizes = {name: p.nbytes for name, p in reversed(list(model.named_parameters())) if p.requires_grad}
+    return FusionPlan.by_size(sizes, world_size, _BUCKET_BYTES)
