@@ -76,7 +76,7 @@ class Pipeline:
         optimizer: Makes one or several optimizers of the parameters of this rank, which it is given as a list.
         schedule: Makes the learning-rate schedule of an optimizer; it moves on once an update, whether the update was
             skipped or not.
-        process_group: Ranks of the plan, gloo; none: the default group.
+        process_group: Ranks of the plan, gloo or NCCL; none: the default group, which NCCL needs.
         clip: Largest norm of the gradients of all stages together; None: any.
         loss_scale: Factor of the loss in backward passes, or `LossScale`; updates whose gradients are not finite are
             then skipped on all ranks. None: 1, and nothing is looked at.
@@ -87,6 +87,8 @@ class Pipeline:
             None: hosts by their names, all alike.
         shards: Names, such as "3.weight", of plain parameters that are a part of their own on each of the ranks which
             share a stage; all other plain ones are the same on each. Needed for a norm of gradients alone.
+        in_order: Whether messages between stages match by their order instead of by tags; None: on devices, as NCCL has
+            no tags.
         recorded: Whether `records` is filled.
         around: Context in which each pass is computed, without its messages, such as a range of a profiler.
         timeout_s: Seconds to wait for any one message before the peer counts as silent.
@@ -114,6 +116,7 @@ class Pipeline:
         seed: int = 0,
         links: Links | None = None,
         shards: Collection[str] | None = None,
+        in_order: bool | None = None,
         recorded: bool = False,
         around: Callable[[StagePass], AbstractContextManager[Any]] | None = None,
         timeout_s: float = 120.0,
@@ -129,7 +132,11 @@ class Pipeline:
         self._digest = hashlib.sha256("\n".join(words).encode()).digest()
         self._journal = journal or MessageJournal()
         values = layers.values(plan)
-        self.transport = transport = self._meet(transport_of(process_group, timeout_s=timeout_s, store=store))
+        transport = transport_of(process_group, timeout_s=timeout_s, store=store)
+        in_order = transport.on_device if in_order is None else in_order
+        _check_order(plan, transport, in_order, journal)
+        self._in_order = in_order
+        self.transport = transport = self._meet(transport)
         if links is None and any(len(ranks[0]) > 1 for ranks in plan.ranks):
             links = alike_links(hosts_of_ranks(transport))
         self._links = links
@@ -161,7 +168,7 @@ class Pipeline:
         self._wide = len(plan.ranks[self.position][0]) > 1
         self._recorded = recorded
         self._around = around or (lambda _: nullcontext())
-        self._values = ValueExchange(values, plan, transport, self.stages, self._journal, links)
+        self._values = ValueExchange(values, plan, transport, self.stages, self._journal, links, in_order)
         self._unfinished: dict[int, int] = {}
         self._losses: dict[int, Tensor] = {}
         self._broken = ""
@@ -191,6 +198,7 @@ class Pipeline:
         self.begin()
         self._broken = "this pipeline was left in the middle of an update"
         try:
+            self._values.begin(self.update)
             while feed.has(self.update):
                 until = self._journal.meet(self.update)
                 last = None if until is None else until - 1
@@ -289,7 +297,13 @@ class Pipeline:
         self.update = self.weights.newest
         self._losses.clear()
         self._values = ValueExchange(
-            self.layers.values(self.plan), self.plan, self.transport, self.stages, self._journal, self._links
+            self.layers.values(self.plan),
+            self.plan,
+            self.transport,
+            self.stages,
+            self._journal,
+            self._links,
+            self._in_order,
         )
         self._broken = ""
 
@@ -299,11 +313,6 @@ class Pipeline:
         self._values.close()
 
     def _meet(self, transport: Transport) -> Transport:
-        if transport.on_device:
-            raise InputError(
-                "messages between stages have tags, which NCCL has not; give a gloo group: "
-                "torch.distributed.new_group(backend='gloo'), or init_process_group('gloo')"
-            )
         check_same_plan(transport, self.plan, int.from_bytes(self._digest[:8], "little") >> 1)
         return transport
 
@@ -447,4 +456,21 @@ def _check(
         raise InputError(
             f"delay_correction is {correction!r} and the plan keeps one version of the weights; gradients are not "
             "delayed then, expected 'none' or a plan with two versions"
+        )
+
+
+def _check_order(
+    plan: StagePlan, transport: Transport, in_order: bool, journal: MessageJournal | None
+) -> None:
+    if transport.on_device and not in_order:
+        raise InputError("in_order is False and messages between devices (NCCL) have no tags; leave it out")
+    if in_order and journal is not None:
+        raise InputError(
+            "a journal is given, and messages match by their order, which those of an earlier run would break; give a "
+            "gloo group, or leave the journal out"
+        )
+    if in_order and any(len(ranks[0]) > 1 for ranks in plan.ranks):
+        raise InputError(
+            "ranks share stages, whose moves have tags, and messages match by their order; give a gloo group: "
+            "torch.distributed.new_group(backend='gloo'), or init_process_group('gloo')"
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, chain
 from typing import Literal
 
@@ -15,12 +16,21 @@ from wirewise.plans.timetables import StagePass
 from wirewise.runtime.pipeline.boundaries import Boundary, WideInbox, WideOutbox, tags_of
 from wirewise.runtime.pipeline.layers import Value
 from wirewise.runtime.pipeline.messages import Description, Inbox, MessageJournal, Outbox
+from wirewise.runtime.pipeline.ordered import (
+    OrderedChannel,
+    OrderedInbox,
+    OrderedOutbox,
+    directions,
+    sent_in_order,
+)
 from wirewise.runtime.pipeline.stage import MicrobatchKey, StageCompute
 from wirewise.runtime.transport import Transport
 
 __all__ = ["ValueExchange"]
 
 Kind = Literal["activation", "gradient"]
+_In = Inbox | WideInbox | OrderedInbox
+_Out = Outbox | WideOutbox | OrderedOutbox
 
 
 class ValueExchange:
@@ -33,6 +43,7 @@ class ValueExchange:
         stages: Stages of this rank by number.
         journal: Keeps messages, and has those of an earlier run.
         links: Links by which moves between stages of several ranks are planned; the same on all ranks.
+        in_order: Whether messages match by their order alone, without tags; all ranks say it alike.
     """
 
     def __init__(
@@ -43,13 +54,17 @@ class ValueExchange:
         stages: Mapping[int, StageCompute],
         journal: MessageJournal,
         links: Links | None = None,
+        in_order: bool = False,
     ) -> None:
         self._plan, self._transport, self._stages, self._journal = plan, transport, stages, journal
         self._position, self._replica, _ = plan.place_of(transport.rank)
         self._made: dict[int, list[Value]] = {number: [] for number in stages}
         self._taken: dict[int, list[Value]] = {number: [] for number in stages}
         self._links = links
-        self._lines: dict[Value, tuple[Inbox | WideInbox, Outbox | WideOutbox]] = {}
+        self._lines: dict[Value, tuple[_In, _Out]] = {}
+        self._values, self._ways = values, directions(transport) if in_order else None
+        self._channels: dict[tuple[int, bool, bool], OrderedChannel] = {}
+        """Messages that match by order: by peer, whether activations, whether they come."""
         room = [2 * tags_of(plan, value) for value in values]
         for number, value in zip(accumulate(room, initial=0), values, strict=False):
             if value.source in stages:
@@ -61,6 +76,11 @@ class ValueExchange:
         self._local: dict[tuple[Value, Kind, MicrobatchKey], Tensor] = {}
         self._wants: dict[Value, bool] = {}
         """Whether a gradient comes back; known from the first activation on."""
+
+    def begin(self, update: int) -> None:
+        """All ranks start to train with an update."""
+        for channel in self._channels.values():
+            channel.begin(update)
 
     def post(self, step: StagePass) -> None:
         """Post the receives of a step that is to come."""
@@ -133,11 +153,11 @@ class ValueExchange:
         Args:
             lost: Whether a peer is gone, so that there is nothing to wait for.
         """
-        ends: Iterable[Inbox | Outbox | WideInbox | WideOutbox] = chain.from_iterable(self._lines.values())
+        ends: Iterable[_In | _Out] = chain.from_iterable(self._lines.values())
         for end in ends:
             end.abandon() if lost else end.close()
 
-    def _line(self, value: Value, number: int, tags: int) -> tuple[Inbox | WideInbox, Outbox | WideOutbox]:
+    def _line(self, value: Value, number: int, tags: int) -> tuple[_In, _Out]:
         """What this rank receives of a value or for it, and what it sends."""
         sends = value.source in self._stages
         if max(self._plan.width_of(stage) for stage in (value.source, value.target)) > 1:
@@ -154,12 +174,39 @@ class ValueExchange:
         )
         forward = (f"activations {value.name!r}", f"{target} waits for {source}")
         backward = (f"gradients of {value.name!r}", f"{source} waits for {target}")
+        if self._ways is not None:
+            return self._ordered(value, ranks[1] if sends else ranks[0], (forward, backward))
         common = (self._transport, ranks[1] if sends else ranks[0])
         size = (tags, self._plan.microbatches)
         into, out = (backward, forward) if sends else (forward, backward)
         inbox = Inbox(*common, number + sends, *size, *into, self._journal)
         outbox = Outbox(*common, number + (not sends), *size, *out, self._journal)
         return inbox, outbox
+
+    def _ordered(
+        self, value: Value, peer: int, said: tuple[tuple[str, str], tuple[str, str]]
+    ) -> tuple[OrderedInbox, OrderedOutbox]:
+        """Ends of a value between two ranks, without tags."""
+        sends = value.source in self._stages
+        into, out = (said[1], said[0]) if sends else said
+        inbox = OrderedInbox(
+            self._channel(peer, forward=not sends, comes=True),
+            value,
+            f"the {into[0]} ({into[1]})",
+            described=not sends,
+        )
+        return inbox, OrderedOutbox(
+            self._channel(peer, forward=sends, comes=False), f"the {out[0]} ({out[1]})"
+        )
+
+    def _channel(self, peer: int, *, forward: bool, comes: bool) -> OrderedChannel:
+        key = (peer, forward, comes)
+        if key not in self._channels:
+            assert self._ways is not None
+            there, _, _ = self._plan.place_of(peer)
+            order = partial(_order, self._plan, self._values, there, self._position, forward)
+            self._channels[key] = OrderedChannel(self._ways[0 if forward else 1], peer, int(forward), order)
+        return self._channels[key]
 
     def _take(self, value: Value, kind: Kind, key: MicrobatchKey) -> Tensor:
         if value in self._lines:
@@ -177,7 +224,13 @@ class ValueExchange:
                 inbox.forget()
 
 
-def _check_shape(outbox: Outbox | WideOutbox, value: Value, tensor: Tensor) -> None:
+def _order(
+    plan: StagePlan, values: Sequence[Value], sender: int, receiver: int, forward: bool, first: int
+) -> Iterator[tuple[Value, MicrobatchKey]]:
+    return sent_in_order(plan, values, sender, receiver, forward=forward, first=first)
+
+
+def _check_shape(outbox: _Out, value: Value, tensor: Tensor) -> None:
     assert outbox.description is not None
     if (tensor.shape, tensor.dtype) != (outbox.description.shape, outbox.description.dtype):
         raise InputError(
