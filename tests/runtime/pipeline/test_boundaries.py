@@ -66,7 +66,14 @@ WIDTHS = [[1, 2], [2, 1], [2, 3]]
 
 
 @pytest.mark.parametrize("width", WIDTHS, ids=str)
-@pytest.mark.parametrize("style", ["1f1b", "eager-split", "2bw"])
+@pytest.mark.parametrize(
+    "style",
+    [
+        "eager-split",
+        pytest.param("1f1b", marks=pytest.mark.slow),
+        pytest.param("2bw", marks=pytest.mark.slow),
+    ],
+)
 def test_stages_of_other_width_train_as_one_process(style: str, width: list[int]) -> None:
     same_as_alone(plan_of([2], width, style=style), blocks)
 
@@ -116,16 +123,19 @@ def in_parts(group: Any = None) -> LayerGraph:
     return LayerGraph([Block(group), Columns(group, gives=True), Columns(group, gives=False), Block(group)])
 
 
+def split(stage: int) -> ValueSplit:
+    return ValueSplit(module="1", stage=stage, dim=1)
+
+
 @pytest.mark.parametrize(
     ("width", "splits"),
     [
-        ([2, 1], [ValueSplit(module="1", stage=0, dim=1)]),
-        ([1, 4], [ValueSplit(module="1", stage=1, dim=1)]),
-        ([2, 4], [ValueSplit(module="1", stage=0, dim=1), ValueSplit(module="1", stage=1, dim=1)]),
-        ([4, 2], [ValueSplit(module="1", stage=0, dim=1), ValueSplit(module="1", stage=1, dim=1)]),
+        pytest.param([2, 1], [split(0)], id="gather"),
+        pytest.param([1, 4], [split(1)], id="scatter", marks=pytest.mark.slow),
+        pytest.param([2, 4], [split(0), split(1)], id="more"),
+        pytest.param([4, 2], [split(0), split(1)], id="fewer", marks=pytest.mark.slow),
     ],
-    ids=["gather", "scatter", "more", "fewer"],
-)  # fmt: skip
+)
 def test_values_in_parts_on_the_ranks_of_a_stage(width: list[int], splits: list[ValueSplit]) -> None:
     same_as_alone(plan_of([2], width, splits=splits, style="eager-split"), in_parts)
 
@@ -135,11 +145,12 @@ def with_addends(group: Any = None) -> LayerGraph:
     return LayerGraph([Block(group), Block(group, adds=False), Block(group), Block(group)])
 
 
-@pytest.mark.parametrize("width", [[2, 1], [3, 2]], ids=str)
+@pytest.mark.parametrize("width", [[2, 1], pytest.param([3, 2], marks=pytest.mark.slow)], ids=str)
 def test_addends_are_summed_on_the_way(width: list[int]) -> None:
     same_as_alone(plan_of([2], width, splits=[ValueSplit(module="1", stage=0)]), with_addends)
 
 
+@pytest.mark.slow
 def test_moves_are_planned_on_the_links_that_are_given() -> None:
     plan = plan_of([2], [1, 2])
     links = Links.uniform(3, 1e9, 1e-4)

@@ -30,8 +30,11 @@ def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1)
 
 
-@pytest.mark.parametrize("build", [chain, unet])
-@pytest.mark.parametrize("style", ["1f1b", "eager-split", "interleaved", "2bw"])
+@pytest.mark.parametrize("build", [chain, pytest.param(unet, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "style",
+    ["eager-split", "2bw", *(pytest.param(one, marks=pytest.mark.slow) for one in ("1f1b", "interleaved"))],
+)
 def test_messages_match_by_their_order(style: str, build: Any) -> None:
     plan = plan_for(build(), 2 if style == "interleaved" else 4, style=style, microbatches=5)
     expected, losses = alone(build, plan, [batches(3, plan)], sgd)
@@ -40,6 +43,7 @@ def test_messages_match_by_their_order(style: str, build: Any) -> None:
     torch.testing.assert_close(own, losses, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_training_goes_on_after_a_first_call() -> None:
     plan = plan_for(chain(), 3, style="2bw", microbatches=4)
     built = [chain() for _ in range(3)]
