@@ -27,7 +27,7 @@ def pipeline_html(run: PipelineRun, plans: Mapping[str, StagePlan]) -> str:
             plan,
             run.modes[name].passes,
             title=f"Timetable: {escape(name)}",
-            about=escape(run.meanings[name].capitalize() + "."),
+            about=escape(run.meanings[name][:1].upper() + run.meanings[name][1:] + "."),
             more=plan_html(plan),
         )
         for name, plan in plans.items()
