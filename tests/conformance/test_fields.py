@@ -121,7 +121,7 @@ OUTCOMES = {
     # What the timetable is called, and what it may keep; a check of the plan holds it to that.
     "stages": {"style", "depths", "predicted_s", "predicted_bytes", "pass_s", "message_s", "notes"},
     "recovery": {"predicted_s", "goodput", "overhead", "recoveries", "front", "chosen", "others", "notes"},
-    "jobs": {"predicted_s"},
+    "jobs": {"predicted_s", "notes"},
     # A strategy is told by its trees, an order by its rounds.
     "reshard": {"strategy", "order", "predicted_s", "bound_s", "busiest", "candidates", "name"},
 }

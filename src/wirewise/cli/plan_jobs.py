@@ -111,6 +111,8 @@ def _said(found: JobPlan, compared: dict[str, dict[str, float]]) -> Iterator[Sai
         said += f", {factor(found.mean_completion_s / others[best])} of the time under {best}, the best of the others"
     yield f"{said}."
     yield found.table()
+    for line in found.notes:
+        yield f"Note: {line}."
     if others:
         ranked = sorted(compared.items(), key=lambda item: item[1]["mean_completion_s"])
         yield (

@@ -48,6 +48,8 @@ class JobPlan(Plan, frozen=True, kw_only=True, tag="jobs"):
     """Predicted mean of the seconds from a job's arrival to its end."""
     predicted_s: float
     """Predicted seconds from the first slot to the end of the last job."""
+    notes: tuple[str, ...] = ()
+    """What the planner has to say of it."""
 
     @property
     def headline(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +15,7 @@ from wirewise.plans.jobs import JobAllotment, JobPlan
 from wirewise.sim.jobs.engine import LOGGED, QueueState, new_state
 from wirewise.trace.queues import JobQueue, QueueArrays
 
-__all__ = ["JobProblem", "follow", "mean_slots", "plan_jobs", "problem_of", "tune"]
+__all__ = ["JobProblem", "follow", "mean_slots", "plan_jobs", "plan_of", "problem_of", "tune"]
 
 _ROUNDS = 2
 """Times that each kind's two numbers are chosen with those of the others held."""
@@ -41,6 +42,11 @@ class JobProblem:
                 f"got kept {self.kept} and a window of {self.window}; expected a share of 0 to 1 and at least one job"
             )
         object.__setattr__(self, "arrays", self.queue.arrays())
+
+    def at_ordinary_pace(self) -> JobProblem:
+        """This queue with jobs that keep to the progress of their kinds, as schedulers expect."""
+        jobs = tuple(msgspec.structs.replace(job, pace=1.0) for job in self.queue.queue)
+        return JobProblem(msgspec.structs.replace(self.queue, queue=jobs), self.kept, self.window)
 
 
 def problem_of(queue: JobQueue, links: None = None, *, kept: float = 0.5, window: int = 10) -> JobProblem:
@@ -84,14 +90,28 @@ def plan_jobs(problem: JobProblem, rule: str, *, seed: int = 0) -> JobPlan:
     known = knowledge(expected(problem.arrays), problem.window)
     if rule in ("threshold", "tiresias"):
         known = tune([problem], rule)
-    state = follow(problem, rule, known, seed)
+    return plan_of(problem, follow(problem, rule, known, seed), rule, seed)
+
+
+def plan_of(
+    problem: JobProblem, state: QueueState, planner: str, seed: int, notes: tuple[str, ...] = ()
+) -> JobPlan:
+    """The plan of a queue whose jobs are all done.
+
+    Args:
+        problem: Jobs and clusters.
+        state: State after the last slot, with its whole log.
+        planner: Name of the planner.
+        seed: Seed that it had.
+        notes: What the planner has to say.
+    """
     log = state.log[: state.counts[LOGGED]]
     log = log[np.lexsort((log[:, 0], log[:, 4]))]
     names = [job.name for job in problem.queue.queue]
     slot_s = problem.queue.slot_s
     return JobPlan(
         world_size=len(problem.queue.clusters),
-        planner=rule,
+        planner=planner,
         seed=seed,
         allotments=tuple(
             JobAllotment(job=names[job], cluster=cluster, cpus=cpus, gpus=gpus, start=start, end=end)
@@ -102,6 +122,7 @@ def plan_jobs(problem: JobProblem, rule: str, *, seed: int = 0) -> JobPlan:
         kept=problem.kept,
         mean_completion_s=float((state.finish - problem.arrays.arrival).mean()) * slot_s,
         predicted_s=float(state.finish.max()) * slot_s,
+        notes=notes,
     )
 
 

@@ -44,7 +44,7 @@ from wirewise.sim.jobs.engine import (
 )
 from wirewise.trace.queues import QueueArrays
 
-__all__ = ["REALLOTTING", "RULES", "Knowledge", "expected", "knowledge", "run_rule"]
+__all__ = ["REALLOTTING", "RULES", "Knowledge", "expected", "knowledge", "run_rule", "start_all"]
 
 RULES = (
     "random", "min", "threshold", "marginal-gain", "water-filling", "sjf", "heft", "equal-share",
@@ -169,6 +169,13 @@ def run_rule(
                 for cluster in range(clusters):
                     started |= _start_one(rule, believed, state, known, cluster, chosen)
         advance(queue, state, kept)
+
+
+@outer
+def start_all(believed: QueueArrays, state: QueueState, known: Knowledge) -> None:
+    """Start all that `heft` starts in a slot, in its order."""
+    while _start_best(_HEFT, believed, state, known):
+        pass
 
 
 @inner

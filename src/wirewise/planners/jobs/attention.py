@@ -1,0 +1,170 @@
+"""The network of TapFinger: attention over clusters, jobs that wait and jobs that run, a pointer, and amounts.
+
+Y. Li, T. Zeng, X. Zhang, J. Duan, C. Wu: TapFinger, INFOCOM 2023; X. Wang et al.: Heterogeneous Graph Attention
+Network, WWW 2019; O. Vinyals et al.: Pointer Networks, NeurIPS 2015. Unlike in the paper, kinds of jobs are told by
+their tables and not by their numbers, so that kinds that no training saw can be scheduled; layers add to what they
+get; only amounts that are quicker than any smaller one are scored, by what they do to a job and to what stays free,
+so that clusters may have any size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from wirewise.sim.jobs.views import ACTIVE, CLUSTER, OPTIONS, PENDING
+
+__all__ = ["Seen", "TapFinger"]
+
+_CLUSTERS, _PENDING, _ACTIVES, _CENTRAL = "cluster", "pending", "active", "central"
+_RELATIONS = (
+    (_PENDING, _CLUSTERS), (_ACTIVES, _CLUSTERS), (_CENTRAL, _CLUSTERS), (_CLUSTERS, _PENDING), (_CLUSTERS, _ACTIVES),
+    (_CLUSTERS, _CENTRAL),
+)  # fmt: skip
+"""Kinds of nodes that look from and to each other."""
+
+
+class Seen(NamedTuple):
+    """What is seen of E queues, as tensors; see `wirewise.sim.jobs.views.Views`."""
+
+    cluster: Tensor
+    pending: Tensor
+    adjacent: Tensor
+    window: Tensor
+    active: Tensor
+    runs: Tensor
+
+
+class _Attention(nn.Module):
+    """Attention along one relation, [E, N, d] to [E, M, d]."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.source = nn.Parameter(torch.randn(heads, width // heads) / width**0.5)
+        self.target = nn.Parameter(torch.randn(heads, width // heads) / width**0.5)
+
+    def forward(self, source: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+        keys = source.unflatten(-1, (self.heads, -1))
+        of_source = (keys * self.source).sum(-1)
+        of_target = (target.unflatten(-1, (self.heads, -1)) * self.target).sum(-1)
+        scores = nn.functional.leaky_relu(of_target[:, :, None] + of_source[:, None], 0.2)
+        scores = scores.masked_fill(~mask[..., None], -1e9)
+        # A node without neighbours gets nothing, not their mean.
+        weights = torch.softmax(scores, 2) * mask[..., None]
+        return torch.relu(torch.einsum("emnh,enhd->emhd", weights, keys).flatten(-2))
+
+
+class _Layer(nn.Module):
+    """Node-level attention along each relation, then semantic attention over the relations into a kind of node."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        kinds = (_CLUSTERS, _PENDING, _ACTIVES, _CENTRAL)
+        self.inside = nn.ModuleDict({kind: nn.Linear(width, width) for kind in kinds})
+        self.along = nn.ModuleDict({f"{a}_{b}": _Attention(width, heads) for a, b in _RELATIONS})
+        self.semantic = nn.Linear(width, width)
+        self.query = nn.Parameter(torch.randn(width) / width**0.5)
+        self.norm = nn.ModuleDict({kind: nn.LayerNorm(width) for kind in kinds})
+
+    def forward(self, nodes: dict[str, Tensor], masks: dict[tuple[str, str], Tensor]) -> dict[str, Tensor]:
+        inside = {kind: self.inside[kind](x) for kind, x in nodes.items()}
+        into: dict[str, list[Tensor]] = {kind: [] for kind in nodes}
+        for a, b in _RELATIONS:
+            into[b].append(self.along[f"{a}_{b}"](inside[a], inside[b], masks[a, b]))
+        mixed = {}
+        for kind, found in into.items():
+            stacked = torch.stack(found)
+            shares = torch.softmax(
+                (torch.tanh(self.semantic(stacked)) @ self.query).mean(dim=-1, keepdim=True), 0
+            )
+            mixed[kind] = self.norm[kind](nodes[kind] + (shares[..., None] * stacked).sum(0))
+        return mixed
+
+
+class TapFinger(nn.Module):
+    """Scores of a window's jobs, scores of amounts for a job, and the value of a state for each cluster.
+
+    Args:
+        width: Width of embeddings.
+        heads: Heads of attention.
+        layers: Layers of attention over the graph.
+    """
+
+    def __init__(self, width: int = 64, heads: int = 2, layers: int = 2):
+        super().__init__()
+        sizes = {_CLUSTERS: CLUSTER, _PENDING: PENDING, _ACTIVES: ACTIVE}
+        self.embed = nn.ModuleDict({kind: nn.Linear(size, width) for kind, size in sizes.items()})
+        self.central = nn.Parameter(torch.zeros(width))
+        self.layers = nn.ModuleList(_Layer(width, heads) for _ in range(layers))
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(width, 4, 2 * width, 0.0, batch_first=True),
+            2,
+            enable_nested_tensor=False,
+        )
+        self.of_query, self.of_job, self.point = (
+            nn.Linear(width, width),
+            nn.Linear(width, width),
+            nn.Linear(width, 1),
+        )
+        self.of_pair, self.of_option, self.score = (
+            nn.Linear(2 * width, width),
+            nn.Linear(OPTIONS, width),
+            nn.Linear(width, 1),
+        )
+        self.value = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1))
+
+    def embeddings(self, seen: Seen) -> tuple[Tensor, Tensor]:
+        """Embeddings of clusters, [E, A, d], and of the jobs of their windows, [E, A, W, d]."""
+        queues, clusters, _ = seen.adjacent.shape
+        most = seen.runs.shape[2]
+        nodes = {
+            _CLUSTERS: torch.relu(self.embed[_CLUSTERS](seen.cluster)),
+            _PENDING: torch.relu(self.embed[_PENDING](seen.pending)),
+            _ACTIVES: torch.relu(self.embed[_ACTIVES](seen.active)).flatten(1, 2),
+            _CENTRAL: self.central.expand(queues, 1, -1),
+        }
+        own = torch.eye(clusters, dtype=torch.bool)[:, :, None].expand(-1, -1, most)
+        held = (own & seen.runs[:, None]).flatten(2)
+        all_of = torch.ones(queues, clusters, 1, dtype=torch.bool)
+        masks = {
+            (_PENDING, _CLUSTERS): seen.adjacent,
+            (_ACTIVES, _CLUSTERS): held,
+            (_CENTRAL, _CLUSTERS): all_of,
+            (_CLUSTERS, _PENDING): seen.adjacent.transpose(1, 2),
+            (_CLUSTERS, _ACTIVES): held.transpose(1, 2),
+            (_CLUSTERS, _CENTRAL): all_of.transpose(1, 2),
+        }
+        for layer in self.layers:
+            nodes = layer(nodes, masks)
+        at = seen.window.clamp(min=0).flatten(1)
+        jobs = torch.gather(nodes[_PENDING], 1, at[..., None].expand(-1, -1, nodes[_PENDING].shape[-1]))
+        return nodes[_CLUSTERS], jobs.unflatten(1, seen.window.shape[1:])
+
+    def pointers(self, clusters: Tensor, jobs: Tensor, window: Tensor) -> Tensor:
+        """Logarithms of the probabilities of a window's jobs, [E, A, W]; -1e9 where there is none."""
+        empty = window < 0
+        # A window without jobs would have nobody to attend to.
+        hidden = empty & ~empty.all(-1, keepdim=True)
+        encoded = self.encoder(
+            (jobs + clusters[:, :, None]).flatten(0, 1), src_key_padding_mask=hidden.flatten(0, 1)
+        ).unflatten(0, window.shape[:2])
+        there = (~empty)[..., None]
+        query = (encoded * there).sum(2) / there.sum(2).clamp(min=1) + clusters
+        scores = self.point(torch.tanh(self.of_query(query)[:, :, None] + self.of_job(encoded))).squeeze(-1)
+        return torch.log_softmax(scores.masked_fill(empty, -1e9), -1)
+
+    def amounts(self, clusters: Tensor, chosen: Tensor, options: Tensor, legal: Tensor) -> Tensor:
+        """Logarithms of the probabilities of amounts for the chosen job of each cluster, [E, A, O].
+
+        Args:
+            clusters: Embeddings of clusters, [E, A, d].
+            chosen: Embeddings of their chosen jobs, [E, A, d].
+            options: Features of amounts, [E, A, O, OPTIONS].
+            legal: Amounts that can be given, [E, A, O].
+        """
+        pair = self.of_pair(torch.cat([clusters, chosen], -1))[:, :, None]
+        scores = self.score(torch.tanh(pair + self.of_option(options))).squeeze(-1)
+        return torch.log_softmax(scores.masked_fill(~legal, -1e9), -1)

@@ -1,0 +1,103 @@
+"""TapFinger: a learned policy that places jobs and gives them processors and accelerators.
+
+Y. Li, T. Zeng, X. Zhang, J. Duan, C. Wu: TapFinger: Task Placement and Fine-Grained Resource Allocation for Edge
+Machine Learning, INFOCOM 2023. Heterogeneous graph attention reads clusters and jobs, each cluster points at a job of
+its window and chooses an amount, and a job that several clusters picked goes to the likeliest by Bayes' rule.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wirewise.decoding import ArchiveError, read_npz
+from wirewise.errors import InputError
+from wirewise.files import atomic_file
+from wirewise.planners.jobs.problem import JobProblem, follow, plan_of, tune
+from wirewise.plans.jobs import JobPlan
+from wirewise.sim.jobs.engine import STEADY
+
+if TYPE_CHECKING:
+    from wirewise.planners.jobs.attention import TapFinger
+
+__all__ = ["SHIPPED", "plan_tapfinger", "read_weights", "write_weights"]
+
+SHIPPED = Path(__file__).parent / "data" / "tapfinger.npz"
+"""Weights for the paper's queues, by `wirewise.planners.jobs.training`."""
+
+
+def plan_tapfinger(
+    problem: JobProblem, *, seed: int = 0, weights: str | None = None, safe: bool = True
+) -> JobPlan:
+    """Follow the learned policy until all jobs are done.
+
+    Objective: the mean time from arrival to end. Variables: in each round of a slot, a job of its window and an
+    amount for every cluster. Constraints: what clusters have free, what a job starts with and where it may run. A round
+    takes time in proportion to clusters squared times windows and jobs that run.
+
+    Args:
+        problem: Jobs and clusters.
+        seed: Recorded in the plan; the likeliest decisions are taken, and nothing is drawn.
+        weights: File of weights; None: those that come with wirewise.
+        safe: Whether the tuned `threshold` rule is followed instead where it is expected to be quicker; a note says so.
+
+    Raises:
+        InputError: The file holds no weights.
+        PlanError: A job does not end.
+    """
+    from wirewise.planners.jobs.policy import play
+
+    network = read_weights(SHIPPED if weights is None else weights)
+    notes: tuple[str, ...] = ()
+    if safe:
+        known = tune([problem.at_ordinary_pace()], "threshold")
+        learned = play(network, [problem.at_ordinary_pace()], STEADY)[0]
+        ruled = follow(problem.at_ordinary_pace(), "threshold", known)
+        slots = [float((state.finish - problem.arrays.arrival).mean()) for state in (learned, ruled)]
+        said = f"{slots[0]:.3f} slots on average are expected of the policy, {slots[1]:.3f} of the tuned threshold"
+        if slots[1] < slots[0]:
+            return plan_of(
+                problem,
+                follow(problem, "threshold", known),
+                "tapfinger",
+                seed,
+                (f"{said}, which is followed",),
+            )
+        notes = (said,)
+    return plan_of(problem, play(network, [problem], STEADY)[0], "tapfinger", seed, notes)
+
+
+def read_weights(path: str | os.PathLike[str]) -> TapFinger:
+    """The network with the weights of a file.
+
+    Raises:
+        InputError: The file cannot be read, or holds something else.
+    """
+    import torch
+
+    from wirewise.planners.jobs.attention import TapFinger
+
+    network = TapFinger()
+    try:
+        found = read_npz(path)
+        network.load_state_dict({name: torch.from_numpy(array).float() for name, array in found.items()})
+    except (ArchiveError, OSError, RuntimeError, TypeError) as error:
+        line = str(error).splitlines()[0]
+        raise InputError(
+            f"{os.fspath(path)}: {line}; expected weights by `python -m wirewise.planners.jobs.training`"
+        ) from error
+    return network.eval()
+
+
+def write_weights(network: TapFinger, path: str | os.PathLike[str]) -> None:
+    """Write the weights in half precision, at once or not at all.
+
+    Raises:
+        InputError: The folder is missing, not writable or full.
+    """
+    found = {name: tensor.numpy().astype(np.float16) for name, tensor in network.state_dict().items()}
+    with atomic_file(path) as file:
+        np.savez_compressed(file, **found)

@@ -1,0 +1,197 @@
+"""What a policy sees of queues: clusters, the jobs that wait in their windows, and the jobs that run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.sim.compiled import inner, outer
+from wirewise.sim.jobs.engine import RUNNING, SLOT, STEADY, WAITING, QueueState, slots_left
+from wirewise.trace.queues import QueueArrays
+
+__all__ = [
+    "ACTIVE",
+    "CLUSTER",
+    "MOST_RUNNING",
+    "OPTIONS",
+    "PENDING",
+    "UNITS",
+    "Views",
+    "look",
+    "new_views",
+    "weigh",
+]
+
+CLUSTER, PENDING, ACTIVE, OPTIONS = 6, 7, 6, 6
+"""Features of a cluster, of a job that waits, of one that runs, and of an amount that a job may be given."""
+MOST_RUNNING = 32
+"""Jobs of a cluster that are seen."""
+UNITS = 16
+"""Processors and accelerators that count as 1 in features."""
+
+
+class Views(NamedTuple):
+    """What is seen of E queues with A clusters, windows of W jobs, and P = A W places for jobs that wait."""
+
+    cluster: NDArray[np.float32]
+    """Free and in all, jobs that wait and run, [E, A, CLUSTER]."""
+    pending: NDArray[np.float32]
+    """Jobs that wait: least and quickest amounts, slots with both, slots waited, [E, P, PENDING]."""
+    adjacent: NDArray[np.bool_]
+    """Whose window holds a job, [E, A, P]."""
+    window: NDArray[np.int64]
+    """Place of each job of a window, or -1, [E, A, W]."""
+    active: NDArray[np.float32]
+    """Jobs that run: amounts, progress, slots left, slots so far, [E, A, MOST_RUNNING, ACTIVE]."""
+    runs: NDArray[np.bool_]
+    """Which places of `active` are taken, [E, A, MOST_RUNNING]."""
+    job: NDArray[np.int64]
+    """Number of the job at each place, [E, P]."""
+    counts: NDArray[np.int64]
+    """Places taken, [E]."""
+
+
+def new_views(queues: int, clusters: int, window: int) -> Views:
+    """Room for what is seen of so many queues."""
+    places = clusters * window
+    return Views(
+        cluster=np.zeros((queues, clusters, CLUSTER), np.float32),
+        pending=np.zeros((queues, places, PENDING), np.float32),
+        adjacent=np.zeros((queues, clusters, places), np.bool_),
+        window=np.full((queues, clusters, window), -1, np.int64),
+        active=np.zeros((queues, clusters, MOST_RUNNING, ACTIVE), np.float32),
+        runs=np.zeros((queues, clusters, MOST_RUNNING), np.bool_),
+        job=np.zeros((queues, places), np.int64),
+        counts=np.zeros(queues, np.int64),
+    )
+
+
+@outer
+def look(
+    believed: QueueArrays,
+    state: QueueState,
+    slots: NDArray[np.int64],
+    best: NDArray[np.int64],
+    views: Views,
+    number: int,
+) -> None:
+    """Write what is seen of a queue.
+
+    Args:
+        believed: Jobs and clusters with the progress that is expected.
+        state: State of the queue.
+        slots: Slots of a whole job of each kind, [K, processors + 1, accelerators + 1].
+        best: Least amount that is as quick as any within so many, [K, processors + 1, accelerators + 1, 2].
+        views: What is written to.
+        number: Number of the queue in it.
+    """
+    clusters, window = views.window.shape[1:]
+    views.adjacent[number] = False
+    views.window[number] = -1
+    views.runs[number] = False
+    views.counts[number] = 0
+    for place in range(state.counts[WAITING]):
+        _see_waiting(believed, state, slots, best, views, number, state.waiting[place], window)
+    waiting = np.zeros(clusters, np.int64)
+    for place in range(state.counts[WAITING]):
+        for cluster in range(clusters):
+            waiting[cluster] += believed.reach[state.waiting[place], cluster]
+    running = np.zeros(clusters, np.int64)
+    for place in range(state.counts[RUNNING]):
+        job = state.running[place]
+        cluster = state.cluster[job]
+        if running[cluster] < MOST_RUNNING:
+            _see_running(believed, state, views.active[number, cluster, running[cluster]], job)
+            views.runs[number, cluster, running[cluster]] = True
+        running[cluster] += 1
+    for cluster in range(clusters):
+        features = views.cluster[number, cluster]
+        for what in range(2):
+            features[what] = state.free[cluster, what] / UNITS
+            features[2 + what] = believed.room[cluster, what] / UNITS
+        features[4] = np.log1p(waiting[cluster]) / 3
+        features[5] = running[cluster] / 8
+
+
+@inner
+def _see_waiting(
+    believed: QueueArrays, state: QueueState, slots: NDArray[np.int64], best: NDArray[np.int64], views: Views,
+    number: int, job: int, window: int,
+) -> None:  # fmt: skip
+    at = views.counts[number]
+    seen = False
+    for cluster in range(views.window.shape[1]):
+        if believed.reach[job, cluster]:
+            for place in range(window):
+                if views.window[number, cluster, place] < 0:
+                    views.window[number, cluster, place] = at
+                    views.adjacent[number, cluster, at] = True
+                    seen = True
+                    break
+    if not seen:
+        return
+    kind = believed.kind[job]
+    c, g = believed.least[kind, 0], believed.least[kind, 1]
+    i, j = best[kind, -1, -1, 0], best[kind, -1, -1, 1]
+    features = views.pending[number, at]
+    features[0], features[1], features[2] = c / UNITS, g / UNITS, _log(slots[kind, c, g])
+    features[3], features[4], features[5] = i / UNITS, j / UNITS, _log(slots[kind, i, j])
+    features[6] = _log(state.counts[SLOT] - believed.arrival[job])
+    views.job[number, at] = job
+    views.counts[number] = at + 1
+
+
+@inner
+def _see_running(believed: QueueArrays, state: QueueState, features: NDArray[np.float32], job: int) -> None:
+    c, g = state.held[job, 0], state.held[job, 1]
+    features[0], features[1], features[2] = c / UNITS, g / UNITS, state.done[job]
+    features[3] = _log(slots_left(believed, job, c, g, state.done[job]))
+    features[4] = _log(state.counts[SLOT] - state.since[job])
+    features[5] = 1.0
+
+
+@outer
+def weigh(
+    believed: QueueArrays,
+    state: QueueState,
+    slots: NDArray[np.int64],
+    amounts: NDArray[np.int64],
+    jobs: NDArray[np.int64],
+    features: NDArray[np.float32],
+    legal: NDArray[np.bool_],
+) -> None:
+    """Write what each amount would be for one job of each cluster.
+
+    Args:
+        believed: Jobs and clusters with the progress that is expected.
+        state: State of the queue.
+        slots: Slots of a whole job of each kind, [K, processors + 1, accelerators + 1].
+        amounts: Processors and accelerators of the amounts of each kind; nothing at first, which lets a job wait, and
+            where there is no more, [K, O, 2].
+        jobs: Number of a job for each cluster, or -1, [A].
+        features: Features of amounts, written, [A, O, OPTIONS].
+        legal: Whether an amount can be given, written, [A, O].
+    """
+    legal[:] = False
+    legal[:, 0] = True
+    features[:] = 0.0
+    features[:, 0, 5] = 1.0
+    for cluster in range(len(jobs)):
+        if jobs[cluster] < 0:
+            continue
+        kind = believed.kind[jobs[cluster]]
+        free_c, free_g = state.free[cluster, 0], state.free[cluster, 1]
+        for option in range(1, amounts.shape[1]):
+            c, g = amounts[kind, option, 0], amounts[kind, option, 1]
+            if c + g > 0 and c <= free_c and g <= free_g:
+                legal[cluster, option] = True
+                one = features[cluster, option]
+                one[0], one[1], one[2] = c / UNITS, g / UNITS, _log(slots[kind, c, g])
+                one[3], one[4] = (free_c - c) / UNITS, (free_g - g) / UNITS
+
+
+@inner
+def _log(slots: int) -> float:
+    return np.log1p(min(slots, STEADY)) / 4

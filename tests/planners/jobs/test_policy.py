@@ -1,0 +1,99 @@
+"""Rounds of the learned policy: what it may do, and who gets a job that several clusters picked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from wirewise.planners.jobs import problem_of
+from wirewise.planners.jobs.attention import TapFinger
+from wirewise.planners.jobs.policy import Game, decide, play, see, weighed, winners
+from wirewise.sim.jobs import draw_queue
+from wirewise.sim.jobs.engine import WAITING
+from wirewise.trace import EdgeCluster, JobKind, JobQueue, QueuedJob
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    return TapFinger(width=16, layers=1).eval()
+
+
+def games(count, **more):
+    return [
+        Game(problem_of(draw_queue(((4, 4), (8, 8), (12, 6)), 3.0, jobs=30, seed=n, **more)))
+        for n in range(count)
+    ]
+
+
+def test_windows_hold_the_oldest_jobs_that_a_cluster_may_run():
+    (game,) = games(1)
+    game.problem.arrays.arrival[:] = 0
+    game = Game(game.problem)
+    seen, jobs = see([game])
+    for cluster in range(3):
+        own = [
+            job
+            for job in game.state.waiting[: game.state.counts[WAITING]]
+            if game.believed.reach[job, cluster]
+        ]
+        assert [job for job in jobs[0, cluster] if job >= 0] == own[:10]
+    assert (seen.adjacent.sum(-1) == (seen.window >= 0).sum(-1)).all()
+
+
+def test_s2_only_what_is_legal_is_done(network):
+    generator = torch.Generator().manual_seed(1)
+    playing = games(4, noise=0.3)
+    for _ in range(400):
+        going = [game for game in playing if not game.over]
+        for game in [game for game in going if game.state.counts[WAITING]]:
+            before = game.state.free.copy()
+            found = decide(network, [game], generator)
+            given = before - game.state.free
+            assert (game.state.free >= 0).all() and (given >= 0).all()
+            assert not (found.wins & ~found.acts).any()
+            if not found.started[0]:
+                game.pass_slot()
+        for game in going:
+            if not game.over and not game.state.counts[WAITING]:
+                game.pass_slot()
+    assert all(game.over and (game.state.finish > game.problem.arrays.arrival).all() for game in playing)
+
+
+def test_a_job_goes_to_the_likeliest_by_room_and_pick():
+    queue = JobQueue(
+        queue=(QueuedJob(name="a", kind="k", arrival=0), QueuedJob(name="b", kind="k", arrival=0)),
+        kinds={"k": JobKind(progress=((0.0, 0.0), (0.1, 0.5)), cpus=1, gpus=1)},
+        clusters=tuple(EdgeCluster(name=str(n), cpus=size, gpus=size) for n, size in enumerate((1, 2, 2))),
+    )
+    game = Game(problem_of(queue))
+    even = np.full((1, 3), 0.5)
+    assert winners([game], np.array([[0, 0, 1]]), even).tolist() == [[False, True, True]]
+    # Twice the room is e times as likely, which four times the probability of the pick outweighs.
+    assert winners([game], np.array([[0, 0, -1]]), np.array([[0.8, 0.2, 0.0]])).tolist() == [
+        [True, False, False]
+    ]
+    assert winners([game], np.array([[0, 0, -1]]), np.array([[0.8, 0.4, 0.0]])).tolist() == [
+        [False, True, False]
+    ]
+
+
+def test_amounts_are_those_that_are_quicker_than_any_smaller_one():
+    (game,) = games(1)
+    image, text = (game.amounts[kind][1:].tolist() for kind in (0, 1))
+    assert [one for one in image if one != [0, 0]] == [[2, 1]]
+    slots = [int(game.known.slots[1, c, g]) for c, g in text if c]
+    assert slots == sorted(set(slots), reverse=True) and {c for c, _ in text if c} == {2}
+    features, legal = weighed([game], np.array([[0, -1, -1]]))
+    assert legal[0, 1].tolist() == [True] + [False] * 31 and legal[0, 0, 0]
+    assert not features[0, 1, 1:].any()
+
+
+@pytest.mark.slow
+def test_decisions_do_not_depend_on_what_is_decided_beside(network):
+    """Batches of games, padded windows and empty ones change nothing for a game."""
+    problems = [game.problem for game in games(3)]
+    together = play(network, problems, 500)
+    for problem, state in zip(problems, together, strict=True):
+        assert (play(network, [problem], 500)[0].finish == state.finish).all()
