@@ -487,8 +487,8 @@ class RecoveryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Number of committed steps that were lost and computed again by all ranks."""
     replayed_iterations: int
     """Number of steps that the new process alone computed again from logs."""
-    bit_equal: bool
-    """Whether the state at the end of the training is that of an undisturbed one, bit for bit."""
+    bit_equal: bool | None
+    """Whether the state at the end of the training is that of an undisturbed one, bit for bit; None: not compared."""
     predicted_s: dict[str, float] = {}
     """Seconds that were predicted of each phase, by its name without the unit."""
 
@@ -552,11 +552,11 @@ class RecoveryRun(msgspec.Struct, frozen=True, kw_only=True):
     overhead: float
     """Protected over unprotected step without failures, less 1."""
     goodput: float
-    baseline_goodput: float
-    """Goodput of the unmodified script with checkpoints, restarted by torchrun."""
+    baseline_goodput: float | None
+    """Goodput of the unmodified script with checkpoints, restarted by torchrun; None: not trained."""
     baseline: str
-    """What the baseline is, in words."""
-    speedup: float
+    """How often the baseline writes checkpoints, in words."""
+    speedup: float | None
     """Median seconds until the baseline takes a step again, over those until the protected training has a new one."""
     ways: dict[str, SurvivalRecord]
     """The protected training first."""

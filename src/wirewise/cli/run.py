@@ -23,6 +23,7 @@ from wirewise.recipes import (
     pipedream_2bw_job,
     salientpp_job,
     sea_er_job,
+    swift_job,
 )
 from wirewise.recipes.job import FullGraphJob
 from wirewise.recipes.scripts import DproOptions
@@ -206,6 +207,67 @@ def pipedream_2bw(
         lambda found: pipeline_html(found, recipe.plans_of(job)),
         pipeline_comparison,
     )
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+@with_options
+def swift(
+    given: Given[swift_job.SwiftJob],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(help="After --: torchrun ... train.py, a script of your own with the three lines."),
+    ] = None,
+    out: FolderOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Kill ranks of a training and see it go on, next to checkpoints and restarts under the same kills (SWIFT).
+
+    Processes, kills, links and steps are real. With a command: its script is trained on this machine, protected.
+    """
+    from wirewise.report.recovery_page import recovery_comparison, recovery_html
+
+    if command:
+        _survive(command, given, out, json)
+        return
+    from wirewise.recipes import swift as recipe
+
+    run_recipe("swift", out, json, partial(recipe.run, given.record()), recovery_html, recovery_comparison)
+
+
+def _survive(
+    command: list[str], given: Given[swift_job.SwiftJob], out: Path | None, json: str | None
+) -> None:
+    """Train a user's script under an agent, and tell of its recoveries."""
+    from wirewise.recipes import swift_command
+    from wirewise.report import shell
+    from wirewise.report.recovery_page import recovery_timeline
+
+    if others := sorted(given.named - {"spares", "kills", "seed"}):
+        raise InputError(
+            f"--{others[0].replace('_', '-')} is of the built-in training; with a command expected --spares, --kills, "
+            "--seed: the script says the rest"
+        )
+    asked = given.record()
+    kills = asked.kills if "kills" in given.named else 0
+    with run_folder(out, "swift") as folder:
+        found, killed = swift_command.run(
+            command,
+            folder,
+            lambda text: typer.echo(text, err=json == "-"),
+            spares=asked.spares,
+            kills=kills,
+            seed=asked.seed,
+        )
+        page = folder / "report.html"
+        parts = [shell.head("wirewise run swift", f"{len(found)} recoveries"), recovery_timeline(found)]
+        shell.write_page(shell.page("Recoveries", parts), page)
+    record = {"strategy": asked.strategy, "kills": killed, "recoveries": msgspec.to_builtins(found)}
+    record |= {"overhead": None, "goodput": None, "baseline_goodput": None}
+    rows = [
+        [str(one.rank), one.strategy, *(f"{value:.3f}" for value in one.phases_s.values())] for one in found
+    ]
+    phases = list(found[0].phases_s) if found else []
+    write_out(json, record, (["rank", "strategy", *phases], rows), f"Report: {page}")
 
 
 def _stopped_job(given: Given[FullGraphJob], out: Path | None, folder: Path) -> FullGraphJob:

@@ -6,6 +6,7 @@ which its processes share.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import statistics
@@ -40,6 +41,8 @@ class Kill(NamedTuple):
     rank: int
     at_s: float
     pid: int
+    clock_s: float = 0.0
+    """Seconds since 1970."""
 
 
 class Survived(NamedTuple):
@@ -72,7 +75,7 @@ def read_steps(folder: Path, rank: int) -> list[StepLine]:
 
 
 class Killer:
-    """Kills the process that is a rank at each instant, with SIGKILL; for use in a `with` block.
+    """Kills the process that is a rank at each instant; for use in a `with` block.
 
     Time counts from the first step that all ranks have committed. A kill that falls into a time in which the rank does
     not train, such as a restart, is left out: a slow way to survive is spared what would strike it meanwhile.
@@ -81,10 +84,17 @@ class Killer:
         folder: Folder in which ranks note their steps.
         ranks: Number of ranks.
         kills: Seconds and rank of each kill.
+        signal_number: Signal that is sent, SIGKILL or SIGSTOP.
     """
 
-    def __init__(self, folder: Path, ranks: int, kills: Sequence[tuple[float, int]]) -> None:
-        self._folder, self._ranks, self._due = folder, ranks, sorted(kills)
+    def __init__(
+        self,
+        folder: Path,
+        ranks: int,
+        kills: Sequence[tuple[float, int]],
+        signal_number: int = signal.SIGKILL,
+    ) -> None:
+        self._folder, self._ranks, self._due, self._signal = folder, ranks, sorted(kills), signal_number
         self.kills: list[Kill] = []
         self.spared = 0
         """Kills that were left out."""
@@ -119,8 +129,10 @@ class Killer:
             self.spared += 1
             return
         with suppress(ProcessLookupError):
-            os.kill(newest.pid, signal.SIGKILL)
-            self.kills.append(Kill(rank, time.monotonic(), newest.pid))
+            # The instant before the signal: nothing that follows from it can come earlier.
+            kill = Kill(rank, time.monotonic(), newest.pid, time.time())
+            os.kill(newest.pid, self._signal)
+            self.kills.append(kill)
 
 
 def survived(kills: Sequence[Kill], folder: Path) -> list[Survived]:
@@ -141,6 +153,9 @@ def survived(kills: Sequence[Kill], folder: Path) -> list[Survived]:
 
 
 def step_seconds(steps: Sequence[StepLine], kills: Sequence[Kill] = (), first: int = 5) -> float:
-    """Median seconds of a step of one process, the first ones left out."""
-    own = [line for line in steps if not kills or line.at_s < kills[0].at_s][first:]
-    return statistics.median(b.at_s - a.at_s for a, b in pairwise(own))
+    """Median seconds of a step of one process before the first kill, the first ones left out; NaN without two steps."""
+    own = [
+        line.at_s for line in steps if line.pid == steps[0].pid and not (kills and line.at_s > kills[0].at_s)
+    ]
+    times = [after_s - before_s for before_s, after_s in pairwise(own)]
+    return statistics.median(times[min(first, len(times) // 2) :]) if times else math.nan

@@ -1,0 +1,306 @@
+"""Claims about surviving failures: seconds to a new step, detection, goodput, 200 kills, cost while nothing fails.
+
+    python benchmarks/recovery/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
+
+Rows: `recovery` (R4, R5: one training under kills with a warmed spare, one without, and torchrun with a checkpoint),
+`silence` (R5: ranks that are stopped), `goodput` (R13: failures at random instants, against checkpoints, commits in
+memory, and torchft where it is installed), `soak` (R14: kills in sequence), `updates` (R8: ways back from an update).
+
+Ranks run on the hosts of a lab and share the processors of one machine; kills, links and steps are real.
+"""
+
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from consistency import overheads
+
+from common import Page, arguments, scratch, spread, verdict
+from wirewise.lab.faults import random_kills
+from wirewise.recipes.swift import checkpoint_interval
+from wirewise.recipes.swift_job import SwiftJob, script_settings
+from wirewise.recipes.swift_ways import (
+    by_checkpoints,
+    by_commits,
+    by_spares,
+    checkpoint_seconds,
+    final_states,
+    record_of,
+    recoveries_told,
+    trained,
+)
+from wirewise.trials.start import open_network
+
+ROWS = ("recovery", "silence", "goodput", "soak", "updates")
+PRESETS = {
+    "smoke": {
+        "steps": 60,
+        "kills": 2,
+        "goodput_s": 5.0,
+        "mtbf_s": 2.0,
+        "soak": 3,
+        "updates": 20,
+        "repeats": 2,
+    },
+    "paper": {
+        "steps": 400,
+        "kills": 20,
+        "goodput_s": 60.0,
+        "mtbf_s": 5.0,
+        "soak": 200,
+        "updates": 200,
+        "repeats": 5,
+    },
+}
+HERE = Path(__file__).resolve().parent
+SILENCE_S = 2.0
+"""Seconds of silence after which the agent of a host kills a process."""
+LIGHTHOUSE = """
+import sys, time
+from torchft.coordination import LighthouseServer
+server = LighthouseServer(
+    bind=sys.argv[1], min_replicas=2, join_timeout_ms=100, quorum_tick_ms=50, heartbeat_timeout_ms=1000
+)
+time.sleep(100_000)
+"""
+
+
+def percentile(values, share):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
+def phases(folder, found):
+    """Seconds from each kill to the agent's knowledge, and to that of the last rank."""
+    told = recoveries_told(folder, found)
+    return [
+        (one.seen_s - kill.clock_s, one.noticed_s - kill.clock_s) for kill, one in told if one is not None
+    ]
+
+
+def recovery_row(page, preset):
+    job = SwiftJob(steps=preset["steps"], link="10gbit")
+    with scratch() as folder, open_network("lab", job.hosts, job.link) as network:
+        still = by_spares(network, folder / "undisturbed", job)
+        kills = random_kills(job.hosts, preset["kills"], (0.05 * still.seconds, 0.95 * still.seconds), 1)
+        warm = by_spares(network, folder / "warm", job, kills=kills)
+        cold = by_spares(
+            network, folder / "cold", SwiftJob(steps=60, link=job.link, spares=0), kills=[(2.0, 1)]
+        )
+        few = SwiftJob(steps=80, link=job.link)
+        restarted = by_checkpoints(network, folder / "restarted", few, every=20, kills=[(2.0, 1), (12.0, 0)])
+        states = [*final_states(folder / "undisturbed", job), *final_states(folder / "warm", job)]
+        known = phases(folder / "warm", warm)
+    page.add(
+        f"## Seconds to a new step (R4) and detection (R5)\n\n{job.hosts} hosts at {job.link}, data parallel, "
+        f"{states[0].bytes / 1e6:.1f} MB of state, {1e3 * still.step_s:.0f} ms a step without failures; killed at "
+        "random instants. From SIGKILL to the first step that was not committed before, of the process that takes the "
+        "place of the killed one; torchrun: to its first step of any number, with a checkpoint every 20 steps."
+    )
+    own = [one.recovered_s for one in warm.survived]
+    again = [one.resumed_s for one in restarted.survived]
+    equal = len({one.digest for one in states}) == 1
+    with page.table("case", "kills", "seconds", "claim") as row:
+        half = verdict(statistics.median(own), most=0.35)
+        late = verdict(percentile(own, 0.95), most=1.0)
+        row(
+            "a warmed spare",
+            len(own),
+            spread(own, 1, 3),
+            f"median {half}; 95 % {percentile(own, 0.95):.3f}, {late}",
+        )
+        row("no spare", len(cold.survived), spread([s.recovered_s for s in cold.survived], 1, 2),
+            verdict(max((s.recovered_s for s in cold.survived), default=float("nan")), most=8.0))  # fmt: skip
+        faster = statistics.median(again) / statistics.median(own)
+        row("torchrun and a checkpoint", len(again), spread(again, 1, 2),
+            f"spare {faster:.1f}x as fast, {verdict(faster, least=10)}")  # fmt: skip
+        row("agent knows", len(known), spread([one for one, _ in known], 1e3, 0) + " ms", "-")
+        last = percentile([one for _, one in known], 0.95)
+        row("last rank has let go", len(known), spread([one for _, one in known], 1e3, 0) + " ms",
+            f"95 % {1e3 * last:.0f} ms, {verdict(last, most=0.1)}")  # fmt: skip
+        row(
+            "state at the end",
+            len(states),
+            "equal bit for bit" if equal else "DIFFERS",
+            verdict(float(equal), least=1),
+        )
+
+
+def silence_row(page, preset):
+    page.add(
+        f"## Ranks that are stopped (R5)\n\nSIGSTOP at random instants; the limit is {SILENCE_S:g} s. From the signal "
+        "to the agent's knowledge, after it has killed the process."
+    )
+    job = SwiftJob(steps=preset["steps"], link="10gbit")
+    instants = [(2.0 + 5.0 * n, n % job.hosts) for n in range(min(preset["kills"], 5))]
+    with scratch() as folder, open_network("lab", job.hosts, job.link) as network:
+        found = by_spares(network, folder / "stopped", job, kills=instants, signal_number=signal.SIGSTOP)
+        known = [one for one, _ in phases(folder / "stopped", found)]
+    with page.table("stops", "seconds", "claim") as row:
+        row(len(known), spread(known, 1, 2), verdict(max(known, default=float("nan")), most=SILENCE_S + 0.2))
+
+
+def goodput_row(page, preset):
+    draw, kills, at_s = random.Random(5), [], 0.0
+    link = "10gbit"
+    with scratch() as folder, open_network("lab", 3, link) as network:
+        few = SwiftJob(steps=60, link=link)
+        plain = by_checkpoints(network, folder / "plain", few, every=60)
+        job = SwiftJob(steps=round(preset["goodput_s"] / plain.step_s), link=link)
+        while (at_s := at_s + draw.expovariate(1 / preset["mtbf_s"])) < 0.97 * preset["goodput_s"]:
+            kills.append((at_s, draw.randrange(job.hosts)))
+        checkpoint_s = checkpoint_seconds(folder / "plain")
+        every = checkpoint_interval(preset["mtbf_s"], checkpoint_s, plain.step_s)
+        found = {"protected": by_spares(network, folder / "protected", job, kills=kills)}
+        found["checkpoint"] = by_checkpoints(network, folder / "checkpoint", job, every=every, kills=kills)
+        found["commit"] = by_commits(network, folder / "commit", job, every=5, kills=kills)
+        if can_import_torchft():
+            found["torchft"] = by_torchft(network, folder / "torchft", job, kills)
+    page.add(
+        f"## Goodput (R13)\n\n{job.steps} steps of {1e3 * plain.step_s:.0f} ms, {preset['goodput_s']:g} s without "
+        f"protection and failures; {len(kills)} kills drawn for a failure every {preset['mtbf_s']:g} s, the same for "
+        "all. A kill that is due while its rank does not train is left out. Checkpoints every "
+        f"{every} steps by Young's rule ({1e3 * checkpoint_s:.0f} ms each), commits every 5. Goodput: those seconds "
+        "over what was taken. torchft goes on with the ranks that live, and their batches alone."
+    )
+    with page.table(
+        "way",
+        "kills",
+        "left out",
+        "to a step",
+        "to a new step",
+        "computed again",
+        "seconds",
+        "goodput",
+        "claim",
+    ) as row:
+        goodputs = {}
+        for name, one in found.items():
+            record = record_of(name if name != "torchft" else "commit", one, plain.step_s)
+            goodputs[name] = record.goodput
+            claim = {
+                "protected": verdict(record.goodput, least=0.85),
+                "checkpoint": f"protected over it {goodputs['protected'] / record.goodput:.2f}, "
+                + verdict(goodputs["protected"] / record.goodput, least=1.5),
+            }.get(name, f"protected over it {goodputs['protected'] / record.goodput:.2f}")
+            row(
+                name, record.kills, record.spared, told(record.resumed_s), told(record.recovered_s), record.repeated,
+                f"{record.seconds:.1f}", f"{record.goodput:.3f}", claim,
+            )  # fmt: skip
+
+
+def told(seconds):
+    return f"{statistics.median(seconds):.2f}" if seconds else "-"
+
+
+def can_import_torchft():
+    return subprocess.run([sys.executable, "-c", "import torchft"], capture_output=True).returncode == 0
+
+
+def by_torchft(network, folder, job, kills):
+    """The script under torchft: a replica group on each host, restarted by torchrun, and a lighthouse on host 0."""
+    lighthouse = f"{network.address(0)}:29700"
+    idle = [["true"]] * (job.hosts - 1)
+    holder = network.launch([[sys.executable, "-c", LIGHTHOUSE, lighthouse], *idle], launcher="none")
+    common = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=1",
+        "--nproc-per-node=1",
+        "--max-restarts=1000",
+    ]
+    common += ["--monitor-interval=0.05", "--master-port=29702"]
+    script = [str(HERE / "torchft_script.py"), str(folder)]
+    addresses = [network.address(host) for host in range(job.hosts)]
+    commands = [
+        [*common, f"--master-addr={address}", *script, str(host), address]
+        for host, address in enumerate(addresses)
+    ]
+    settings = script_settings(job, every=0) | {"least_replicas": job.hosts - 1, "timeout_s": 10}
+    try:
+        time.sleep(5.0)
+        environment = {"TORCHFT_LIGHTHOUSE": f"http://{lighthouse}"}
+        return trained(network, folder, job, commands, settings, kills, environment)
+    finally:
+        holder.stop()
+
+
+def soak_row(page, preset):
+    job = SwiftJob(hosts=2, link="10gbit", steps=20 * preset["soak"], width=32)
+    kills = [(1.0 + 0.9 * n, n % job.hosts) for n in range(preset["soak"])]
+    before = leftovers()
+    with scratch() as folder, open_network("lab", job.hosts, job.link) as network:
+        found = by_spares(network, folder / "soak", job, kills=kills)
+        open_files = (
+            (folder / "soak" / "files").read_text().split() if (folder / "soak" / "files").exists() else []
+        )
+        states = final_states(folder / "soak", job)
+    after = leftovers()
+    page.add(
+        f"## Kills in sequence (R14)\n\n{job.hosts} hosts, one kill every 0.9 s, ranks in turn; a small model. Left "
+        "behind: processes of this user, files in /dev/shm, after the run less before it."
+    )
+    with page.table(
+        "kills", "left out", "to a new step", "processes", "shared files", "replicas", "claim"
+    ) as row:
+        equal = len({one.digest for one in states}) == 1
+        own = [one.recovered_s for one in found.survived]
+        row(
+            len(found.kills), found.spared, spread(own, 1, 3), after[0] - before[0], after[1] - before[1],
+            "equal" if equal else "DIFFER",
+            f"survived {len(own)}, {verdict(len(own), least=preset['soak'] - found.spared)}; left behind "
+            + verdict(max(after[0] - before[0], 0) + max(after[1] - before[1], 0), most=0),
+        )  # fmt: skip
+    if open_files:
+        page.add(f"Open files of an agent: {open_files[0]} at the start, {open_files[-1]} at the end.")
+
+
+def leftovers():
+    """Processes that the recipe starts, and files in shared memory."""
+    own = 0
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            own += b"swift_host" in path.read_bytes() or b"swift_worker" in path.read_bytes()
+        except OSError:
+            continue
+    return own, len(list(Path("/dev/shm").iterdir()))
+
+
+def updates_row(page, preset):
+    found = overheads(preset["updates"], preset["repeats"])
+    page.add(
+        f"## Cost of ways back from an update (R8)\n\nA transformer of half a million parameters, AdamW, one thread; "
+        f"{preset['repeats']} repeats of {preset['updates']} steps, ways in turns; over the plain optimizer."
+    )
+    limits = {"roll-forward": 0.02, "undo": 0.02, "ping-pong": 0.04}
+    with page.table("way", "a step", "over plain", "kept", "claim") as row:
+        for way, one in found.items():
+            share = f"{one['overhead']:+.1%} ({one['lowest']:+.1%} to {one['highest']:+.1%})"
+            judged = verdict(one["overhead"], most=limits[way]) if way in limits else "not judged"
+            row(way, f"{1e3 * one['step_s']:.1f} ms", share, f"{one['journal_bytes'] / 1e6:.1f} MB", judged)
+
+
+def main():
+    options = arguments(__doc__, ROWS)
+    preset = PRESETS[options.preset]
+    page = Page(
+        "Recovery", options.preset, {"Ranks": "hosts of a lab on one machine, whose processors they share"}
+    )
+    rows = {
+        "recovery": recovery_row, "silence": silence_row, "goodput": goodput_row, "soak": soak_row,
+        "updates": updates_row,
+    }  # fmt: skip
+    for name in options.only:
+        rows[name](page, preset)
+    page.finish(options)
+
+
+if __name__ == "__main__":
+    main()

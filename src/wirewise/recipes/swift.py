@@ -1,0 +1,150 @@
+"""SWIFT: a training that survives the death of any rank, next to other ways to survive, under the same kills.
+
+Y. Zhong, G. Sheng, J. Liu, J. Yuan, C. Wu: SWIFT: Expedited Failure Recovery for Large-scale DNN Training, TPDS 2024.
+Composes `runtime.recovery` (protection), `planners.recovery` (predictions, interval of checkpoints), `trials.kills` and
+`lab`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from wirewise.cost.links import TCP_PAYLOAD, Links
+from wirewise.files import owns_folder
+from wirewise.lab import Lab
+from wirewise.lab.faults import random_kills
+from wirewise.planners import recovery as planning
+from wirewise.planners.recovery.interval import young_s
+from wirewise.plans import RecoveryPlan, save
+from wirewise.recipes.swift_job import SwiftJob
+from wirewise.recipes.swift_ways import (
+    FinalState,
+    Trained,
+    by_checkpoints,
+    by_commits,
+    by_spares,
+    checkpoint_seconds,
+    final_states,
+    record_of,
+    recoveries_of,
+)
+from wirewise.results import RecoveryRun
+from wirewise.topology import lab_hosts
+from wirewise.trace.recovery import ProtectedStage, RecoveryTrace, write_recovery_trace
+from wirewise.trials.start import open_network
+
+__all__ = ["SwiftJob", "checkpoint_interval", "kills_of", "predicted", "run"]
+
+_COMMIT_STEPS = 5
+"""Steps between commits in memory, which cost a copy of the state each."""
+
+
+@owns_folder
+def run(job: SwiftJob, folder: Path, say: Callable[[str], None]) -> RecoveryRun:
+    """Train undisturbed and under kills, protected and by the other ways.
+
+    Args:
+        job: Settings of the run.
+        folder: Takes settings, steps, logs and recoveries of every training.
+        say: Called with messages on the progress.
+
+    Raises:
+        LabError: No lab can be built here.
+        PeerError: A training did not come to its end; the message holds the last words.
+    """
+    found = {}
+    with open_network("lab", job.hosts, job.link) as network:
+        assert isinstance(network, Lab)
+        # One checkpoint, at the end, says how long one takes.
+        plain = by_checkpoints(network, folder / "unprotected", job, every=job.steps)
+        say(f"unprotected, no failures: {1e3 * plain.step_s:.0f} ms a step")
+        still = by_spares(network, folder / "undisturbed", job)
+        say(f"protected, no failures: {1e3 * still.step_s:.0f} ms a step")
+        kills, mtbf_s = kills_of(job, still), still.seconds / max(job.kills, 1)
+        every = checkpoint_interval(mtbf_s, checkpoint_seconds(folder / "unprotected"), plain.step_s)
+        found["protected"] = by_spares(network, folder / "protected", job, kills=kills)
+        say(_told("protected", found["protected"]))
+        for name, train, steps in (
+            ("checkpoint", by_checkpoints, every),
+            ("commit", by_commits, _COMMIT_STEPS),
+        ):
+            if name in job.against:
+                found[name] = train(network, folder / name, job, every=steps, kills=kills)
+                say(_told(name, found[name]))
+    states, undisturbed = final_states(folder / "protected", job), final_states(folder / "undisturbed", job)
+    trace, plan = predicted(job, plain, states[0], mtbf_s)
+    write_recovery_trace(trace, folder / "recovery-trace.json")
+    save(plan, folder / "plan.json")
+    equal = {one.digest for one in [*states, *undisturbed]} == {undisturbed[0].digest}
+    ways = {name: record_of(name, one, plain.step_s) for name, one in found.items()}
+    baseline = ways.get("checkpoint")
+    own_s = _median([one.recovered_s for one in found["protected"].survived])
+    return RecoveryRun(
+        job=job.job,
+        hosts=job.hosts,
+        link=job.link,
+        optimizer=job.optimizer,
+        consistency=job.consistency,
+        strategy=job.strategy,
+        state_bytes=states[0].bytes,
+        kills=len(found["protected"].kills),
+        recoveries=recoveries_of(folder / "protected", found["protected"], equal, plan),
+        bit_equal=equal,
+        step_s=still.step_s,
+        unprotected_step_s=plain.step_s,
+        overhead=still.step_s / plain.step_s - 1,
+        goodput=ways["protected"].goodput,
+        baseline_goodput=None if baseline is None else baseline.goodput,
+        baseline=f"every {every} steps, by Young's rule for a failure every {mtbf_s:.1f} s",
+        speedup=_median(baseline.resumed_s) / own_s
+        if baseline and baseline.resumed_s and found["protected"].survived
+        else None,
+        ways={**ways, "protected": record_of("protected", found["protected"], plain.step_s, equal)},
+    )
+
+
+def kills_of(job: SwiftJob, undisturbed: Trained) -> list[tuple[float, int]]:
+    """Seconds after the first step and rank of each kill: one in each equal part of the undisturbed time."""
+    within_s = (0.05 * undisturbed.seconds, 0.95 * undisturbed.seconds)
+    return random_kills(job.hosts, job.kills, within_s, job.seed)
+
+
+def checkpoint_interval(mtbf_s: float, checkpoint_s: float, step_s: float) -> int:
+    """Steps between checkpoints that Young's rule gives."""
+    return max(1, round(young_s(mtbf_s, checkpoint_s) / step_s))
+
+
+def predicted(
+    job: SwiftJob, plain: Trained, state: FinalState, mtbf_s: float
+) -> tuple[RecoveryTrace, RecoveryPlan]:
+    """The job as planners see it, and the plan with the predicted phases of a recovery.
+
+    Args:
+        job: Settings of the run.
+        plain: Unprotected training without failures.
+        state: State of a rank at the end of the protected training.
+        mtbf_s: Seconds between two kills.
+    """
+    stage = ProtectedStage(
+        ranks=tuple(range(job.hosts)), compute_s=plain.step_s, state_bytes=float(state.bytes)
+    )
+    trace = RecoveryTrace(stages=(stage,), step_s=plain.step_s, model=job.job)
+    links = Links.of(lab_hosts([job.link] * job.hosts), payload=TCP_PAYLOAD)
+    plan = planning.swift(trace, links, mtbf_s=mtbf_s, spares=max(job.spares, 1))
+    assert isinstance(plan, RecoveryPlan)
+    return trace, plan
+
+
+def _median(seconds: Sequence[float]) -> float:
+    return statistics.median(seconds) if seconds else math.nan
+
+
+def _told(name: str, found: Trained) -> str:
+    after = f", a new step {_median([one.recovered_s for one in found.survived]):.2f} s after a kill"
+    return (
+        f"{name}: {len(found.kills)} kills{after if found.survived else ''}, "
+        f"{found.seconds:.1f} s for {found.steps} steps"
+    )

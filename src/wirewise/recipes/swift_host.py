@@ -1,0 +1,38 @@
+"""The agent of one host of a protected training: `-m wirewise.recipes.swift_host FOLDER HOST ADDRESS PORT`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from wirewise.recipes import swift_worker
+from wirewise.runtime.recovery import Agent
+
+__all__ = ["main"]
+
+
+def main(folder: Path, host: int, address: str, port: int) -> None:
+    """Start the host's rank and spares, and see to them until the training has come to its end.
+
+    Raises:
+        PeerError: The training has failed; the message says why.
+    """
+    settings = json.loads((folder / "script.json").read_text())
+    Agent(
+        swift_worker.main,
+        [folder],
+        ranks=settings["ranks"],
+        host=host,
+        hosts=settings["ranks"],
+        spares=settings["spares"],
+        address=address,
+        port=port,
+        folder=folder / f"agent-{host}",
+        environment={"OMP_NUM_THREADS": "1"},
+        preload=("torch", "torch.distributed", "torch._dynamo", swift_worker.__name__),
+    ).run()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

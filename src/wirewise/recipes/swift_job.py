@@ -1,0 +1,89 @@
+"""What a training that survives failures is asked to do, and under which failures."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from wirewise import options as opt
+from wirewise.errors import InputError
+
+__all__ = ["WAYS", "FinalState", "JobName", "SwiftJob", "script_settings"]
+
+JobName = Literal["ddp"]
+
+WAYS: dict[str, str] = {
+    "protected": "the three lines around model, optimizer and loader; a spare takes the place of a dead rank",
+    "checkpoint": "the unmodified script with a checkpoint every few steps, restarted by torchrun",
+    "commit": "survivors go back to a commit in their own memory, as in Elastic Horovod; a cold process joins them",
+}
+"""Meaning of each way to survive; the first is the one that the others are compared with."""
+
+
+class SwiftJob(opt.Options, frozen=True, kw_only=True):
+    """Everything that the processes of one run must know.
+
+    Raises:
+        InputError: A value that cannot be used.
+    """
+
+    job: Annotated[JobName, opt.about("What is trained: ddp, a model that every rank has whole.")] = "ddp"
+    hosts: Annotated[int, opt.about("Hosts of the lab, a rank on each.", ge=2)] = 3
+    link: opt.Link = "1gbit"
+    kills: Annotated[opt.Natural, opt.about("Ranks that are killed, one after the other.")] = 3
+    steps: Annotated[int, opt.about("Steps of every training.", ge=20)] = 200
+    optimizer: Annotated[Literal["sgd", "adam", "adamw"], opt.about("Optimizer of all trainings.")] = "adamw"
+    consistency: Annotated[
+        Literal["auto", "roll-forward", "ping-pong", "undo", "journal"],
+        opt.about("What mends a step that only some ranks have taken."),
+    ] = "auto"
+    strategy: Annotated[
+        Literal["auto", "replica", "log", "checkpoint"], opt.about("Where the lost state comes from.")
+    ] = "auto"
+    spares: Annotated[opt.Natural, opt.about("Started processes without a role, on each host.")] = 1
+    width: Annotated[opt.Count, opt.about("Width of the hidden layer.")] = 1024
+    dropout: opt.Dropout = 0.1
+    batch_size: Annotated[opt.Count, opt.about("Rows of a rank's batch.")] = 32
+    learning_rate: opt.LearningRate = 0.001
+    against: Annotated[tuple[str, ...], opt.about("Other ways to survive.", words=tuple(WAYS)[1:])] = (
+        "checkpoint",
+        "commit",
+    )
+    seed: Annotated[opt.Seed, opt.about("Seed of weights, data and kills.")] = 0
+    timeout_s: opt.Timeout = 60.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.strategy not in ("auto", "replica"):
+            raise InputError(
+                f"strategy is {self.strategy!r} and job {self.job!r}; expected auto or replica: every rank holds the "
+                "whole state, so a dead one's is copied"
+            )
+
+
+def script_settings(job: SwiftJob, *, every: int) -> dict[str, object]:
+    """What `swift_script` and `swift_commit` read; `every`: steps between checkpoints or commits, 0: none."""
+    return {
+        "seed": job.seed,
+        "width": job.width,
+        "dropout": job.dropout,
+        "optimizer": job.optimizer,
+        "learning_rate": job.learning_rate,
+        "batch_size": job.batch_size,
+        "steps": job.steps,
+        "timeout_s": job.timeout_s,
+        "ranks": job.hosts,
+        "every": every,
+        "consistency": job.consistency,
+        "spares": job.spares,
+    }
+
+
+class FinalState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank holds after the last step."""
+
+    digest: str
+    """Digest of parameters and optimizer."""
+    bytes: int
+    """Bytes of both."""
