@@ -29,6 +29,7 @@ from torch import Tensor
 from wirewise.errors import InputError
 from wirewise.files import make_folder
 from wirewise.runtime.pipeline.messages import Description
+from wirewise.runtime.recovery.points import reach
 
 __all__ = ["ALL_RANKS", "LoggedMessages", "MessageKey", "SenderLog", "watermark"]
 
@@ -190,6 +191,7 @@ class SenderLog:
             for step in sorted(one for one in edge.counts if one < steps):
                 key = MessageKey(self.rank, target, _END, step, edge.counts.pop(step))
                 self._write(edge, key, _header(key, self.generation, memoryview(b""), None), memoryview(b""))
+        reach("log", steps)
         self.committed = steps
         self._write_mark()
 

@@ -79,6 +79,16 @@ class Member:
         """Whether this process has taken its role in the present generation, and holds no state."""
         return self.rank in self.generation.fresh
 
+    @property
+    def store(self) -> Any:
+        """The agent's store, which outlives all process groups."""
+        return self._store
+
+    @property
+    def is_over(self) -> bool:
+        """Whether another rank of the present generation is lost."""
+        return self._link.over(self._last)
+
     def regroup(self, error: Exception | None) -> tuple[int, Transport]:
         """Leave the process group, and join that of the next generation that holds.
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.pipeline import Pipeline, UpdateResult
 from wirewise.runtime.pipeline.feed import Batch
+from wirewise.runtime.recovery import points
 from wirewise.runtime.recovery.checkpoints import Checkpoints
 from wirewise.runtime.recovery.control import interrupt
 from wirewise.runtime.recovery.helping import Helping, recompute_together
@@ -79,12 +80,17 @@ def train_through_faults(
                 journal.generation, transport = member.regroup(fault)
                 pipeline.reconnect(transport)
                 fault = None
+            points.reach("restore")
             if journal.incomplete:
                 states.go_back()
             progress = _Progress(member, journal, pipeline.update)
             if journal.generation > 1 and helping is not None:
                 recompute_together(pipeline, journal, batches, helping)
-            for result in pipeline.train(batches(pipeline.update)):
+            points.at(pipeline.transport.rank, pipeline.update)
+            points.reach("resume")
+            for result in pipeline.train(_reached(batches(pipeline.update))):
+                points.reach("committed")
+                points.at(pipeline.transport.rank, pipeline.update)
                 progress.committed(pipeline.update)
                 states.save()
                 yield result
@@ -97,6 +103,12 @@ def train_through_faults(
         except InputError:
             if not journal.incomplete or checkpoints is None:
                 raise
+
+
+def _reached(batches: Iterable[Batch]) -> Iterator[Batch]:
+    for batch in batches:
+        points.reach("batch")
+        yield batch
 
 
 class _States:

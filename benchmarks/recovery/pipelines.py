@@ -1,0 +1,299 @@
+"""R6, R7 and the part of logs of R8: stages that are killed and recomputed, with and without help; what logging costs.
+
+    python benchmarks/recovery/pipelines.py [updates]
+
+Computing is slept; processes, kills, messages and logs are real. Ranks share the processors of one machine.
+"""
+
+import os
+import pickle
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from wirewise.lab.accelerator import VirtualLayer
+from wirewise.plans import StagePlan
+from wirewise.plans.timetables import StagePass
+from wirewise.runtime.pipeline import LayerGraph, Pipeline
+from wirewise.runtime.recovery import (
+    Checkpoints,
+    Helping,
+    RecoveryJournal,
+    SenderLog,
+    join,
+    train_through_faults,
+)
+from wirewise.runtime.recovery.agent import Agent
+
+FORWARD_S, BACKWARD_S = 0.01, 0.02
+_ROWS, _TURN, _WARM = 2, 5, 4
+
+
+def layers(stages: int) -> LayerGraph:
+    """A layer a stage, dropout in each: a stage that is recomputed has to draw the same random numbers."""
+    torch.manual_seed(1)
+    return LayerGraph(
+        [
+            nn.Sequential(VirtualLayer(1000, forward_s=FORWARD_S, backward_s=BACKWARD_S), nn.Dropout(0.1))
+            for _ in range(stages)
+        ]
+    )
+
+
+def plan_of(job: dict) -> StagePlan:
+    names = [str(number) for number in range(job["stages"])]
+    return StagePlan.by_hand(
+        names,
+        range(1, job["stages"]),
+        style=job["style"],
+        microbatches=job["microbatches"],
+        microbatch_size=_ROWS,
+    )
+
+
+def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output - target).square().mean()
+
+
+def sgd(parameters: list) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, 0.01, momentum=0.9, foreach=False)
+
+
+def batch(update: int, job: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(update)
+    rows = _ROWS * job["microbatches"]
+    return torch.randn(rows, job["values"], generator=random), torch.zeros(rows, job["values"])
+
+
+def killing(job: dict, member):
+    """Kills this rank at the backward pass in the middle of an update, in the generations that have one for it."""
+
+    @contextmanager
+    def around(step: StagePass):
+        if job["kills"].get((member.generation.number, member.rank)) == step.update and step.kind == "B":
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield
+
+    return around if job["kills"] else lambda _: nullcontext()
+
+
+def train(job: dict) -> None:
+    """Train as a rank; the end of each update, the generation and whether it was recomputed are written down."""
+    torch.set_num_threads(1)
+    member = join()
+    folder, rank = Path(job["folder"]), member.rank
+    log = SenderLog(folder / "logs", rank)
+    journal = RecoveryJournal(
+        log,
+        [folder / "logs"],
+        member.store,
+        generation=member.generation.number,
+        interrupted=lambda: member.is_over,
+    )
+    pipeline = Pipeline(
+        layers(job["stages"]), plan_of(job), loss=loss, optimizer=sgd, journal=journal,
+        process_group=member.transport, around=killing(job, member),
+    )  # fmt: skip
+    helping = Helping(lambda: layers(job["stages"]), *job["helping"]) if job["helping"] else None
+    checkpoints = Checkpoints(folder / "states", rank)
+    ends = []
+    for one in train_through_faults(
+        pipeline,
+        journal,
+        lambda first: (batch(update, job) for update in range(first, job["updates"])),
+        member,
+        checkpoints=checkpoints,
+        every=job["every"],
+        helping=helping,
+    ):
+        ends.append((member.generation.number, one.update, time.time(), journal.catching_up))
+    outcome = {"state": pipeline.state_dict()["weights"], "ends": ends}
+    (folder / f"rank-{rank}.pickle").write_bytes(pickle.dumps(outcome))
+    pipeline.close()
+    log.close(remove=True)
+    checkpoints.close()
+
+
+def _run(**job) -> tuple[list[dict], list]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        job = {"folder": folder, "kills": {}, "helping": None, "values": 256, **job}
+        kills = job["kills"]
+        agent = Agent(train, (job,), ranks=job["stages"], spares=1 if kills else 0, folder=Path(folder) / "out")
+        recoveries = agent.run().recoveries
+        ranks = [
+            pickle.loads((Path(folder) / f"rank-{rank}.pickle").read_bytes()) for rank in range(job["stages"])
+        ]
+    return ranks, recoveries
+
+
+def _equal(ranks: list[dict], others: list[dict]) -> bool:
+    return all(
+        torch.equal(one[name], other[name])
+        for rank, like in zip(ranks, others, strict=True)
+        for one, other in zip(rank["state"], like["state"], strict=True)
+        for name in one
+    )
+
+
+def _steps(ends: list, generation: int, behind: bool) -> list[float]:
+    """Seconds of updates of one generation that were recomputed, or not."""
+    own = [at for number, _, at, late in ends if number == generation and late == behind]
+    return [later - earlier for earlier, later in zip(own, own[1:], strict=False)]
+
+
+def recomputed(updates: int = 24, every: int = 10, stages: int = 4, microbatches: int = 4) -> dict[str, dict]:
+    """For "1f1b" and "2bw": each stage is killed once, late between two checkpoints (R6).
+
+    Returns:
+        For each style `live_s` and `recomputed_s`, medians of an update; their `ratio`; `bit_equal`;
+        `recovery_over_bound`, for each kill the seconds to the first new update of all over 1.15 times the stage's
+        computing of the updates recomputed plus 0.3 s; `went_back`, updates that survivors did twice.
+    """
+    found = {}
+    for style in ("1f1b", "2bw"):
+        job = {
+            "style": style, "stages": stages, "microbatches": microbatches, "updates": updates * stages,
+            "every": every,
+        }  # fmt: skip
+        calm, _ = _run(**job)
+        kills = {(rank + 1, rank): updates * rank + every + 7 for rank in range(stages)}
+        ranks, recoveries = _run(kills=kills, **job)
+        live = [s for one in calm for s in _steps(one["ends"], 1, False)[_WARM:]]
+        again = [s for rank, one in enumerate(ranks) for s in _steps(one["ends"], rank + 2, True)]
+        stage_s = microbatches * (FORWARD_S + BACKWARD_S)
+        over = [
+            (one.committed_s - one.seen_s) / (1.15 * one.replayed_iterations * stage_s + 0.3)
+            for one in recoveries
+        ]
+        twice = sum(
+            len(one["ends"]) - len({update for _, update, _, _ in one["ends"]}) for one in ranks
+        )
+        live_s, again_s = statistics.median(live), statistics.median(again)
+        found[style] = {
+            "live_s": live_s,
+            "recomputed_s": again_s,
+            "ratio": again_s / live_s,
+            "bit_equal": _equal(ranks, calm),
+            "recovery_over_bound": over,
+            "went_back": twice,
+        }
+    return found
+
+
+def helped(updates: int = 40, stages: int = 4, microbatches: int = 6) -> dict[str, dict]:
+    """For 1, 2 and 3 ranks that share a lost stage's microbatches, "exact" and "fast" (R7).
+
+    Returns:
+        For each, as "2 exact", `recomputed_s`, the median seconds of an update; `speed_up` over one rank alone and
+        the `share` of it in the number of ranks; `bit_equal`, and `difference`, the largest of any weight.
+    """
+    job = {
+        "style": "1f1b", "stages": stages, "microbatches": microbatches, "updates": updates, "every": 0,
+    }  # fmt: skip
+    kills = {(1, 1): updates - 6}
+    calm, _ = _run(**job)
+    found: dict[str, dict] = {}
+    alone_s = 0.0
+    for count, mode in ((1, "exact"), (2, "exact"), (3, "exact"), (2, "fast"), (3, "fast")):
+        ranks, recoveries = _run(kills=kills, helping=(count, mode), **job)
+        (recovery,) = recoveries
+        # Helped updates are done before the training goes on, and give no results.
+        each_s = (recovery.resumed_s - recovery.restored_s) / max(recovery.replayed_iterations, 1)
+        alone_s = alone_s or each_s
+        difference = max(
+            float((one[name] - other[name]).abs().max())
+            for rank, like in zip(ranks, calm, strict=True)
+            for one, other in zip(rank["state"], like["state"], strict=True)
+            for name in one
+        )
+        found[f"{count} {mode}"] = {
+            "recomputed_s": each_s,
+            "speed_up": alone_s / each_s,
+            "share": alone_s / each_s / count,
+            "bit_equal": _equal(ranks, calm),
+            "difference": difference,
+        }
+    return found
+
+
+class _AtOnce(RecoveryJournal):
+    """Writes each message when it is sent."""
+
+    def sent(self, *args):
+        wanted = super().sent(*args)
+        self.log.flush()
+        return wanted
+
+
+def _turns(job: dict) -> None:
+    """Updates of a pipeline without a log, with one, and with one that is written at once, in turns."""
+    torch.set_num_threads(1)
+    member = join()
+    pipelines, logs, seconds = {}, [], {"plain": [], "logged": [], "at once": []}
+    for number, way in enumerate(seconds):
+        journal = None
+        if way != "plain":
+            logs.append(SenderLog(Path(job["folder"]) / way, member.rank))
+            kind = RecoveryJournal if way == "logged" else _AtOnce
+            journal = kind(logs[-1], [], member.store)
+            journal.generation = number + 1
+        pipelines[way] = Pipeline(
+            layers(job["stages"]), plan_of(job), loss=loss, optimizer=sgd, journal=journal,
+            process_group=member.transport,
+        )  # fmt: skip
+    for _ in range(job["turns"]):
+        for way, pipeline in pipelines.items():
+            first = pipeline.update
+            feed = [batch(update, job) for update in range(first, first + _TURN + 1)]
+            before = 0.0
+            for _ in pipeline.train(feed):
+                now = time.perf_counter()
+                if before:
+                    seconds[way].append(now - before)
+                before = now
+            for log in logs:
+                log.collect(pipeline.update)
+            member.transport.barrier("the end of a turn")
+    (Path(job["folder"]) / f"rank-{member.rank}.pickle").write_bytes(pickle.dumps(seconds))
+    for pipeline in pipelines.values():
+        pipeline.close()
+    for log in logs:
+        log.close(remove=True)
+    member.finish()
+
+
+def logged(turns: int = 40, stages: int = 4, microbatches: int = 4, values: int = 65536) -> dict[str, float]:
+    """What logs cost while nothing fails (R8).
+
+    Returns:
+        `overhead` and `at_once_overhead`, medians of an update over that without a log less 1, written beside waiting
+        and when sent; `bytes_per_update` of all ranks.
+    """
+    job = {"style": "1f1b", "stages": stages, "microbatches": microbatches, "values": values, "turns": turns}
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        Agent(_turns, ({**job, "folder": folder},), ranks=stages, spares=0, folder=Path(folder) / "out").run()
+        ranks = [pickle.loads((Path(folder) / f"rank-{r}.pickle").read_bytes()) for r in range(stages)]
+    median = {way: statistics.median(s for one in ranks for s in one[way][_WARM:]) for way in ranks[0]}
+    return {
+        "plain_s": median["plain"],
+        "overhead": median["logged"] / median["plain"] - 1,
+        "at_once_overhead": median["at once"] / median["plain"] - 1,
+        "bytes_per_update": 2 * (stages - 1) * microbatches * _ROWS * values * 4,
+    }
+
+
+if __name__ == "__main__":
+    size = [int(text) for text in sys.argv[1:2]]
+    for name, measured in (
+        ("recomputed", recomputed(*size)),
+        ("helped", helped()),
+        ("logged", logged()),
+    ):
+        print(name, measured, flush=True)
