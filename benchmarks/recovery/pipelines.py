@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -125,7 +126,9 @@ def _run(**job) -> tuple[list[dict], list]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         job = {"folder": folder, "kills": {}, "helping": None, "values": 256, **job}
         kills = job["kills"]
-        agent = Agent(train, (job,), ranks=job["stages"], spares=1 if kills else 0, folder=Path(folder) / "out")
+        agent = Agent(
+            train, (job,), ranks=job["stages"], spares=1 if kills else 0, folder=Path(folder) / "out"
+        )
         recoveries = agent.run().recoveries
         ranks = [
             pickle.loads((Path(folder) / f"rank-{rank}.pickle").read_bytes()) for rank in range(job["stages"])
@@ -145,7 +148,7 @@ def _equal(ranks: list[dict], others: list[dict]) -> bool:
 def _steps(ends: list, generation: int, behind: bool) -> list[float]:
     """Seconds of updates of one generation that were recomputed, or not."""
     own = [at for number, _, at, late in ends if number == generation and late == behind]
-    return [later - earlier for earlier, later in zip(own, own[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(own)]
 
 
 def recomputed(updates: int = 24, every: int = 10, stages: int = 4, microbatches: int = 4) -> dict[str, dict]:
@@ -172,9 +175,7 @@ def recomputed(updates: int = 24, every: int = 10, stages: int = 4, microbatches
             (one.committed_s - one.seen_s) / (1.15 * one.replayed_iterations * stage_s + 0.3)
             for one in recoveries
         ]
-        twice = sum(
-            len(one["ends"]) - len({update for _, update, _, _ in one["ends"]}) for one in ranks
-        )
+        twice = sum(len(one["ends"]) - len({update for _, update, _, _ in one["ends"]}) for one in ranks)
         live_s, again_s = statistics.median(live), statistics.median(again)
         found[style] = {
             "live_s": live_s,

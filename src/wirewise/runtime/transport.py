@@ -454,9 +454,15 @@ class PendingExchange:
         self._landed = list(self.arrivals())
 
     def land(self, peers: Iterable[int]) -> None:
-        """Declare messages as arrived (rows restored from a checkpoint)."""
-        self._landed = list(peers)
-        self._expected = set(self._landed)
+        """Declare messages as arrived (rows restored from a checkpoint or a log)."""
+        landed = list(peers)
+        self._landed += landed
+        self._expected |= set(landed)
+
+    @property
+    def waits(self) -> bool:
+        """Whether messages are expected, and none has come that was not asked for yet."""
+        return bool(self._open) and not self._landed and self._arrived.empty()
 
     def _next_arrival(self) -> tuple[int, float]:
         """The next peer whose message has landed, and when."""

@@ -70,6 +70,7 @@ def build_trainer(
     layers: int = 3,
     dropout: float = 0.5,
     norm: bool = True,
+    journal: Any = None,
     **options: Any,
 ) -> fg.Trainer:
     """A trainer with the same initial weights on every rank and in every run."""
@@ -86,7 +87,9 @@ def build_trainer(
             norm=norm,
         ).to(device, dtype)
     chosen = fg.mode(mode) if isinstance(mode, str) else mode
-    return fg.Trainer(tensors, model, transport, chosen, fg.TrainerOptions(seed=3, **options))
+    return fg.Trainer(
+        tensors, model, transport, chosen, fg.TrainerOptions(seed=3, **options), journal=journal
+    )
 
 
 def train(

@@ -30,6 +30,7 @@ from wirewise.runtime.transport import Transport
 if TYPE_CHECKING:
     from wirewise.graph import Part
     from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
+    from wirewise.runtime.pipeline.messages import MessageJournal
 
 __all__ = ["HaloExchange", "Ticket"]
 
@@ -61,6 +62,7 @@ class HaloExchange:
         dtype: Type of the rows, float32 or float64; rows of the other type have lanes of their own. float64 rows
             travel as they are, whatever the mode.
         clock: Collects the time of the phases.
+        journal: Keeps the messages of training, and has those of an earlier run.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class HaloExchange:
         dtype: torch.dtype = torch.float32,
         member: int = 0,
         clock: PhaseClock | None = None,
+        journal: MessageJournal | None = None,
     ) -> None:
         if part.num_parts != transport.world_size or part.rank != transport.rank:
             raise InputError(
@@ -81,7 +84,7 @@ class HaloExchange:
                 f"{transport.world_size}; partition the graph for as many parts as there are ranks"
             )
         self.part, self.transport, self.mode = part, transport, mode
-        self.seed, self.member = seed, member
+        self.seed, self.member, self.journal = seed, member, journal
         self.device, self.dtype = torch.device(device), dtype
         self.clock = clock or PhaseClock()
         self.epoch = 0
@@ -165,6 +168,7 @@ class HaloExchange:
             seed=self.seed,
             dtype=dtype,
             device=self.device,
+            journal=self.journal if direction != "evaluate" else None,
         )
         if direction == "evaluate":
             lane.set_static_bits()

@@ -17,6 +17,7 @@ from wirewise.runtime.full_graph.boundary import BlockSkipper, BoundarySampler, 
 from wirewise.runtime.full_graph.clock import PhaseClock
 from wirewise.runtime.full_graph.modes import ExchangeMode
 from wirewise.runtime.full_graph.received import Received
+from wirewise.runtime.pipeline.messages import Description, MessageJournal
 from wirewise.runtime.transport import PendingExchange, Transport
 
 __all__ = ["Lane", "check_tables"]
@@ -43,6 +44,7 @@ class Lane:
         width: Columns of a row.
         route: Who sends which rows to whom.
         mode: Bits, staleness, sampling.
+        journal: Keeps messages as they are encoded, and has those of an earlier run.
     """
 
     def __init__(
@@ -58,10 +60,11 @@ class Lane:
         seed: int,
         dtype: torch.dtype,
         device: torch.device,
+        journal: MessageJournal | None = None,
     ) -> None:
         self.name, self.number, self.width, self.route = name, number, width, route
         self.transport, self.mode, self.clock, self.seed = transport, mode, clock, seed
-        self.dtype, self.device = dtype, device
+        self.dtype, self.device, self.journal = dtype, device, journal or MessageJournal()
         self.send_bits: dict[int, np.ndarray] = {}
         self.receive_bits: dict[int, np.ndarray] = {}
         self.send_layouts: dict[int, codec.MessageLayout | None] = {}
@@ -134,6 +137,8 @@ class Lane:
         self._turn = (self._turn + 1) % len(self._slots)
         if slot.pending is not None:
             slot.pending.wait_sends()
+        # Buffers are written again.
+        self.journal.waits(lambda: False)
         slot.sent, slot.received = self._sampler.draw(epoch)
         sending = self._skipper.choose(x)
         what = f"{self.name} of epoch {epoch}"
@@ -141,7 +146,11 @@ class Lane:
             p: self._part(slot.receive[p], slot.received.get(p))
             for p in self._receiving(what, sending, epoch)
         }
+        logged = [p for p in receives if self.journal.holds(p, (epoch, 0))]
+        for peer in logged:
+            receives.pop(peer).copy_(self.journal.take(peer, self.number, (epoch, 0))[0])
         slot.pending = self.transport.open(what, self._tag(epoch), receives)
+        slot.pending.land(logged)
         for peer in self.transport.peers:
             if peer in sending and len(self.route.send_rows[peer]):
                 self._send(slot, peer, x, epoch, trace)
@@ -171,7 +180,9 @@ class Lane:
                     spread = ranges.cpu().numpy().astype(np.float64)
                     self.variance[peer] += self.width / 6.0 * spread * spread
         assert slot.pending is not None
-        slot.pending.send(peer, buffer)
+        described = Description(buffer.shape, buffer.dtype, False)
+        if self.journal.sent(peer, self.number, (epoch, 0), buffer, described):
+            slot.pending.send(peer, buffer)
 
     def collect(self) -> Iterator[Received]:
         """Rows of the peers, each as soon as it has landed; with `stale` those of the previous epoch.
@@ -185,6 +196,8 @@ class Lane:
         if slot is None:
             return
         assert slot.pending is not None
+        waits = slot.pending
+        self.journal.waits(lambda: not waits.waits)
         # Sums of floats depend on their order: rows are handed out in the order of the peers, each as soon as
         # it and all before it have landed, so that a training can be repeated bit for bit.
         landed = slot.pending.arrivals()

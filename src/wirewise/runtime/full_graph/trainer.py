@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from wirewise.runtime.full_graph.clock import PHASES, PhaseClock
 from wirewise.runtime.full_graph.exchange import HaloExchange
 from wirewise.runtime.full_graph.local import SPLITS, LocalGraph, PartTensors
 from wirewise.runtime.full_graph.modes import ExchangeMode
+from wirewise.runtime.pipeline.messages import MessageJournal
 from wirewise.runtime.transport import Transport
 
 __all__ = ["Trainer", "TrainerOptions", "gradient_reducer"]
@@ -62,6 +64,10 @@ class Trainer:
         mode: How halo rows travel.
         options: Learning rate, seed and so on.
         member: Number that differs between trainers which share one process group.
+        journal: Keeps messages, so that a part that is lost can be recomputed; None: nothing is kept.
+
+    Raises:
+        InputError: A journal, and a mode whose messages change with what ranks tell each other.
     """
 
     def __init__(
@@ -73,7 +79,14 @@ class Trainer:
         options: TrainerOptions | None = None,
         *,
         member: int = 0,
+        journal: MessageJournal | None = None,
     ) -> None:
+        if journal is not None and not (isinstance(mode.bits, int) and mode.skip_limit == 0):
+            raise InputError(
+                f"a journal is given, and mode {mode.name} decides on messages while it trains, which logs do not "
+                "hold; give a mode with one width for all messages that skips none, or leave the journal out"
+            )
+        self._journal = journal or MessageJournal()
         self.tensors, self.model, self.transport, self.mode = tensors, model, transport, mode
         self.options = options = options or TrainerOptions()
         self.clock = PhaseClock()
@@ -86,6 +99,7 @@ class Trainer:
             dtype=tensors.dtype,
             member=member,
             clock=self.clock,
+            journal=journal,
         )
         self.graph = LocalGraph(tensors, self.exchange, options.seed)
         self.bits = BitController(self.exchange, tensors, replan_every=options.replan_every)
@@ -97,13 +111,26 @@ class Trainer:
         self.epoch = 0
         self._pending: list[_Measured] = []
 
+    def begin(self) -> None:
+        """Tell the journal which epoch comes next, on all ranks, before the first epoch or after a state was loaded.
+
+        Raises:
+            InputError: The journal lacks what this or another rank needs.
+            PeerError: A peer is gone.
+        """
+        senders = [peer for peer, count in self.exchange.forward_route.receive_counts.items() if count]
+        self._journal.begin(self.transport, self.epoch, senders, ())
+
     def train_epoch(self) -> float:
         """Train one epoch and return the mean loss over all training nodes.
+
+        An epoch that other ranks have done is recomputed from what the journal holds, without them.
 
         Raises:
             PeerError: A rank died or fell silent.
             CodecError: A message holds NaN or infinity.
         """
+        self._journal.meet(self.epoch)
         started = time.perf_counter()
         sent = self._bytes_sent()
         with self.clock.phase("plan"):
@@ -113,11 +140,15 @@ class Trainer:
         with self.clock.phase("marginal"):
             loss = self._loss(self.model(self.graph))
             summed = loss.detach().clone().view(1)
-            self.reducer.begin(beside=summed)
+            known = self._journal.knows(self.epoch)
+            if not known:
+                self.reducer.begin(beside=summed)
             loss.backward()
         with self.clock.phase("reduce"):
-            self.reducer.finish()
-            total = float(summed)
+            agreed = self._journal.agree(self.epoch, 0, partial(self._reduced, summed))
+            if known:
+                self._take_reduced(agreed[1:])
+            total = float(agreed[0])
         with self.clock.phase("other"):
             self.optimizer.step()
         seconds = time.perf_counter() - started
@@ -127,7 +158,28 @@ class Trainer:
             )
         )
         self.epoch += 1
+        self._journal.commit(self.epoch)
         return total
+
+    def _reduced(self, summed: Tensor) -> Tensor:
+        """The loss and, where a journal keeps them, the gradients of all ranks together, [1 + parameters]."""
+        self.reducer.finish()
+        if self.exchange.journal is None:
+            return summed
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return torch.cat(
+            [summed, *(p.new_zeros(p.numel()) if p.grad is None else p.grad.reshape(-1) for p in trained)]
+        )
+
+    def _take_reduced(self, flat: Tensor) -> None:
+        """Take gradients that all ranks came to in an earlier run."""
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        for parameter, part in zip(trained, flat.split([p.numel() for p in trained]), strict=True):
+            found = part.view_as(parameter).to(parameter.device)
+            if parameter.grad is None:
+                parameter.grad = found.clone()
+            else:
+                parameter.grad.copy_(found)
 
     def _bytes_sent(self) -> int:
         return sum(lane.bytes_sent for lane in self.exchange.training_lanes().values())

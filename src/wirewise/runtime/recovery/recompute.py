@@ -149,13 +149,17 @@ class RecoveryJournal(MessageJournal):
 
     def agree(self, update: int, number: int, settle: Callable[[], Tensor]) -> Tensor:
         """What all ranks came to, which is logged; that of an update that another rank has done, from a log."""
-        if update < max(self._done):
+        if self.knows(update):
             assert self._past is not None
             found = self._past.take_agreed(number, update)
         else:
             found = settle()
         self.log.append(MessageKey(self.log.rank, ALL_RANKS, number, update), found.detach().cpu().clone())
         return found
+
+    def knows(self, update: int) -> bool:
+        """Whether another rank has done this update."""
+        return update < max(self._done, default=0)
 
     def commit(self, updates: int) -> None:
         """Write the rest of the messages and the watermark; ranks that wait see that this one gets on."""
