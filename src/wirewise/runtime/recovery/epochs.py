@@ -1,0 +1,140 @@
+"""A full-graph training that goes on after failures.
+
+    for trainer in recovery.train_epochs(build, 200, "/dev/shm/my-job"):
+        print(trainer.epoch)
+
+An epoch counts when every rank has kept what it depends on (`full_graph.checkpoint.state_of`): weights, optimizer, bit
+widths, traces, and rows that have landed but were not used yet. So messages of stale modes are waited for at the end of
+an epoch. After a failure all ranks go on from the newest epoch that all have kept. A replacement reads features and
+edges of its partition again, and takes the rest from the memory of its host; dropout, stochastic rounding and the rows
+of a sample are functions of seed and epoch.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from wirewise.errors import InputError, PeerError
+from wirewise.runtime.full_graph import checkpoint
+from wirewise.runtime.full_graph.trainer import Trainer
+from wirewise.runtime.recovery import points
+from wirewise.runtime.recovery.membership import Member, join
+from wirewise.runtime.recovery.snapshots import Snapshots, agree, keep, mirror
+from wirewise.runtime.transport import Transport
+
+__all__ = ["train_epochs"]
+
+
+def train_epochs(
+    build: Callable[[Transport], Trainer],
+    epochs: int,
+    folder: str | os.PathLike[str],
+    *,
+    mirrored: bool = False,
+    timeout_s: float = 60.0,
+) -> Iterator[Trainer]:
+    """Train a full graph as a rank of a job that an agent has started, through failures.
+
+    Yields the trainer after each epoch, evaluated where that is due. Between epochs it must not be used for anything that
+    all ranks do together: a failure within it would not be handled.
+
+    Args:
+        build: Makes a new trainer on a transport, with the same model and options each time.
+        epochs: Number of epochs.
+        folder: Folder of this job in memory of this host, such as in /dev/shm; what a rank has kept goes when all have
+            trained to the end.
+        mirrored: Whether the next rank keeps a copy too, so that losing a host loses nothing.
+        timeout_s: Seconds that one call of the process group may take.
+
+    Raises:
+        InputError: No agent has started this process, or what a rank alone had is lost.
+        PeerError: The job has failed.
+    """
+    if epochs < 1:
+        raise InputError(f"epochs is {epochs}; expected at least 1")
+    member = join(timeout_s)
+    kept = _Kept(Path(folder), member, mirrored)
+    trainer: Trainer | None = None
+    done = 0
+    while True:
+        try:
+            if trainer is None:
+                trainer = _placed(build(member.transport), kept)
+                member.tell("restored", trainer.epoch, lost=max(done - trainer.epoch, 0))
+                points.reach("resume")
+                member.tell("resumed", trainer.epoch)
+            if trainer.epoch >= epochs:
+                if member.finish():
+                    break
+                old, trainer = trainer, None
+                _leave(old)
+                del old
+                member.regroup(None)
+                continue
+            points.at(member.rank, trainer.epoch)
+            points.reach("batch")
+            trainer.train_epoch()
+            kept.write(trainer)
+            points.reach("committed")
+            member.tell("committed", trainer.epoch)
+            done = trainer.epoch
+            if trainer.due() or trainer.epoch == epochs:
+                trainer.evaluate()
+        except (RuntimeError, ValueError, PeerError) as error:
+            traceback.clear_frames(error.__traceback__)
+            old, trainer = trainer, None
+            _leave(old)
+            del old
+            member.regroup(error)
+            continue
+        yield trainer
+    kept.remove()
+
+
+class _Kept:
+    """Snapshots of this rank, and where they are mirrored those of the rank before."""
+
+    def __init__(self, folder: Path, member: Member, mirrored: bool) -> None:
+        self._own = Snapshots(folder, member.rank)
+        before = (member.rank - 1) % member.world_size
+        self._others = Snapshots(folder / "mirror", before) if mirrored else None
+
+    def write(self, trainer: Trainer) -> None:
+        """Keep the state of an epoch; returns when all ranks have."""
+        transport, state = trainer.transport, checkpoint.state_of(trainer)
+        if self._others is not None:
+            self._own.write(trainer.epoch, state)
+            mirror(self._own, self._others, trainer.epoch, transport)
+            transport.barrier(f"the mirrored snapshots of epoch {trainer.epoch}")
+        else:
+            keep(self._own, trainer.epoch, state, transport)
+
+    def restore(self, trainer: Trainer) -> None:
+        """Put a new trainer at the newest epoch that all ranks have kept; keep its start where none has any."""
+        epoch = agree(self._own, trainer.transport, self._others)
+        if epoch < 0:
+            self.write(trainer)
+        else:
+            checkpoint.restore(trainer, self._own.read(epoch))
+
+    def remove(self) -> None:
+        self._own.remove()
+        if self._others is not None:
+            self._others.remove()
+
+
+def _placed(trainer: Trainer, kept: _Kept) -> Trainer:
+    points.reach("restore")
+    kept.restore(trainer)
+    return trainer
+
+
+def _leave(trainer: Trainer | None) -> None:
+    """Let go of the process group."""
+    if trainer is not None:
+        trainer.reducer.abandon()
+    gc.collect()
