@@ -1,8 +1,8 @@
-"""A kill amid compressed training and amid a full-graph epoch: what only the dead rank had is there, bit by bit."""
+"""Kills amid compressed training: what codecs of the dead rank had not sent yet is there, bit by bit."""
 
 from __future__ import annotations
 
-from functools import partial
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,182 +11,74 @@ import pytest
 import torch
 from torch import nn
 
-from tests.runtime.data_parallel.examples import batch, made, plan_of
-from tests.runtime.full_graph.training import build_trainer, on_slow_links, small_graph, split
-from tests.runtime.recovery.killed import Place, run_with_kill
-from wirewise.errors import PeerError
-from wirewise.runtime.data_parallel import Compression, DataParallel, parallel
-from wirewise.runtime.full_graph import checkpoint
-from wirewise.runtime.recovery import Snapshots, TrainingState, Updates, copy_state
-from wirewise.runtime.recovery.snapshots import keep
-from wirewise.runtime.transport import Transport
-from wirewise.runtime.trees import copied, digest_of
+from tests.runtime.data_parallel.examples import batch, plan_of
+from wirewise.runtime import recovery
+from wirewise.runtime.data_parallel import Compression
+from wirewise.runtime.recovery.agent import Agent
+from wirewise.runtime.recovery.points import FAULTS
+from wirewise.runtime.trees import digest_of
 
-STEPS, WORLD = 6, 3
-WAYS = {
-    "topk": ("topk", "all_gather"),
-    "owners": ("topk", "divisible"),
-    "dgc": ("dgc", "all_gather"),
-    "powersgd": ("powersgd", "all_gather"),
-}
+STEPS, RANKS = 9, 2
+WAYS = [("topk", "divisible"), ("dgc", "all_gather"), ("powersgd", "all_gather")]
+"""Codec and scheme of each bucket: together they keep residuals, those of owners, momentum and factors."""
 
 
-def network() -> nn.Module:
-    return nn.Sequential(
+def train(folder: str) -> None:
+    """Train as a rank, and write down what it came to, with all that codecs remember."""
+    torch.manual_seed(1)
+    model = nn.Sequential(
         nn.Linear(12, 20), nn.BatchNorm1d(20), nn.Tanh(), nn.Dropout(0.3), nn.Linear(20, 12), nn.Linear(12, 4)
     )
+    names = [name for name, _ in model.named_parameters()][::-1]
+    plan = plan_of(model, [names[:2], names[2:4], names[4:]], RANKS)
+    buckets = tuple(
+        msgspec.structs.replace(bucket, codec=codec, scheme=scheme)
+        for bucket, (codec, scheme) in zip(plan.buckets, WAYS, strict=True)
+    )
+    training = recovery.protect(
+        model,
+        torch.optim.Adam(model.parameters(), lr=0.01, foreach=False),
+        lambda step, share: batch(share, step),
+        steps=STEPS,
+        plan=msgspec.structs.replace(plan, buckets=buckets),
+        compression=Compression(seed=3),
+    )
+    for x, y in training:
+        with training.step():
+            nn.functional.cross_entropy(training.model(x), y).backward()
+    state = training._state
+    digests = [state.digest(), digest_of(state.own()["named"])]
+    (Path(folder) / f"rank-{training.rank}.json").write_text(json.dumps(digests))
 
 
-class Compressed:
-    """Compressed training on a rank, in one generation."""
-
-    def __init__(self, way: str, place: Place, group: Any) -> None:
-        self.place = place
-        self.transport = Transport(group, timeout_s=15)
-        torch.manual_seed(place.rank)
-        model = made(network)
-        names = [name for name, _ in model.named_parameters()][::-1]
-        codec, scheme = WAYS[way]
-        plan = plan_of(model, [names[:2], names[2:4], names[4:]], place.world)
-        buckets = tuple(msgspec.structs.replace(b, codec=codec, scheme=scheme) for b in plan.buckets)
-        plan = msgspec.structs.replace(plan, buckets=buckets)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        self.model: DataParallel = parallel(
-            model, plan, optimizer, self.transport, compression=Compression(seed=3), broadcast_buffers=False
-        )
-        self.state = TrainingState(model, optimizer, own={"pools": self.model.pools})
-        self.snapshots = Snapshots(place.folder / "own", place.rank)
-        self.updates = Updates(self.state, prepare=self._prepare)
-        model[4].weight.register_hook(lambda _: place.reach("backward", self.updates.committed_step))
-
-    def _prepare(self, step: int) -> None:
-        self.snapshots.write(step, self.state.own())
-        self.place.reach("written", step - 1)
-        self.transport.barrier("snapshots")
-        self.place.reach("prepared", step - 1)
-
-    @property
-    def committed_step(self) -> int:
-        return self.updates.committed_step
-
-    def begin(self) -> None:
-        keep(self.snapshots, 0, self.state.own(), self.transport)
-
-    def step(self) -> None:
-        step = self.updates.committed_step
-        x, y = batch(self.place.rank, step)
-        self.model.zero_grad()
-        nn.functional.cross_entropy(self.model(x), y).backward()
-        self.updates.step()
-        self.place.reach("committed", step)
-
-    def come_to(self, old: Compressed | None) -> None:
-        """Go on where the generation before was, with its state or as a replacement."""
-        there = -1 if old is None else old.updates.committed_step
-        known = [int(t) for t in self.transport.all_gather(torch.tensor([there]), "steps")]
-        step = max(known)
-        sources = [rank for rank, one in enumerate(known) if one == step]
-        targets = [rank for rank, one in enumerate(known) if one < step]
-        if old is not None and there == step:
-            old.updates.bring_to(step)
-            self.state.load_state_dict(copied(old.state.state_dict()))
-        copy_state(self.state, self.transport, sources, targets, 15)
-        # All ranks have written this step, or none has committed it.
-        self.state.load_own(self.snapshots.read(step))
-        self.updates.adopt(step)
-
-    def digest(self) -> str:
-        return digest_of({"shared": self.state.shared(), "own": self.state.own()})
+def run(folder: Path, faults: list[dict[str, Any]]) -> tuple[Any, list[list[str]]]:
+    folder.mkdir()
+    told = [{**fault, "claim": str(folder / f"claim-{number}")} for number, fault in enumerate(faults)]
+    agent = Agent(
+        train,
+        (str(folder),),
+        folder=folder,
+        environment={FAULTS: json.dumps(told)} if told else {},
+        ranks=RANKS,
+        spares=len(faults),
+    )
+    recoveries = agent.run()
+    assert len(list(folder.glob("claim-*"))) == len(faults), "a fault was not carried out"
+    return recoveries, [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
 
 
-def through_a_kill(make: Any, place: Place) -> tuple[str, str]:
-    """Digests of everything at the end of an undisturbed training and of one with a kill."""
-    whole = place.folder / f"whole-{place.rank}"
-    if not place.generation:
-        calm = Place(place.rank, place.world, place.folder / "calm", 0, None)
-        calm.folder.mkdir(exist_ok=True)
-        whole.write_text(trained(make, calm))
-    return whole.read_text(), trained(make, place)
-
-
-def trained(make: Any, place: Place) -> str:
-    training = make(place, place.group())
-    if place.generation:
-        training.come_to(None)
-    else:
-        training.begin()
-    while training.committed_step < STEPS:
-        try:
-            training.step()
-        except PeerError:
-            place.leave()
-            old, training = training, make(place, place.group())
-            training.come_to(old)
-    return training.digest()
+def kill(rank: int, point: str, step: int, index: int | None = None) -> dict[str, Any]:
+    return {"act": "kill", "rank": rank, "point": point, "step": step, "index": index}
 
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("way", "point"),
-    [("topk", "backward"), ("owners", "written"), ("dgc", "prepared"), ("powersgd", "committed")],
-)
-def test_compressed_training_outlives_a_kill(way: str, point: str, tmp_path: Path) -> None:
-    make = partial(Compressed, way)
-    found = run_with_kill(partial(through_a_kill, make), WORLD, 1, (point, 3), tmp_path)
-    assert all(whole == hit for whole, hit in found)
-    # Residuals differ from rank to rank.
-    assert len({hit for _, hit in found}) == WORLD
-
-
-class FullGraph:
-    """Full-graph training on a rank, in one generation; an epoch counts when all ranks have written what they have."""
-
-    def __init__(self, mode: str, place: Place, group: Any) -> None:
-        self.place, self.committed_step = place, 0
-        transport = Transport(group, timeout_s=15)
-        part = split(small_graph(), place.world)[place.rank]
-        self.trainer = build_trainer(part, transport, mode, replan_every=2)
-        # Measured times would give each run a plan of its own.
-        on_slow_links(self.trainer)
-        self.snapshots = Snapshots(place.folder / "own", place.rank)
-        weight = next(iter(self.trainer.model.parameters()))
-        weight.register_hook(lambda _: place.reach("backward", self.committed_step))
-
-    def begin(self) -> None:
-        self._commit(0)
-
-    def step(self) -> None:
-        epoch = self.committed_step
-        self.trainer.train_epoch()
-        self._commit(epoch + 1)
-
-    def _commit(self, epoch: int) -> None:
-        self.snapshots.write(epoch, checkpoint.state_of(self.trainer))
-        self.place.reach("written", epoch - 1)
-        self.trainer.transport.barrier("snapshots")
-        self.committed_step = epoch
-
-    def come_to(self, old: FullGraph | None) -> None:
-        there = -1 if old is None else old.committed_step
-        known = self.trainer.transport.all_gather(torch.tensor([there]), "epochs")
-        self.committed_step = max(int(one) for one in known)
-        checkpoint.restore(self.trainer, self.snapshots.read(self.committed_step))
-
-    def digest(self) -> str:
-        state = checkpoint.state_of(self.trainer)
-        for lane in state["lanes"].values():
-            del lane["state"]["arrivals"]  # seconds
-        return digest_of(state)
-
-
-@pytest.mark.dist
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mode", "point"),
-    [("adaqp", "backward"), ("adaqp-paper", "written"), ("pipegcn", "backward"), ("sancus", "backward")],
-)
-def test_an_epoch_of_a_full_graph_outlives_a_kill(mode: str, point: str, tmp_path: Path) -> None:
-    make = partial(FullGraph, mode)
-    found = run_with_kill(partial(through_a_kill, make), WORLD, 1, (point, 3), tmp_path)
-    assert all(whole == hit for whole, hit in found)
+def test_compressed_training_outlives_kills(tmp_path: Path) -> None:
+    faults = [kill(1, "bucket", 3, 1), kill(0, "update", 5), kill(1, "committed", 6)]
+    recoveries, found = run(tmp_path / "hit", faults)
+    _, expected = run(tmp_path / "calm", [])
+    assert found == expected
+    # All have one model; what is not sent yet is another on every rank.
+    assert len({model for model, _ in found}) == 1 and len({own for _, own in found}) == RANKS
+    assert [one.ranks for one in recoveries.recoveries] == [(1,), (0,), (1,)]
+    assert all(one.lost_iterations == 0 for one in recoveries.recoveries)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from wirewise.runtime.recovery.checkpoints import Checkpoints
     from wirewise.runtime.recovery.consistency import Updates
     from wirewise.runtime.recovery.decision import Action, Decision, RankRecord, decide
+    from wirewise.runtime.recovery.epochs import train_epochs
     from wirewise.runtime.recovery.helping import Helping, recompute_together
     from wirewise.runtime.recovery.journals import Consistency
     from wirewise.runtime.recovery.logs import LoggedMessages, MessageKey, SenderLog
@@ -39,6 +40,7 @@ _WHERE = {
         "RankRecord",
         "decide",
     ),
+    "epochs": ("train_epochs",),
     "helping": (
         "Helping",
         "recompute_together",
@@ -118,6 +120,7 @@ __all__ = [
     "recompute_together",
     "run_script",
     "settings_of",
+    "train_epochs",
     "train_through_faults",
 ]
 

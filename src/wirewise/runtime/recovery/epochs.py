@@ -1,6 +1,6 @@
 """A full-graph training that goes on after failures.
 
-    for trainer in recovery.train_epochs(build, 200, "/dev/shm/my-job"):
+    for trainer in recovery.train_epochs(build, 200):
         print(trainer.epoch)
 
 An epoch counts when every rank has kept what it depends on (`full_graph.checkpoint.state_of`): weights, optimizer, bit
@@ -13,14 +13,13 @@ of a sample are functions of seed and epoch.
 from __future__ import annotations
 
 import gc
-import os
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.full_graph import checkpoint
 from wirewise.runtime.full_graph.trainer import Trainer
+from wirewise.runtime.full_graph.warm import warm
 from wirewise.runtime.recovery import points
 from wirewise.runtime.recovery.membership import Member, join
 from wirewise.runtime.recovery.snapshots import Snapshots, agree, keep, mirror
@@ -32,21 +31,18 @@ __all__ = ["train_epochs"]
 def train_epochs(
     build: Callable[[Transport], Trainer],
     epochs: int,
-    folder: str | os.PathLike[str],
     *,
     mirrored: bool = False,
     timeout_s: float = 60.0,
 ) -> Iterator[Trainer]:
     """Train a full graph as a rank of a job that an agent has started, through failures.
 
-    Yields the trainer after each epoch, evaluated where that is due. Between epochs it must not be used for anything that
-    all ranks do together: a failure within it would not be handled.
+    Yields the trainer after each epoch, evaluated where that is due. Between epochs it must not be used for anything
+    that all ranks do together: a failure within it would not be handled.
 
     Args:
         build: Makes a new trainer on a transport, with the same model and options each time.
         epochs: Number of epochs.
-        folder: Folder of this job in memory of this host, such as in /dev/shm; what a rank has kept goes when all have
-            trained to the end.
         mirrored: Whether the next rank keeps a copy too, so that losing a host loses nothing.
         timeout_s: Seconds that one call of the process group may take.
 
@@ -56,9 +52,12 @@ def train_epochs(
     """
     if epochs < 1:
         raise InputError(f"epochs is {epochs}; expected at least 1")
+    # A spare has it behind it when its role comes.
+    warm()
     member = join(timeout_s)
-    kept = _Kept(Path(folder), member, mirrored)
+    kept = _Kept(member, mirrored)
     trainer: Trainer | None = None
+    old: Trainer | None
     done = 0
     while True:
         try:
@@ -72,7 +71,7 @@ def train_epochs(
                     break
                 old, trainer = trainer, None
                 _leave(old)
-                del old
+                old = None
                 member.regroup(None)
                 continue
             points.at(member.rank, trainer.epoch)
@@ -88,20 +87,19 @@ def train_epochs(
             traceback.clear_frames(error.__traceback__)
             old, trainer = trainer, None
             _leave(old)
-            del old
+            old = None
             member.regroup(error)
             continue
         yield trainer
-    kept.remove()
 
 
 class _Kept:
     """Snapshots of this rank, and where they are mirrored those of the rank before."""
 
-    def __init__(self, folder: Path, member: Member, mirrored: bool) -> None:
-        self._own = Snapshots(folder, member.rank)
+    def __init__(self, member: Member, mirrored: bool) -> None:
         before = (member.rank - 1) % member.world_size
-        self._others = Snapshots(folder / "mirror", before) if mirrored else None
+        self._own = Snapshots(member.memory, member.rank)
+        self._others = Snapshots(member.memory / "mirror", before) if mirrored else None
 
     def write(self, trainer: Trainer) -> None:
         """Keep the state of an epoch; returns when all ranks have."""
@@ -114,17 +112,12 @@ class _Kept:
             keep(self._own, trainer.epoch, state, transport)
 
     def restore(self, trainer: Trainer) -> None:
-        """Put a new trainer at the newest epoch that all ranks have kept; keep its start where none has any."""
+        """Put a new trainer at the newest epoch that all ranks have kept."""
+        if not self._own.steps:
+            # Every rank can begin anew, and need not go further back.
+            self._own.write(0, checkpoint.state_of(trainer))
         epoch = agree(self._own, trainer.transport, self._others)
-        if epoch < 0:
-            self.write(trainer)
-        else:
-            checkpoint.restore(trainer, self._own.read(epoch))
-
-    def remove(self) -> None:
-        self._own.remove()
-        if self._others is not None:
-            self._others.remove()
+        checkpoint.restore(trainer, self._own.read(epoch))
 
 
 def _placed(trainer: Trainer, kept: _Kept) -> Trainer:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wirewise.plans.recovery import Consistency
-from wirewise.runtime.recovery.undo import AppliedUpdate, Before, applied, before, put_back, settings_of
+from wirewise.runtime.recovery.undo import AppliedUpdate, Before, applied, before, group_settings, put_back
 
 __all__ = ["JOURNALS", "Consistency", "Journal", "Member"]
 
@@ -110,7 +110,7 @@ class _Undo:
 
     def keep(self, members: Sequence[Member]) -> None:
         old = {member.parameter: update.gradient for member, update in self._kept}
-        groups = {id(m.group): settings_of(m.optimizer, m.group) for m in _first_of_groups(members)}
+        groups = {id(m.group): group_settings(m.optimizer, m.group) for m in _first_of_groups(members)}
         found = (
             (m, applied(m.optimizer, m.parameter, groups[id(m.group)], old.get(m.parameter))) for m in members
         )

@@ -15,6 +15,7 @@ import os
 import struct
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -83,6 +84,9 @@ class Snapshots:
         """Give the memory back."""
         for slot in self._slots:
             slot.remove()
+        # The last rank to leave takes the folder with it; until then it is not empty.
+        with suppress(OSError):
+            self._slots[0].path.parent.rmdir()
 
     def _oldest(self, step: int) -> _Slot:
         """The slot to write; steps that are computed anew, after going back, count no more."""

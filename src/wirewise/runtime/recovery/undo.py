@@ -35,8 +35,8 @@ __all__ = [
     "applied",
     "before",
     "check_undo",
+    "group_settings",
     "put_back",
-    "settings_of",
     "undo",
 ]
 
@@ -101,7 +101,7 @@ def check_undo(optimizer: Optimizer) -> None:
             )
 
 
-def settings_of(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
+def group_settings(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a group in the update to come, a copy.
 
     Raises:
@@ -120,7 +120,7 @@ def applied(
     Args:
         optimizer: Optimizer that is about to step.
         parameter: One of its parameters, with its gradient.
-        settings: Settings of its group (`settings_of`).
+        settings: Settings of its group (`group_settings`).
         memory: Tensor to copy the gradient to, where it fits.
 
     Raises:
