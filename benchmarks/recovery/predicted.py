@@ -29,6 +29,9 @@ from wirewise.trace import ProtectedStage, RecoveryTrace, StageMessages
 _FORWARD_S = (0.010, 0.014, 0.006, 0.012)
 """Slept seconds of a forward pass of each stage; a backward pass takes twice as long."""
 _VALUES, _MICROBATCHES = 4096, 4
+"""Values of a message between two stages, and microbatches of an update."""
+UNITS = ((0,), (1,), (2,), (3,), (1, 2))
+"""Stages that die together, each of them once."""
 _LIVE = 3
 """Updates after the one in which ranks are killed."""
 
@@ -82,7 +85,16 @@ def train(folder: str, kill: _Kill) -> None:
         passes.append(time.perf_counter() - begin_s)
 
     modules = nn.ModuleList(VirtualLayer(64, forward_s=s, backward_s=2 * s) for s in _FORWARD_S)
-    pipeline = Pipeline(modules, _plan(), loss=_loss, optimizer=_sgd, journal=journal, around=around)
+    # The agent tells who is lost, so that nobody asks around.
+    pipeline = Pipeline(
+        modules,
+        _plan(),
+        loss=_loss,
+        optimizer=_sgd,
+        journal=journal,
+        around=around,
+        process_group=member.transport,
+    )
     x = torch.ones(_MICROBATCHES, _VALUES)
 
     def feed(update: int) -> Sequence[tuple[Tensor, Tensor]]:
@@ -126,19 +138,21 @@ def _run(kill: _Kill) -> _Run:
     )
 
 
-def predicted_recoveries(repeats: int = 3, updates: Sequence[int] = (8, 20)) -> list[dict[str, Any]]:
-    """For each stage, and for two neighbours that die together: predicted and measured seconds of a recovery.
+def predicted_recoveries(
+    repeats: int = 3, updates: Sequence[int] = (8, 20), units: Sequence[tuple[int, ...]] = UNITS
+) -> list[dict[str, Any]]:
+    """Predicted and measured seconds of recoveries, a row for each set of stages that die together.
 
     What a recovery takes whatever is recomputed comes from kills in the first update, all else from times of passes.
 
     Args:
         repeats: Kills of each kind, of which the median counts.
         updates: Updates that are recomputed.
+        units: Stages that die together.
     """
-    units = [*((number,) for number in range(len(_FORWARD_S))), (1, 2)]
     fixed_s = {
         size: statistics.median(_run(_Kill((1, 2)[:size], 0)).recovery_s for _ in range(repeats))
-        for size in (1, 2)
+        for size in {len(unit) for unit in units}
     }
     found = []
     for unit in units:

@@ -4,7 +4,8 @@
 
 Rows: `recovery` (R4, R5: one training under kills with a warmed spare, one without, and torchrun with a checkpoint),
 `silence` (R5: ranks that are stopped), `goodput` (R13: failures at random instants, against checkpoints, commits in
-memory, and torchft where it is installed), `soak` (R14: kills in sequence), `updates` (R8: ways back from an update).
+memory, and torchft where it is installed), `soak` (R14: kills in sequence), `updates` (R8: ways back from an update),
+`predicted` (R10: recoveries of a pipeline from logs, computing slept, next to what plans say of them).
 
 Ranks run on the hosts of a lab and share the processors of one machine; kills, links and steps are real.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from consistency import overheads
+from predicted import UNITS, predicted_recoveries
 
 from common import Page, arguments, scratch, spread, verdict
 from wirewise.lab.faults import random_kills
@@ -37,7 +39,7 @@ from wirewise.recipes.swift_ways import (
 )
 from wirewise.trials.start import open_network
 
-ROWS = ("recovery", "silence", "goodput", "soak", "updates")
+ROWS = ("recovery", "silence", "goodput", "soak", "updates", "predicted")
 PRESETS = {
     "smoke": {
         "steps": 60,
@@ -47,6 +49,7 @@ PRESETS = {
         "soak": 3,
         "updates": 20,
         "repeats": 2,
+        "predicted": (1, (4,), ((1,),)),
     },
     "paper": {
         "steps": 400,
@@ -56,6 +59,7 @@ PRESETS = {
         "soak": 200,
         "updates": 200,
         "repeats": 5,
+        "predicted": (2, (8, 20), UNITS),
     },
 }
 HERE = Path(__file__).resolve().parent
@@ -287,6 +291,23 @@ def updates_row(page, preset):
             row(way, f"{1e3 * one['step_s']:.1f} ms", share, f"{one['journal_bytes'] / 1e6:.1f} MB", judged)
 
 
+def predicted_row(page, preset):
+    repeats, updates, units = preset["predicted"]
+    page.add(
+        "## Predicted and measured recoveries (R10)\n\nFour stages of a pipeline in processes of one host, 1F1B with 4 "
+        f"microbatches, computing slept (emulated), a warmed spare; medians of {repeats} kills each. Measured: from "
+        "SIGKILL until the update under way is done, less a live update. What a recovery takes whatever is recomputed "
+        "comes from kills in the first update, all else from times of passes."
+    )
+    with page.table("lost", "updates recomputed", "measured", "predicted", "error", "claim") as row:
+        for one in predicted_recoveries(repeats, updates, units):
+            lost = " and ".join(map(str, one["stages"]))
+            row(
+                f"stage {lost}", one["updates"], f"{one['measured_s']:.3f} s", f"{one['predicted_s']:.3f} s",
+                f"{one['error']:+.1%}", verdict(abs(one["error"]), most=0.15),
+            )  # fmt: skip
+
+
 def main():
     options = arguments(__doc__, ROWS)
     preset = PRESETS[options.preset]
@@ -295,7 +316,7 @@ def main():
     )
     rows = {
         "recovery": recovery_row, "silence": silence_row, "goodput": goodput_row, "soak": soak_row,
-        "updates": updates_row,
+        "updates": updates_row, "predicted": predicted_row,
     }  # fmt: skip
     for name in options.only:
         rows[name](page, preset)
