@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.pipeline.examples import alone, batches, loss
 from tests.runtime.pipeline.wide import Block, Columns, blocks, groups_of, part_of
 from wirewise.cost import Links
-from wirewise.errors import InputError
+from wirewise.errors import InputError, PeerError
 from wirewise.plans import StagePlan, ValueSplit
 from wirewise.runtime.pipeline import LayerGraph, Pipeline
 
@@ -187,3 +188,23 @@ def test_a_norm_of_plain_parts_needs_to_know_them() -> None:
             Pipeline(layers, plan, loss=loss, optimizer=sgd, process_group=group, store=store, clip=1.0)
 
     run_ranks_as_threads(plan.world_size, body)
+
+
+@pytest.mark.slow
+def test_a_silent_rank_of_a_stage_is_named() -> None:
+    plan = plan_of([2], [1, 2])
+    built = [blocks() for _ in range(3)]
+
+    def body(rank: int, group: Any, store: Any) -> str:
+        pipeline = Pipeline(
+            built[rank], plan, loss=loss, optimizer=sgd, process_group=group, store=store, timeout_s=2.0
+        )
+        if rank == 2:
+            time.sleep(12)
+            return ""
+        with pytest.raises(PeerError) as caught:
+            list(pipeline.train(batches(1, plan)))
+        return str(caught.value)
+
+    said = run_ranks_as_threads(3, body)
+    assert all("stage 1 on ranks 1,2" in one and "rank 2" in one for one in said[:2])
