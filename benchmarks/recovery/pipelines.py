@@ -1,7 +1,5 @@
 """R6, R7 and the part of logs of R8: stages that are killed and recomputed, with and without help; what logging costs.
 
-    python benchmarks/recovery/pipelines.py [updates]
-
 Computing is slept; processes, kills, messages and logs are real. Ranks share the processors of one machine.
 """
 
@@ -9,7 +7,6 @@ import os
 import pickle
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from contextlib import contextmanager, nullcontext
@@ -19,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from common import verdict
 from wirewise.lab.accelerator import VirtualLayer
 from wirewise.plans import StagePlan
 from wirewise.plans.timetables import StagePass
@@ -151,8 +149,13 @@ def _steps(ends: list, generation: int, behind: bool) -> list[float]:
     return [later - earlier for earlier, later in pairwise(own)]
 
 
-def recomputed(updates: int = 24, every: int = 10, stages: int = 4, microbatches: int = 4) -> dict[str, dict]:
-    """For "1f1b" and "2bw": each stage is killed once, late between two checkpoints (R6).
+def recomputed(updates: int = 16, stages: int = 4, microbatches: int = 4) -> dict[str, dict]:
+    """For "1f1b" and "2bw": each stage is killed once, two updates before a checkpoint (R6).
+
+    Args:
+        updates: Updates from one checkpoint to the next.
+        stages: Number of stages, a rank each.
+        microbatches: Microbatches of an update.
 
     Returns:
         For each style `live_s` and `recomputed_s`, medians of an update; their `ratio`; `bit_equal`;
@@ -163,10 +166,10 @@ def recomputed(updates: int = 24, every: int = 10, stages: int = 4, microbatches
     for style in ("1f1b", "2bw"):
         job = {
             "style": style, "stages": stages, "microbatches": microbatches, "updates": updates * stages,
-            "every": every,
+            "every": updates,
         }  # fmt: skip
         calm, _ = _run(**job)
-        kills = {(rank + 1, rank): updates * rank + every + 7 for rank in range(stages)}
+        kills = {(rank + 1, rank): updates * (rank + 1) - 2 for rank in range(stages)}
         ranks, recoveries = _run(kills=kills, **job)
         live = [s for one in calm for s in _steps(one["ends"], 1, False)[_WARM:]]
         again = [s for rank, one in enumerate(ranks) for s in _steps(one["ends"], rank + 2, True)]
@@ -290,11 +293,70 @@ def logged(turns: int = 40, stages: int = 4, microbatches: int = 4, values: int 
     }
 
 
-if __name__ == "__main__":
-    size = [int(text) for text in sys.argv[1:2]]
-    for name, measured in (
-        ("recomputed", recomputed(*size)),
-        ("helped", helped()),
-        ("logged", logged()),
-    ):
-        print(name, measured, flush=True)
+def stages_row(page, preset):
+    """R6."""
+    found = recomputed(preset["stage_updates"])
+    page.add(
+        f"## Lost stages (R6)\n\nFour stages, four microbatches, {1e3 * FORWARD_S:.0f} ms forward and "
+        f"{1e3 * BACKWARD_S:.0f} ms backward, slept. Each stage is killed once, {preset['stage_updates'] - 2} updates "
+        "after a checkpoint; a spare recomputes. The bound of a recovery is 1.15 times the computing of the updates "
+        "recomputed and 0.3 s. Without flushes (2bw) a live update has no idle time that recomputing could save."
+    )
+    with page.table(
+        "timetable",
+        "a live update",
+        "a recomputed one",
+        "share",
+        "recoveries over bound",
+        "bit-equal",
+        "went back",
+    ) as row:
+        for style, one in found.items():
+            over = max(one["recovery_over_bound"])
+            row(
+                style,
+                f"{1e3 * one['live_s']:.0f} ms",
+                f"{1e3 * one['recomputed_s']:.0f} ms",
+                f"{one['ratio']:.3f}, {verdict(one['ratio'], most=0.6) if style == '1f1b' else 'not judged'}",
+                f"{over:.2f}, {verdict(over, most=1.0)}",
+                f"{one['bit_equal']}, {verdict(float(one['bit_equal']), least=1)}",
+                f"{one['went_back']}, {verdict(one['went_back'], most=0)}",
+            )
+
+
+def helpers_row(page, preset):
+    """R7."""
+    found = helped(preset["stage_updates"])
+    page.add(
+        "## Shared recomputation (R7)\n\nFour stages, six microbatches; the second stage is lost and no checkpoint was "
+        "written. Speed-up over a replacement alone, in the number of ranks that share its microbatches."
+    )
+    with page.table(
+        "ranks, mode", "an update", "speed-up", "its share", "largest difference of a weight"
+    ) as row:
+        for name, one in found.items():
+            alone, most = name.startswith("1"), 0.0 if name.endswith("exact") else 1e-6
+            row(
+                name,
+                f"{1e3 * one['recomputed_s']:.0f} ms",
+                f"{one['speed_up']:.2f}",
+                "" if alone else f"{one['share']:.2f}, {verdict(one['share'], least=0.7)}",
+                f"{one['difference']:.2g}, {verdict(one['difference'], most=most)}",
+            )
+
+
+def logs_row(page, preset):
+    """R8, the part of logs."""
+    found = logged(preset["stage_turns"])
+    page.add(
+        f"## Cost of logs (R8)\n\nFour stages, four microbatches, {found['bytes_per_update'] / 1e6:.0f} MB an update "
+        "on all ranks together; turns of five updates without a log, with one that is written while ranks wait, and "
+        f"with one that is written when messages are sent. An update without takes {1e3 * found['plain_s']:.0f} ms."
+    )
+    share = found["overhead"] / max(found["at_once_overhead"], 1e-9)
+    with page.table("while ranks wait", "at once", "share") as row:
+        row(
+            f"{found['overhead']:+.2%}, {verdict(found['overhead'], most=0.03)}",
+            f"{found['at_once_overhead']:+.2%}",
+            f"{share:.2f}, {verdict(share, most=1 / 3)}",
+        )

@@ -5,7 +5,8 @@
 Rows: `recovery` (R4, R5: one training under kills with a warmed spare, one without, and torchrun with a checkpoint),
 `silence` (R5: ranks that are stopped), `goodput` (R13: failures at random instants, against checkpoints, commits in
 memory), `torchft` (where it is installed), `soak` (R14: kills in sequence), `updates` (R8: ways back from an update),
-`predicted` (R10: recoveries of a pipeline from logs, computing slept, next to what plans say of them).
+`predicted` (R10: recoveries of a pipeline from logs, computing slept, next to what plans say of them), `stages` (R6:
+stages recomputed from logs), `helpers` (R7: shared among ranks), `logs` (R8: what logs cost).
 
 Ranks run on the hosts of a lab and share the processors of one machine; kills, links and steps are real.
 """
@@ -24,6 +25,7 @@ from consistency import overheads
 from predicted import UNITS, predicted_recoveries
 
 from common import Page, arguments, scratch, spread, verdict
+from pipelines import helpers_row, logs_row, stages_row
 from wirewise.lab.faults import random_kills
 from wirewise.recipes.swift import checkpoint_interval
 from wirewise.recipes.swift_job import SwiftJob, script_settings
@@ -40,7 +42,10 @@ from wirewise.recipes.swift_ways import (
 from wirewise.trials.kills import read_steps
 from wirewise.trials.start import open_network
 
-ROWS = ("recovery", "silence", "goodput", "torchft", "soak", "updates", "predicted")
+ROWS = (
+    "recovery", "silence", "goodput", "torchft", "soak", "updates", "predicted",
+    "stages", "helpers", "logs",
+)  # fmt: skip
 PRESETS = {
     "smoke": {
         "steps": 60,
@@ -51,6 +56,8 @@ PRESETS = {
         "updates": 20,
         "repeats": 2,
         "predicted": (1, (4,), ((1,),)),
+        "stage_updates": 16,
+        "stage_turns": 2,
     },
     "paper": {
         "steps": 200,
@@ -61,6 +68,8 @@ PRESETS = {
         "updates": 200,
         "repeats": 5,
         "predicted": (2, (8, 20), UNITS),
+        "stage_updates": 40,
+        "stage_turns": 40,
     },
 }
 HERE = Path(__file__).resolve().parent
@@ -330,6 +339,7 @@ def main():
         "soak": soak_row,
         "updates": updates_row,
         "predicted": predicted_row,
+        "stages": stages_row, "helpers": helpers_row, "logs": logs_row,
     }  # fmt: skip
     for name in options.only:
         rows[name](page, preset)

@@ -19,7 +19,7 @@ from tests.runtime.pipeline.examples import batches, chain, loss, plan_for, unet
 from wirewise.errors import InputError, PeerError
 from wirewise.plans import StagePlan
 from wirewise.plans.timetables import StagePass
-from wirewise.runtime.pipeline import Pipeline
+from wirewise.runtime.pipeline import LayerGraph, Pipeline
 from wirewise.runtime.recovery.logs import SenderLog
 from wirewise.runtime.recovery.recompute import RecoveryJournal
 from wirewise.runtime.transport import Transport
@@ -244,3 +244,19 @@ def test_ranks_that_wait_in_vain_name_those_that_do_not_catch_up() -> None:
 
 class _NoLog:
     rank = 1
+
+
+def test_running_means_are_refused(tmp_path: Path) -> None:
+    layers = LayerGraph([nn.Linear(6, 6), nn.BatchNorm1d(6)])
+    plan = plan_for(layers, 1, style="1f1b", microbatches=2)
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        log = SenderLog(tmp_path, 0)
+        journal = RecoveryJournal(log, [tmp_path], store)
+        with pytest.raises(InputError, match="module '1' keeps running means, which are not recomputed"):
+            Pipeline(
+                layers, plan, loss=loss, optimizer=adamw, process_group=group, store=store, journal=journal
+            )
+        log.close()
+
+    run_ranks_as_threads(1, body)

@@ -125,7 +125,9 @@ class Pipeline:
     ) -> None:
         layers = layers if isinstance(layers, LayerGraph) else LayerGraph(layers)
         plan.check_itself()
-        _check(plan, clip, delay_correction, journal)
+        _check(plan, clip, delay_correction)
+        if journal is not None:
+            _check_journal(plan, layers)
         self.plan, self.layers, self._shards = plan, layers, shards
         self._with_norm = clip is not None or loss_scale is not None
         words = [plan.to_json(), repr(layers.sources), str(seed), str(clip), delay_correction, repr(links)]
@@ -440,14 +442,21 @@ class Pipeline:
         return UpdateResult(update, None if loss is None else float(loss) / self.plan.microbatches)
 
 
-def _check(
-    plan: StagePlan, clip: float | None, correction: DelayCorrection, journal: MessageJournal | None
-) -> None:
-    if journal is not None and any(len(ranks[0]) > 1 for ranks in plan.ranks):
+def _check_journal(plan: StagePlan, layers: LayerGraph) -> None:
+    if any(len(ranks[0]) > 1 for ranks in plan.ranks):
         raise InputError(
             "a journal is given, and ranks share stages, whose messages several ranks move; these are not kept: "
             "give a plan of width 1, or leave the journal out"
         )
+    for name, module in layers.modules.items():
+        if any(getattr(one, "running_mean", None) is not None for one in module.modules()):
+            raise InputError(
+                f"a journal is given, and module {name!r} keeps running means, which are not recomputed; give it "
+                "track_running_stats=False or another normalization, or leave the journal out"
+            )
+
+
+def _check(plan: StagePlan, clip: float | None, correction: DelayCorrection) -> None:
     if clip is not None and not clip > 0:
         raise InputError(f"clip is {clip}; expected a norm above 0, or None")
     if correction not in ("none", "nesterov", "error_feedback"):
