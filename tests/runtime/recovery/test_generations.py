@@ -92,9 +92,12 @@ def test_a_host_that_is_lost_takes_its_ranks_and_spares_with_it():
 
 
 def test_another_code_or_number_of_threads_is_refused_by_name():
-    (refused,) = started().heard(Ready((0, 9), {"code": "b", "threads": "2"}))
+    coordinator = started()
+    (refused,) = coordinator.heard(Ready((0, 9), {"code": "b", "threads": "2"}))
     assert isinstance(refused, Refuse) and refused.worker == (0, 9)
     assert "code 'b' instead of 'a', threads '2' instead of '1'" in refused.reason
+    # The job goes on without it.
+    assert coordinator.heard(Raised((0, 9), "refused")) == [] and coordinator.spares == 0
 
 
 def test_training_ends_when_all_ranks_of_the_generation_have_finished():

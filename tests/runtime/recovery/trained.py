@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -20,52 +21,61 @@ from wirewise.runtime.recovery.points import FAULTS
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.trees import digest_of
 
-OPTIMIZERS: dict[str, Any] = {
-    "sgd": lambda ps: torch.optim.SGD(ps, 0.05, momentum=0.9, foreach=False),
-    "adam": lambda ps: torch.optim.Adam(ps, 0.01, foreach=False),
-    "adamw": lambda ps: torch.optim.AdamW(ps, 0.01, foreach=False),
-    "amsgrad": lambda ps: torch.optim.Adam(ps, 0.01, amsgrad=True, foreach=False),
-    "lamb": lambda ps: recovery.Lamb(ps, 0.01),
-}
 
-
-def made(settings: dict[str, Any]) -> tuple[nn.Module, torch.optim.Optimizer, Any, DataLoader]:
-    """Model, optimizer, schedule and loader."""
+def made(settings: dict[str, Any]) -> tuple[nn.Sequential, list[torch.optim.Optimizer], Any, DataLoader]:
+    """Model, optimizers, schedule and loader."""
     torch.manual_seed(1)
     width = settings.get("width", 32)
     model = nn.Sequential(
         nn.Linear(16, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 4)
     )
-    optimizer = OPTIMIZERS[settings.get("optimizer", "adamw")](model.parameters())
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9)
+    optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(model.parameters(), 0.01)]
+    if settings.get("mixed"):
+        optimizers = [
+            torch.optim.SGD(model[0].parameters(), 0.05, momentum=0.9),
+            torch.optim.Adam(model[1].parameters(), 0.01),
+            recovery.Lamb([model[4].weight], 0.01),
+            torch.optim.Adam([model[4].bias], 0.01, amsgrad=True),
+        ]
+    schedule = torch.optim.lr_scheduler.StepLR(optimizers[0], 7, 0.9)
     data = TensorDataset(torch.randn(240, 16), torch.randint(4, (240,)))
-    return model, optimizer, schedule, DataLoader(data, batch_size=5, shuffle=True)
+    return model, optimizers, schedule, DataLoader(data, batch_size=5, shuffle=True)
+
+
+def plan_of(model: nn.Module, codec: str) -> FusionPlan:
+    """Several small buckets; the session sets the number of ranks."""
+    sizes = {name: p.nbytes for name, p in reversed(list(model.named_parameters()))}
+    plan = FusionPlan.by_size(sizes, 1, 600)
+    scheme = "all_reduce" if codec == "none" else "all_gather"
+    buckets = tuple(msgspec.structs.replace(one, codec=codec, scheme=scheme) for one in plan.buckets)
+    return msgspec.structs.replace(plan, buckets=buckets)
 
 
 def train(folder: str, settings: dict[str, Any]) -> None:
     """Train as a rank, and write down what it came to."""
-    model, optimizer, schedule, loader = made(settings)
+    model, optimizers, schedule, loader = made(settings)
     through = settings.get("through", "buckets")
-    sizes = {name: p.nbytes for name, p in reversed(list(model.named_parameters()))}
     training = recovery.protect(
         model,
-        optimizer,
+        optimizers,
         loader,
         steps=settings.get("steps", 30),
         schedulers=[schedule],
         through=through,
-        # Several small buckets; the reducer takes the number of ranks as it is.
-        plan=FusionPlan.by_size(sizes, 1, 600) if through == "buckets" else None,
+        plan=plan_of(model, settings.get("codec", "none")) if through == "buckets" else None,
         consistency=settings.get("consistency", "auto"),
+        checkpoints=settings.get("checkpoints"),
+        checkpoint_every=5,
     )
     for x, y in training:
         with training.step():
             time.sleep(settings.get("sleep_s", 0.0))
             nn.functional.cross_entropy(training.model(x), y).backward()
+    state = TrainingState(model, optimizers, schedulers=[schedule], buffers="shared")
+    pools = training._way.pools
     outcome = {
-        "digest": digest_of(
-            TrainingState(model, optimizer, schedulers=[schedule], buffers="shared").shared()
-        ),
+        "digest": digest_of(state.shared()),
+        "own": "" if pools is None else digest_of(pools.state_dict()),
         "generation": training.generation,
         "position": training.position,
     }
@@ -74,7 +84,7 @@ def train(folder: str, settings: dict[str, Any]) -> None:
 
 def alone(settings: dict[str, Any], shares: int) -> str:
     """Digest of the training in one process, by hand: the mean over all shares, buffers of the first."""
-    model, optimizer, schedule, loader = made(settings)
+    model, optimizers, schedule, loader = made(settings)
     batches = Batches(loader, shares, 0)
     for step in range(settings.get("steps", 30)):
         gradients: list[list[Tensor]] = []
@@ -84,16 +94,17 @@ def alone(settings: dict[str, Any], shares: int) -> str:
             _fill(model, start)
             x, y = batches.draw(step, share, range(shares))
             seed_all(0, step, share)
-            optimizer.zero_grad()
+            model.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
             gradients.append([p.grad.clone() for p in model.parameters()])  # type: ignore[union-attr]
             kept = kept or [buffer.clone() for buffer in model.buffers()]
         _fill(model, kept)
         for p, *parts in zip(model.parameters(), *gradients, strict=True):
             p.grad = sum(part / shares for part in parts)  # type: ignore[assignment]
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         schedule.step()
-    return digest_of(TrainingState(model, optimizer, schedulers=[schedule], buffers="shared").shared())
+    return digest_of(TrainingState(model, optimizers, schedulers=[schedule], buffers="shared").shared())
 
 
 def _fill(model: nn.Module, values: list[Tensor]) -> None:

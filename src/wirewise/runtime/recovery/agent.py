@@ -23,6 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -105,8 +106,10 @@ class Recoveries(msgspec.Struct, kw_only=True):
     world_size: int
     generations: int = 0
     step: int = -1
-    """Last step that all ranks committed."""
+    """Newest step that was told to be committed."""
     recoveries: list[Recovered] = []
+    refused: list[str] = []
+    """Why processes were not taken in."""
 
 
 class _Process:
@@ -208,6 +211,7 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ, "launched")
         self._end: Command | None = None
+        self._refused = False
         self._waits_since: float | None = None
         self.outcome = Recoveries(world_size=ranks)
         _SERVER.set_forkserver_preload(list(preload))
@@ -224,7 +228,14 @@ class Agent:
         """
         address, port = self._place
         # The store is this process's, so it outlives all ranks.
-        store = TCPStore(address, port, is_master=self._host == 0, wait_for_workers=False)
+        timeout = timedelta(seconds=self._wait_s)
+        try:
+            store = TCPStore(address, port, None, self._host == 0, timeout, wait_for_workers=False)
+        except RuntimeError as error:
+            raise PeerError(
+                f"host {self._host} has no store at {address}:{port} within {self._wait_s:g} s; expected the agent of "
+                f"host 0 there, and a free port: {str(error).splitlines()[0]}"
+            ) from error
         self._place = address, store.port
         _sweep()
         self._memory = make_folder(_SHARED / f"{_NAME}{os.getpid()}-{store.port}-{self._host}")
@@ -332,7 +343,10 @@ class Agent:
         code = one.process.exitcode
         cause = f"silent for {self._silence_s:g} s" if one.silent else _cause(code)
         one.close()
-        if code == 0 and self._end is not None:
+        if code == 0 and self._end is None and one.worker in self._roles:
+            text = "it ended before the training was over; expected the loop over all batches to its end"
+            self._report(Raised(one.worker, text))
+        if code == 0 or self._end is not None:
             return
         self._report(WorkerLost(one.worker, cause, seen_s))
 
@@ -351,9 +365,7 @@ class Agent:
 
     def _carry_out(self, command: Command) -> None:
         if isinstance(command, Refuse):
-            if command.worker in self._processes:
-                self._send(self._processes[command.worker], command)
-                raise PeerError(command.reason)
+            self._refuse(command)
             return
         if isinstance(command, Begin):
             self._roles = {worker: rank for rank, worker in command.generation.workers.items()}
@@ -364,6 +376,16 @@ class Agent:
             # Spares need not know of others' generations.
             if not isinstance(command, Over | Begin) or one.worker in self._roles:
                 self._send(one, command)
+
+    def _refuse(self, command: Refuse) -> None:
+        """End a process that may not take part, and start no more like it."""
+        if self._coordinator is not None:
+            self.outcome.refused.append(command.reason)
+        if command.worker in self._processes:
+            self._processes[command.worker].kill()
+            self._refused = True
+            if not self._roles.keys() & self._processes.keys():
+                self._end = GiveUp(command.reason)
 
     def _send(self, one: _Process, command: Command) -> None:
         # One that has just died is told of by the kernel.
@@ -404,7 +426,7 @@ class Agent:
         if self._end is not None:
             return
         wanted = self._own + self._spares
-        if len(self._processes) + self._starting < wanted and not self._recovering():
+        if len(self._processes) + self._starting < wanted and not (self._refused or self._recovering()):
             self._start()
         if self._coordinator is None:
             return
@@ -427,6 +449,7 @@ class Agent:
         command = GiveUp(
             f"ranks {self._coordinator.vacant} have had no process for {self._wait_s:g} s; expected "
             f"{self._own + self._spares} on each of {self._hosts} hosts: look at their logs, and start the hosts again"
+            + "".join(f"; refused: {reason}" for reason in self.outcome.refused[-1:])
         )
         if self._bus is not None:
             self._bus.post(command)

@@ -77,6 +77,9 @@ class Bus:
     def _serve(self) -> None:
         others = [host for host in range(self._hosts) if host != self._host]
         try:
+            if self._host:
+                # What was commanded before is not for a host that joins again.
+                self._read["commands"] = self._store.add("commands/count", 0)
             while True:
                 last = self._stopped.is_set()
                 mine = "commands" if self._host == 0 else f"events/{self._host}"

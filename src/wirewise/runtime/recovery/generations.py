@@ -169,6 +169,7 @@ class Coordinator:
         self._spares: list[Worker] = []
         self._fingerprint: tuple[Worker, dict[str, str]] | None = None
         self._finished: set[Worker] = set()
+        self._refused: set[Worker] = set()
         self._dead: dict[int, str] = {}
         self._since_s = 0.0
         self._over = self._ended = False
@@ -210,7 +211,7 @@ class Coordinator:
         elif isinstance(event, Progress):
             if event.step > self._step:
                 self._step, self._fruitless = event.step, 0
-        else:
+        elif event.worker not in self._refused:
             yield GiveUp(f"{self._name(event.worker)} raised an error:\n{event.text}")
 
     def _name(self, worker: Worker) -> str:
@@ -222,6 +223,7 @@ class Coordinator:
             self._fingerprint = event.worker, event.fingerprint
         first, expected = self._fingerprint
         if told := _differences(event.fingerprint, expected):
+            self._refused.add(event.worker)
             yield Refuse(
                 event.worker,
                 f"host {event.worker[0]} has {told} on host {first[0]}, with which training began; results would "

@@ -1,0 +1,123 @@
+"""Agents: what they start, what they see, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.recovery.trained import alone, outcomes, train
+from wirewise.errors import InputError, PeerError
+from wirewise.runtime.recovery import Agent, run_script
+
+
+def test_numbers_that_do_not_fit_each_other_are_refused():
+    for options, told in (
+        ({"ranks": 3, "hosts": 2, "port": 1}, "got 3 ranks on 2 hosts"),
+        ({"ranks": 2, "spares": -1}, "-1 spares"),
+        ({"ranks": 2, "silence_s": 0.0}, "got silence_s 0.0"),
+        ({"ranks": 2, "hosts": 2}, "got no port for 2 hosts"),
+    ):
+        with pytest.raises(InputError, match=told):
+            Agent(train, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_an_error_of_a_script_ends_the_job_with_its_traceback(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\n"
+        "import torch\n"
+        "from wirewise.runtime import recovery\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "training = recovery.protect(model, optimizer, lambda step, share: torch.ones(2), steps=9)\n"
+        "for batch in training:\n"
+        "    with training.step():\n"
+        "        model(batch).sum().backward()\n"
+        "    if training.position == 3 and training.rank == int(sys.argv[1]):\n"
+        "        raise KeyError('a mistake of the script')\n"
+    )
+    with pytest.raises(PeerError, match=r"(?s)rank 1 raised an error.*a mistake of the script"):
+        Agent(run_script, [str(script), ["1"]], ranks=2, spares=0, folder=tmp_path / "job").run()
+    assert not list(Path("/dev/shm").glob(f"wirewise-recovery-{os.getpid()}-*"))
+
+
+HOST = """
+import sys
+from pathlib import Path
+from tests.runtime.recovery.trained import train
+from wirewise.runtime.recovery import Agent
+
+if __name__ == "__main__":
+    host, port, folder, faults = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    Agent(
+        train, (folder, {"steps": 20, "sleep_s": 0.05}), ranks=2, host=host, hosts=2, spares=1, port=port,
+        folder=Path(folder) / str(host), environment={"WIREWISE_FAULTS": faults}, lease_s=3.0,
+    ).run()
+"""
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    """Starts the agents of two hosts; returns them with their folder."""
+    started: list[subprocess.Popen] = []
+
+    def start(faults: list[dict]) -> list[subprocess.Popen]:
+        script = tmp_path / "host.py"
+        script.write_text(HOST)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        for number, fault in enumerate(faults):
+            fault["claim"] = str(tmp_path / f"claim-{number}")
+        paths = os.pathsep.join(["src", str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+        for host in range(2):
+            command = [sys.executable, str(script), str(host), str(port), str(tmp_path), json.dumps(faults)]
+            started.append(
+                subprocess.Popen(
+                    command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+                )
+            )
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_a_spare_of_a_host_takes_the_role_of_its_rank(tmp_path, hosts):
+    agents = hosts([{"act": "kill", "rank": 1, "point": "bucket", "step": 8}])
+    for agent in agents:
+        _, errors = agent.communicate(timeout=100)
+        assert agent.returncode == 0, errors
+    assert {one["digest"] for one in outcomes(tmp_path, 2)} == {alone({"steps": 20}, 2)}
+    assert [one["generation"] for one in outcomes(tmp_path, 2)] == [2, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_a_host_without_the_store_stops_its_ranks(tmp_path, hosts):
+    first, second = hosts([{"act": "stop", "rank": 0, "point": "batch", "step": 3}])
+    deadline = time.monotonic() + 90
+    while not (tmp_path / "claim-0").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    # The network is cut: nothing of the first host answers any more.
+    first.send_signal(signal.SIGSTOP)
+    _, errors = second.communicate(timeout=60)
+    assert second.returncode == 1
+    assert "host 1 does not reach the store of host 0" in errors
+    assert "never two parts of a cut network train on" in errors.replace("\n", " ")
