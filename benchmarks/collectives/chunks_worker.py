@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from wirewise.collective import load
 from wirewise.runtime.collective import connect, tune_chunk_size
 from wirewise.runtime.collective.chunks import segments_of
+from wirewise.trials.rank import joined
 
 
 def grid_of(program, size_bytes, least_bytes):
@@ -31,10 +31,9 @@ def grid_of(program, size_bytes, least_bytes):
 def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    program, size_bytes = load(job["program"]), job["size_bytes"]
-    tensor = torch.zeros(size_bytes // 4)
-    with connect() as group:
+    with joined(), connect() as group:
+        program, size_bytes = load(job["program"]), job["size_bytes"]
+        tensor = torch.zeros(size_bytes // 4)
         call = getattr(group, program.collective)
         tuned = [tune_chunk_size(group, program, size_bytes) for _ in range(job["tunings"])]
         grid = {segments: [] for segments in grid_of(program, size_bytes, job["least_bytes"])}
@@ -54,8 +53,6 @@ def main():
                 for one, times in zip(tuned, own, strict=True)
             ]
             print(json.dumps({"grid": grid, "tunings": tunings}), flush=True)
-        dist.barrier()
-    dist.destroy_process_group()
 
 
 def timed(group, call):

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from wirewise.collective import load
 from wirewise.lab import VirtualAccelerator
 from wirewise.runtime.collective import connect, ddp_hook
+from wirewise.trials.rank import joined
 
 
 def step(model):
@@ -33,14 +34,13 @@ def step(model):
 def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    shape = (job["layers"], job["parameters"])
-    times = {"forward_s": job["forward_s"], "backward_s": job["backward_s"]}
-    models = {
-        name: DistributedDataParallel(VirtualAccelerator.uniform(*shape, **times))
-        for name in ("gloo", "programs")
-    }
-    with connect() as group:
+    with joined(), connect() as group:
+        shape = (job["layers"], job["parameters"])
+        times = {"forward_s": job["forward_s"], "backward_s": job["backward_s"]}
+        models = {
+            name: DistributedDataParallel(VirtualAccelerator.uniform(*shape, **times))
+            for name in ("gloo", "programs")
+        }
         group.use(load(job["program"]), from_bytes=1_000_000)
         models["programs"].register_comm_hook(*ddp_hook(group))
         seconds = {name: [] for name in models}
@@ -51,8 +51,6 @@ def main():
                     seconds[name].append(took)
         if group.rank == 0:
             print(json.dumps(seconds), flush=True)
-        dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

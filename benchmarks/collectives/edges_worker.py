@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from wirewise.collective import Program, Transfer
 from wirewise.runtime.collective import connect
+from wirewise.trials.rank import joined
 
 
 def over(source, target, ranks):
@@ -33,9 +34,8 @@ def over(source, target, ranks):
 def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    tensor = torch.zeros(job["size_bytes"] // 4)
-    with connect() as group:
+    with joined(), connect() as group:
+        tensor = torch.zeros(job["size_bytes"] // 4)
         for source, target in itertools.permutations(range(group.size), 2):
             program = over(source, target, group.size)
             for _ in range(job["repeats"]):
@@ -51,8 +51,6 @@ def main():
             if e.source == group.rank
         ]
         print(json.dumps({"edges": edges}), flush=True)
-        dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from wirewise.collective import load
 from wirewise.runtime.collective import connect
+from wirewise.trials.rank import joined
 
 PATIENCE_S = 30.0
 
@@ -56,12 +57,11 @@ def timed(call, tensor, values):
 def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    values = (torch.arange(job["size_bytes"] // 4) % 1021 + dist.get_rank()).float()
-    tensor, expected = values.clone(), values.clone()
-    dist.all_reduce(expected)
-    seconds, crossed = {}, {}
-    with connect() as group:
+    with joined(), connect() as group:
+        values = (torch.arange(job["size_bytes"] // 4) % 1021 + dist.get_rank()).float()
+        tensor, expected = values.clone(), values.clone()
+        dist.all_reduce(expected)
+        seconds, crossed = {}, {}
         programs = {name: load(path) for name, path in job["programs"].items()}
         ways = {n: lambda t, p=p: group.all_reduce(t, program=p) for n, p in programs.items()}
         for name, call in {**ways, "gloo": dist.all_reduce}.items():
@@ -77,8 +77,6 @@ def main():
             dist.all_reduce(took, dist.ReduceOp.MAX)
             seconds[name] = took.tolist()
         print(json.dumps({"seconds": seconds, "crossed": crossed}), flush=True)
-        dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

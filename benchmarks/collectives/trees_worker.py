@@ -18,23 +18,27 @@ import torch.distributed as dist
 
 from wirewise.collective import load
 from wirewise.runtime.collective import connect
+from wirewise.trials.rank import joined
 
 
 def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    program = load(job["program"])
-    whole = msgspec.structs.replace(program, segments=1)
-    tensor = torch.zeros(job["size_bytes"] // 4)
-    pieces = tensor.tensor_split(program.segments)
+    with (
+        joined(),
+        connect(windows=chosen(job, "windows")) as group,
+        connect(windows=chosen(job, "one")) as other,
+    ):
+        program = load(job["program"])
+        whole = msgspec.structs.replace(program, segments=1)
+        tensor = torch.zeros(job["size_bytes"] // 4)
+        pieces = tensor.tensor_split(program.segments)
 
-    def waiting(group):
-        """The same tree, but the next segment starts when the last one is received and sent to all children."""
-        for piece in pieces:
-            group.broadcast(piece, program=whole)
+        def waiting(group):
+            """The same tree, but the next segment starts when the last one is received and sent to all children."""
+            for piece in pieces:
+                group.broadcast(piece, program=whole)
 
-    with connect(windows=chosen(job, "windows")) as group, connect(windows=chosen(job, "one")) as other:
         ways = {"event": lambda: group.broadcast(tensor, program=program), "waiting": lambda: waiting(group)}
         if "one" in job:
             ways["one"] = lambda: waiting(other)
@@ -48,8 +52,6 @@ def main():
                 own[name].append(mean)
                 slowest[name].append(most)
         print(json.dumps({"rank": group.rank, "own": own, "slowest": slowest}), flush=True)
-        dist.barrier()
-    dist.destroy_process_group()
 
 
 def chosen(job, name):

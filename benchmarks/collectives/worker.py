@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from wirewise.collective import load
 from wirewise.runtime.collective import connect
+from wirewise.trials.rank import joined
 
 
 def tensors(collective, size_bytes):
@@ -88,8 +89,7 @@ def compare(job, group, size_bytes):
 def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    with connect() as group:
+    with joined(), connect() as group:
         for size_bytes in job["sizes"]:
             seconds, processor_s = compare(job, group, size_bytes)
             if group.rank == 0:
@@ -101,8 +101,6 @@ def main():
                     "processor_s": processor_s,
                 }
                 print(json.dumps(found), flush=True)
-        dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

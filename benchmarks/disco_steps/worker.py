@@ -20,11 +20,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from wirewise.files import atomic_file
+from wirewise.files import write_json
 from wirewise.plans import FusionPlan
 from wirewise.profile.operators import measure_operators
 from wirewise.runtime.data_parallel.capture import capture
 from wirewise.runtime.data_parallel.compiled import compile_step
+from wirewise.trials.rank import joined
 
 STOCK: dict[str, tuple[bool, dict[str, Any]]] = {
     "eager + DDP": (False, {}),
@@ -232,15 +233,12 @@ JOBS = {"profile": profile, "all_reduces": all_reduces, "steps": steps}
 
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     folder = Path(sys.argv[1])
     job: dict[str, Any] = msgspec.json.decode((folder / "job.json").read_bytes())
-    found = JOBS[job.pop("kind")](**job)
-    if dist.get_rank() == 0:
-        with atomic_file(folder / "result.json") as file:
-            file.write(msgspec.json.encode(found))
-    dist.barrier()
-    dist.destroy_process_group()
+    with joined(3600.0) as transport:
+        found = JOBS[job.pop("kind")](**job)
+        if transport.rank == 0:
+            write_json(folder / "result.json", found)
 
 
 if __name__ == "__main__":

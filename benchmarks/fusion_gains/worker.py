@@ -11,26 +11,23 @@ from typing import Any
 
 import msgspec
 import torch
-import torch.distributed as dist
 from gains import gains
 from passes import passes
 
-from wirewise.files import atomic_file
+from wirewise.files import write_json
+from wirewise.trials.rank import joined
 
 JOBS = {"gains": gains, "passes": passes}
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
     folder = Path(sys.argv[1])
     job: dict[str, Any] = msgspec.json.decode((folder / "job.json").read_bytes())
-    found = JOBS[job.pop("kind")](folder, **job)
-    if dist.get_rank() == 0:
-        with atomic_file(folder / "result.json") as file:
-            file.write(msgspec.json.encode(found))
-    dist.barrier()
-    dist.destroy_process_group()
+    with joined(600.0) as transport:
+        found = JOBS[job.pop("kind")](folder, **job)
+        if transport.rank == 0:
+            write_json(folder / "result.json", found)
 
 
 if __name__ == "__main__":
