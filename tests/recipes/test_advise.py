@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from wirewise import plans
 from wirewise.cli.main import app
-from wirewise.cost.gradients import V100, GradientCosts
+from wirewise.cost.gradients import V100, Advised, GradientCosts
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PeerError
 from wirewise.planners.fusion.cupcake import compression_problem, solve
@@ -20,7 +20,6 @@ from wirewise.recipes.advise import _tried, advise, advise_on
 from wirewise.recipes.scripts import AdviceOptions
 from wirewise.trace.gradients import GradientTensor, GradientTrace
 from wirewise.trials.inside import Try
-from wirewise.trials.inside.measuring import Advised
 from wirewise.trials.inside.trying import Tried
 
 SCRIPT = """

@@ -23,12 +23,14 @@ from wirewise.cost.curve import ZERO, Curve
 from wirewise.cost.links import Links
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError
+from wirewise.trace.gradients import GradientTrace
 
 __all__ = [
     "BLOCK",
     "MEASURED",
     "V100",
     "WIRES",
+    "Advised",
     "CodecTimes",
     "GradientCosts",
     "GroupCost",
@@ -252,6 +254,19 @@ V100 = GradientCosts(
     },
 )
 """Constants of Espresso for its GPU."""
+
+
+class Advised(msgspec.Struct, frozen=True, kw_only=True):
+    """What ranks measured of a training command's steps, gradients, codecs and links."""
+
+    trace: GradientTrace
+    costs: GradientCosts
+    ranks: int
+    step_s: float
+    """Seconds from one optimizer step to the next, median, of the slowest rank."""
+    forward_s: float
+    """Seconds of a step but for the last backward pass: data, forward passes, backward passes that exchange nothing,
+    and the optimizer."""
 
 
 def load_costs(source: str | os.PathLike[str]) -> GradientCosts:

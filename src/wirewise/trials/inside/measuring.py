@@ -12,35 +12,20 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from wirewise.cost.gradients import GradientCosts
+from wirewise.cost.gradients import Advised
 from wirewise.files import write_json
 from wirewise.profile.ending import end_process
 from wirewise.profile.gradients import GradientWatch, measure_costs_of
 from wirewise.runtime.data_parallel.unmodified import replace_wrapper
 from wirewise.runtime.transport import Transport
-from wirewise.trace.gradients import GradientTrace
 from wirewise.trials.inside.tasks import Measure
 
-__all__ = ["Advised", "measure"]
-
-
-class Advised(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured."""
-
-    trace: GradientTrace
-    costs: GradientCosts
-    ranks: int
-    step_s: float
-    """Seconds from one optimizer step to the next, median, of the slowest rank."""
-    forward_s: float
-    """Seconds of a step but for the last backward pass: data, forward passes, backward passes that exchange nothing,
-    and the optimizer."""
+__all__ = ["measure"]
 
 
 def measure(task: Measure) -> None:
