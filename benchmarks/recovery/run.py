@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from consistency import overheads
+from msgspec import structs
 from predicted import UNITS, predicted_recoveries
 
 from common import Page, arguments, scratch, spread, verdict
@@ -43,7 +44,7 @@ from wirewise.trials.kills import read_steps
 from wirewise.trials.start import open_network
 
 ROWS = (
-    "recovery", "silence", "goodput", "torchft", "soak", "updates", "predicted",
+    "recovery", "silence", "goodput", "commits", "torchft", "soak", "updates", "predicted",
     "stages", "helpers", "logs",
 )  # fmt: skip
 PRESETS = {
@@ -161,6 +162,14 @@ def silence_row(page, preset):
 
 
 def goodput_row(page, preset):
+    goodputs(page, preset, "## Goodput (R13)", by_checkpoints)
+
+
+def commits_row(page, preset):
+    goodputs(page, preset, "## Goodput with commits in memory (R13)", by_commits)
+
+
+def goodputs(page, preset, title, other):
     draw, kills, at_s = random.Random(5), [], 0.0
     link = "10gbit"
     with scratch() as folder, open_network("lab", 3, link) as network:
@@ -172,10 +181,13 @@ def goodput_row(page, preset):
         checkpoint_s = checkpoint_seconds(folder / "plain")
         every = checkpoint_interval(preset["mtbf_s"], checkpoint_s, plain.step_s)
         found = {"protected": by_spares(network, folder / "protected", job, kills=kills)}
-        found["checkpoint"] = by_checkpoints(network, folder / "checkpoint", job, every=every, kills=kills)
-        found["commit"] = by_commits(network, folder / "commit", job, every=5, kills=kills)
+        name = "checkpoint" if other is by_checkpoints else "commit"
+        # A survivor that waits for a process that was killed while it joined waits as long as its group allows.
+        waits = structs.replace(job, timeout_s=15.0)
+        steps = every if other is by_checkpoints else 5
+        found[name] = other(network, folder / name, waits, every=steps, kills=kills)
     page.add(
-        f"## Goodput (R13)\n\n{job.steps} steps of {1e3 * plain.step_s:.0f} ms, {preset['goodput_s']:g} s without "
+        f"{title}\n\n{job.steps} steps of {1e3 * plain.step_s:.0f} ms, {preset['goodput_s']:g} s without "
         f"protection and failures; {len(kills)} kills drawn for a failure every {preset['mtbf_s']:g} s, the same for "
         "all. A kill that is due while its rank does not train is left out. Checkpoints every "
         f"{every} steps by Young's rule ({1e3 * checkpoint_s:.0f} ms each), commits every 5. Goodput: those seconds "
