@@ -69,8 +69,8 @@ PRESETS = {
         "updates": 200,
         "repeats": 5,
         "predicted": (2, (8, 20), UNITS),
-        "stage_updates": 40,
-        "stage_turns": 40,
+        "stage_updates": 20,
+        "stage_turns": 15,
     },
 }
 HERE = Path(__file__).resolve().parent
