@@ -279,8 +279,8 @@ def by_torchft(network, folder, job, kills):
 
 
 def soak_row(page, preset):
-    job = SwiftJob(hosts=2, link="10gbit", steps=75 * preset["soak"], width=32)
-    kills = [(1.0 + 0.7 * n, n % job.hosts) for n in range(round(1.4 * preset["soak"]))]
+    job = SwiftJob(link="10gbit", steps=50 * preset["soak"], width=32)
+    kills = [(1.0 + 0.6 * n, n % job.hosts) for n in range(round(1.4 * preset["soak"]))]
     before = stale_files()
     with scratch() as folder, open_network("lab", job.hosts, job.link) as network:
         found = by_spares(network, folder / "soak", job, kills=kills)
@@ -288,7 +288,7 @@ def soak_row(page, preset):
         processes = sum(len(network.processes(host)) for host in range(job.hosts))
     files = stale_files() - before
     page.add(
-        f"## Kills in sequence (R14)\n\n{job.hosts} hosts, one kill every 0.7 s, ranks in turn; a small model. Left "
+        f"## Kills in sequence (R14)\n\n{job.hosts} hosts, one kill every 0.6 s, ranks in turn; a small model. Left "
         "behind: processes on the hosts, files of recovery in shared memory."
     )
     with page.table(
