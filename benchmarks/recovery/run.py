@@ -68,7 +68,7 @@ PRESETS = {
         "soak": 200,
         "updates": 200,
         "repeats": 5,
-        "predicted": (2, (8, 20), UNITS),
+        "predicted": (1, (8, 20), UNITS),
         "stage_updates": 20,
         "stage_turns": 15,
     },
@@ -327,9 +327,9 @@ def predicted_row(page, preset):
     repeats, updates, units = preset["predicted"]
     page.add(
         "## Predicted and measured recoveries (R10)\n\nFour stages of a pipeline in processes of one host, 1F1B with 4 "
-        f"microbatches, computing slept (emulated), a warmed spare; medians of {repeats} kills each. Measured: from "
-        "SIGKILL until the update under way is done, less a live update. What a recovery takes whatever is recomputed "
-        "comes from kills in the first update, all else from times of passes."
+        f"microbatches, computing slept (emulated), with a spare; {repeats} kill of each kind, or the median of them. "
+        "Measured: from SIGKILL until the update under way is done, less a live update. What a recovery takes whatever "
+        "is recomputed comes from kills in the first update, all else from times of passes."
     )
     with page.table("lost", "updates recomputed", "measured", "predicted", "error", "claim") as row:
         for one in predicted_recoveries(repeats, updates, units):
