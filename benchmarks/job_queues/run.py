@@ -1,6 +1,6 @@
 """Schedulers of a queue of jobs, simulated: the learned policy against rules.
 
-    python benchmarks/jobs/run.py --preset paper --out benchmarks/results/jobs_MACHINE.md
+    python benchmarks/job_queues/run.py --preset paper --out benchmarks/results/job_queues_MACHINE.md
 
 Rows: `schedulers` (S1, S3: all planners on TapFinger's queues), `shifts` (S4: load that swings, paces that nobody sees,
 kinds that no training saw), `latency` (S7: seconds of a round of decisions, measured).
