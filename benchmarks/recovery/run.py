@@ -189,7 +189,8 @@ def goodputs(page, preset, title, other):
     page.add(
         f"{title}\n\n{job.steps} steps of {1e3 * plain.step_s:.0f} ms, {preset['goodput_s']:g} s without "
         f"protection and failures; {len(kills)} kills drawn for a failure every {preset['mtbf_s']:g} s, the same for "
-        "all. A kill that is due while its rank does not train is left out. Checkpoints every "
+        "all. A kill that is due while its rank does not train strikes when it does, and the next ones come as much "
+        "later; those after the end of the training are left out. Checkpoints every "
         f"{every} steps by Young's rule ({1e3 * checkpoint_s:.0f} ms each), commits every 5. Goodput: those seconds "
         "over what was taken."
     )

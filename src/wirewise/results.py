@@ -510,7 +510,7 @@ class SurvivalRecord(msgspec.Struct, frozen=True, kw_only=True):
     meaning: str
     kills: int
     spared: int
-    """Number of kills that were due while the killed rank did not train, and were left out."""
+    """Number of kills that the training ended before."""
     step_s: float
     """Median seconds of a step before the first kill."""
     resumed_s: tuple[float, ...]

@@ -54,20 +54,28 @@ def test_a_step_is_the_median_before_the_first_kill():
     assert step_seconds(steps, [Kill(0, 2.2, 7)], first=1) == 0.5
 
 
-def test_a_rank_is_killed_at_its_time_and_spared_while_it_does_not_train(tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", RANK, str(tmp_path / "steps-0"), "1"])
+def test_a_rank_is_killed_at_its_time_and_again_once_it_trains_again(tmp_path):
+    def rank():
+        return subprocess.Popen([sys.executable, "-c", RANK, str(tmp_path / "steps-0"), "1"])
+
+    processes = [rank()]
     try:
-        with Killer(tmp_path, 1, [(0.1, 0), (0.75, 0)]) as killer:
-            assert process.wait(10) == -9
-            deadline_s = time.monotonic() + 10
-            while not killer.spared and time.monotonic() < deadline_s:
-                time.sleep(0.02)
-        [kill] = killer.kills
-        assert (kill.rank, kill.pid, killer.spared) == (0, process.pid, 1)
-        assert read_steps(tmp_path, 0)[-1].at_s <= kill.at_s
+        with Killer(tmp_path, 1, [(0.1, 0), (0.2, 0), (0.5, 0), (9.0, 0)]) as killer:
+            assert processes[0].wait(10) == -9
+            time.sleep(0.4)
+            assert len(killer.kills) == 1
+            processes.append(rank())
+            assert processes[1].wait(10) == -9
+            processes.append(rank())
+            assert processes[2].wait(10) == -9
+        assert [kill.pid for kill in killer.kills] == [process.pid for process in processes]
+        # The third was due when the second struck, late; between them is as much time as was drawn.
+        assert killer.kills[2].at_s - killer.kills[1].at_s >= 0.3
+        assert killer.spared == 1 and read_steps(tmp_path, 0)[-1].at_s <= killer.kills[2].at_s
     finally:
-        process.kill()
-        process.wait()
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def test_a_killer_ends_with_its_block_though_nobody_trains(tmp_path):

@@ -92,8 +92,8 @@ def recovery_comparison(run: RecoveryRun) -> Comparison:
             "Processes, links, kills (SIGKILL) and steps are real; all ranks share the processors of one machine.",
             "A step's overhead holds that of another reducer too: protected gradients go through wirewise's buckets, "
             "those of the script through DistributedDataParallel.",
-            "A kill that is due while its rank does not train is left out: the baseline is spared what would strike it "
-            "while it restarts.",
+            "A kill that is due while its rank does not train strikes when it does, and the next ones come as much "
+            "later: time between failures is time of training. Those after the end are left out.",
         ),
     )
 

@@ -78,7 +78,9 @@ class Killer:
     """Kills the process that is a rank at each instant; for use in a `with` block.
 
     Time counts from the first step that all ranks have committed. A kill that falls into a time in which the rank does
-    not train, such as a restart, is left out: a slow way to survive is spared what would strike it meanwhile.
+    not train, such as a restart, strikes as soon as it does, and those after it come as much later: the time between
+    failures is time of training, whatever a way to survive takes to come back. Kills that find no training any more,
+    because it has ended, are left out.
 
     Args:
         folder: Folder in which ranks note their steps.
@@ -114,24 +116,28 @@ class Killer:
             if self._ended.wait(_TICK_S):
                 return
         started_s = time.monotonic()
-        for after_s, rank in self._due:
-            while time.monotonic() < started_s + after_s:
+        for number, (after_s, rank) in enumerate(self._due):
+            while time.monotonic() < started_s + after_s or not self._trains(rank):
                 if self._ended.wait(_TICK_S):
+                    self.spared = len(self._due) - number
                     return
+            started_s = time.monotonic() - after_s
             self._strike(rank)
 
-    def _strike(self, rank: int) -> None:
+    def _trains(self, rank: int) -> bool:
+        """Whether the newest process of a rank has committed a step lately, which the last kill did not strike."""
         steps = read_steps(self._folder, rank)
         own = [line.at_s for line in steps if line.pid == steps[-1].pid]
         usual_s = statistics.median(b - a for a, b in pairwise(own)) if len(own) > 1 else 0.0
-        newest = steps[-1]
-        if time.monotonic() - newest.at_s > max(_ALIVE_S, 3 * usual_s):
-            self.spared += 1
-            return
+        struck = {kill.pid for kill in self.kills}
+        return steps[-1].pid not in struck and time.monotonic() - steps[-1].at_s <= max(_ALIVE_S, 3 * usual_s)
+
+    def _strike(self, rank: int) -> None:
+        pid = read_steps(self._folder, rank)[-1].pid
         with suppress(ProcessLookupError):
             # The instant before the signal: nothing that follows from it can come earlier.
-            kill = Kill(rank, time.monotonic(), newest.pid, time.time())
-            os.kill(newest.pid, self._signal)
+            kill = Kill(rank, time.monotonic(), pid, time.time())
+            os.kill(pid, self._signal)
             self.kills.append(kill)
 
 
