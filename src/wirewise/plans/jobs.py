@@ -102,8 +102,8 @@ class JobPlan(Plan, frozen=True, kw_only=True, tag="jobs"):
                 yield f"{where}: has {one.cpus} cpus and {one.gpus} gpus; expected at least one of either"
             if not before <= one.start < one.end:
                 yield f"{where}: slots {one.start} to {one.end}; expected a start from {before} on, before the end"
-            if one.start < ends.get(one.job, 0):
-                yield f"{where}: starts before the job's last one ends in slot {ends[one.job]}"
+            if one.start < (last := ends.get(one.job, 0)):
+                yield f"{where}: starts before the job's last one ends in slot {last}"
             ends[one.job], before = one.end, one.start
 
     def table(self) -> tuple[list[str], list[list[str]]]:

@@ -191,7 +191,7 @@ class RecoveryPlan(Plan, frozen=True, kw_only=True, tag="recovery"):
 
     def _stage_faults(self) -> Iterator[str]:
         used = sorted(rank for stage in self.stages for rank in stage.ranks)
-        if used != list(range(self.world_size)):
+        if len(used) != self.world_size or used != list(range(self.world_size)):
             yield (
                 f"stages have the ranks {used[:16]} - at `$.stages`; expected each of 0 to {self.world_size - 1} once"
             )

@@ -46,7 +46,9 @@ class Client:
 
 
 def next_of(bus: Bus) -> Any:
-    assert select.select([bus.wake], [], [], 30)[0], "nothing came"
+    waiting = select.poll()
+    waiting.register(bus.wake, select.POLLIN)
+    assert waiting.poll(30_000), "nothing came"
     return bus.take()[0]
 
 

@@ -34,7 +34,7 @@ def test_one_update_among_many():
 def test_all_ranks_of_a_stage_compute():
     job = msgspec.structs.replace(chain(2), width_speedup={2: 2.0})
     found = predict(one_each("1f1b", 2, 4, width=2), job, links(4))
-    assert found.step_s == pytest.approx(7.5)
+    assert found.step_s == pytest.approx(7.5, rel=1e-3)
     assert [found.timeline.phase_s("forward", rank) for rank in range(4)] == pytest.approx([2.0] * 4)
 
 
@@ -76,7 +76,7 @@ def test_unequal_hosts_count():
 
 
 def test_stages_of_other_widths_talk_as_a_reshard_plan_says():
-    """A rank hands on to two that need all of it: a ring passes it on, where shares alone would be too little."""
+    """A rank hands on to two that need all of it: what is no more than a chunk goes on whole, which a plan may beat."""
     job = msgspec.structs.replace(chain(2, 1.0), width_speedup={2: 2.0})
     plan = msgspec.structs.replace(one_each("1f1b", 2, 4), world_size=3, ranks=(((0,),), ((1, 2),)))
     on = links(3)
@@ -98,7 +98,7 @@ def test_stages_of_other_widths_talk_as_a_reshard_plan_says():
     whole = edge_s(0, 1, RATE)
     assert 1.0 <= whole < 2.0
     found = predict(plan, job, on, edge_s=edge_s)
-    assert found.step_s > predict(plan, job, on).step_s
+    assert found.step_s < predict(plan, job, on).step_s
     assert {round(s.seconds, 9) for s in found.timeline.spans if s.phase == "message"} <= {
         round(edge_s(*pair, RATE), 9) for pair in ((0, 1), (1, 0))
     }
