@@ -215,6 +215,7 @@ def test_the_readme_trains_in_stages(tmp_path):
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_the_readme_moves_a_tensor_to_another_mesh(tmp_path):
     code = next(
         one for one in BLOCK.findall((ROOT / "README.md").read_text("utf-8")) if "redistribute" in one
@@ -280,6 +281,7 @@ def test_the_loop_of_the_readme_runs(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_the_example_trains_on_two_ranks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = graph.load("block:nodes=600,classes=4,noise=1.0", seed=1)

@@ -46,6 +46,7 @@ def test_json_has_what_scripts_rely_on(tmp_path):
     assert shown.exit_code == 0, shown.output
 
 
+@pytest.mark.slow
 def test_people_read_why_and_what_else(tmp_path):
     done = invoke("--topology", "lab-4", "--collective", "broadcast", "--bytes", "64KB", "--time-limit", "5")
     assert done.exit_code == 0, done.output

@@ -59,6 +59,7 @@ def compare(problem):
 
 
 @pytest.mark.parametrize("kind", keep(["linear", "beside"], KINDS))
+@pytest.mark.slow
 def test_all_plans_of_a_problem_have_one_bound(kind):
     """A proved optimum leaves no gap, and no rule, slack or gain makes another bound or a step below it."""
     for seed in range(3):
@@ -80,6 +81,7 @@ def test_a_plan_without_codecs_has_the_bound_of_all_options():
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 1.5])
+@pytest.mark.slow
 def test_plans_that_compress_nothing_have_seconds_of_their_own(share):
     """Collectives in flight at once are priced as such, and only in plans whose groups all go without a codec."""
     kinds = set()

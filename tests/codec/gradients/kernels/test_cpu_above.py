@@ -11,6 +11,7 @@ from wirewise.codec.gradients import Segments
 @pytest.mark.parametrize("masking", [False, True])
 @pytest.mark.parametrize("memories", [1, 2])
 @pytest.mark.parametrize("repeats", [1, 50, 5000, 100_000])
+@pytest.mark.slow
 def test_what_was_taken_of_too_many_equals_is_given_back(repeats, memories, masking):
     size = 100_000
     gradient = (torch.arange(size) // repeats).float() + 1.0
