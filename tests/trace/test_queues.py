@@ -79,7 +79,7 @@ def test_a_file_with_something_else_is_named(tmp_path):
     with pytest.raises(InputError, match=r"queue\.json"):
         read_queue(path)
     path.write_text('{"queue": [{"name": "a", "kind": "even"}], "kinds": {}, "clusters": []}')
-    with pytest.raises(InputError, match=r"queue\.json.*arrival.*mend the named place"):
+    with pytest.raises(InputError, match=r"queue\.json.*arrival.*check the file"):
         read_queue(path)
 
 

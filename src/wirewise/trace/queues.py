@@ -16,9 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.decoding import decode_json
 from wirewise.errors import InputError
-from wirewise.files import atomic_file, read_file
+from wirewise.trace.record_files import read_record, write_record
 
 __all__ = ["EdgeCluster", "JobKind", "JobQueue", "QueueArrays", "QueuedJob", "read_queue", "write_queue"]
 
@@ -203,14 +202,7 @@ def read_queue(path: str | os.PathLike[str]) -> JobQueue:
     Raises:
         InputError: No such file, or not a queue; the message names the place.
     """
-    return read_file(path, "queue of jobs", _decoded)
-
-
-def _decoded(text: bytes) -> JobQueue:
-    try:
-        return decode_json(text, JobQueue)
-    except msgspec.DecodeError as error:
-        raise InputError(f"{error}; expected jobs, kinds and clusters, mend the named place") from error
+    return read_record(path, JobQueue, "a queue of jobs")
 
 
 def write_queue(queue: JobQueue, path: str | os.PathLike[str]) -> None:
@@ -219,5 +211,4 @@ def write_queue(queue: JobQueue, path: str | os.PathLike[str]) -> None:
     Raises:
         InputError: The folder is missing, not writable or full.
     """
-    with atomic_file(path) as file:
-        file.write(msgspec.json.encode(queue))
+    write_record(queue, path)

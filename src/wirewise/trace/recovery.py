@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from math import isfinite
-from pathlib import Path
 
 import msgspec
 
-from wirewise.decoding import decode_json
 from wirewise.errors import InputError
-from wirewise.files import atomic_file
+from wirewise.trace.record_files import read_record, write_record
 
 __all__ = [
     "ProtectedStage",
@@ -161,12 +159,7 @@ def read_recovery_trace(path: str | os.PathLike[str]) -> RecoveryTrace:
     Raises:
         InputError: The file cannot be read, or holds something else; the message names the file and the place.
     """
-    try:
-        return decode_json(Path(path).read_bytes(), RecoveryTrace)
-    except (OSError, msgspec.MsgspecError, InputError) as cause:
-        raise InputError(
-            f"cannot read figures of recovery from {os.fspath(path)}: {cause}; check the file"
-        ) from cause
+    return read_record(path, RecoveryTrace, "figures of recovery")
 
 
 def write_recovery_trace(trace: RecoveryTrace, path: str | os.PathLike[str]) -> None:
@@ -175,5 +168,4 @@ def write_recovery_trace(trace: RecoveryTrace, path: str | os.PathLike[str]) -> 
     Raises:
         InputError: The folder is missing, not writable or full.
     """
-    with atomic_file(path) as file:
-        file.write(msgspec.json.encode(trace))
+    write_record(trace, path)

@@ -7,14 +7,12 @@ import os
 from collections.abc import Iterator
 from functools import cached_property
 from math import isfinite
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from wirewise.decoding import decode_json
 from wirewise.errors import InputError
-from wirewise.files import atomic_file
+from wirewise.trace.record_files import read_record, write_record
 
 __all__ = ["ModuleTimes", "StageModule", "StageTrace", "read_stage_trace", "write_stage_trace"]
 
@@ -178,10 +176,7 @@ def read_stage_trace(path: str | os.PathLike[str]) -> StageTrace:
     Raises:
         InputError: The file cannot be read, or holds something else; the message names the file and the place.
     """
-    try:
-        return decode_json(Path(path).read_bytes(), StageTrace)
-    except (OSError, msgspec.MsgspecError, InputError) as cause:
-        raise InputError(f"cannot read modules from {os.fspath(path)}: {cause}; check the file") from cause
+    return read_record(path, StageTrace, "modules")
 
 
 def write_stage_trace(trace: StageTrace, path: str | os.PathLike[str]) -> None:
@@ -190,5 +185,4 @@ def write_stage_trace(trace: StageTrace, path: str | os.PathLike[str]) -> None:
     Raises:
         InputError: The folder is missing, not writable or full.
     """
-    with atomic_file(path) as file:
-        file.write(msgspec.json.encode(trace))
+    write_record(trace, path)
