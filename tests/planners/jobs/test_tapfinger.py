@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from wirewise.errors import InputError
+from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS
 from wirewise.planners.jobs import mean_slots, problem_of, tune
 from wirewise.planners.jobs.policy import play
@@ -33,6 +34,21 @@ def test_s3_the_policy_alone_is_as_good_as_published(clusters, rate, most):
     states = play(read_weights(SHIPPED), problems, 2000)
     taken = [(state.finish - one.arrays.arrival).mean() for state, one in zip(states, problems, strict=True)]
     assert min(state.finish.min() for state in states) >= 0 and np.mean(taken) <= most
+
+
+def test_a_policy_that_starts_nothing_is_replaced_or_refused(tmp_path):
+    """Jobs that wait for ever end neither the planner nor a plan."""
+    network = read_weights(SHIPPED)
+    with torch.no_grad():
+        # The sixth feature of an amount says that it lets the job wait.
+        network.of_option.weight[:, 5] = 100.0
+        network.score.weight.fill_(1.0)
+    write_weights(network, tmp_path / "idle.npz")
+    queue = draw_queue(((8, 8), (8, 8)), jobs=12, seed=1)
+    plan = TAPFINGER(queue, weights=str(tmp_path / "idle.npz"))
+    assert "inf slots" in plan.notes[0] and "which is followed" in plan.notes[0]
+    with pytest.raises(PlanError, match="the policy leaves 12 jobs waiting"):
+        TAPFINGER(queue, weights=str(tmp_path / "idle.npz"), safe=False)
 
 
 def test_weights_read_back(tmp_path):

@@ -15,7 +15,7 @@ from wirewise.plans.jobs import JobAllotment, JobPlan
 from wirewise.sim.jobs.engine import LOGGED, QueueState, new_state
 from wirewise.trace.queues import JobQueue, QueueArrays
 
-__all__ = ["JobProblem", "follow", "mean_slots", "plan_jobs", "plan_of", "problem_of", "tune"]
+__all__ = ["JobProblem", "follow", "last_slot", "mean_slots", "plan_jobs", "plan_of", "problem_of", "tune"]
 
 _ROUNDS = 2
 """Times that each kind's two numbers are chosen with those of the others held."""
@@ -133,10 +133,7 @@ def follow(problem: JobProblem, rule: str, known: Knowledge, seed: int = 0) -> Q
         PlanError: A job does not end.
     """
     queue, believed = problem.arrays, expected(problem.arrays)
-    slowest = known.slots[np.arange(len(queue.least)), queue.least[:, 0], queue.least[:, 1]]
-    last = int(
-        queue.arrival[-1] + 2 * (slowest[queue.kind] / queue.pace + 1).sum() / min(1.0, problem.kept + 0.1)
-    )
+    last = last_slot(problem, known)
     entries = len(queue.arrival) * (1 if rule not in REALLOTTING else 8)
     while True:
         state = new_state(queue, entries)
@@ -148,6 +145,14 @@ def follow(problem: JobProblem, rule: str, known: Knowledge, seed: int = 0) -> Q
         if state.counts[LOGGED] <= entries:
             return state
         entries = int(state.counts[LOGGED])
+
+
+def last_slot(problem: JobProblem, known: Knowledge) -> int:
+    """Slot by which all jobs are done twice over though they run one after the other with the least."""
+    queue = problem.arrays
+    slowest = known.slots[np.arange(len(queue.least)), queue.least[:, 0], queue.least[:, 1]]
+    slots = (slowest[queue.kind] / queue.pace + 1).sum() / min(1.0, problem.kept + 0.1)
+    return int(queue.arrival[-1] + 2 * slots)
 
 
 def mean_slots(problems: Sequence[JobProblem], rule: str, known: Knowledge) -> float:

@@ -8,17 +8,19 @@ its window and chooses an amount, and a job that several clusters picked goes to
 from __future__ import annotations
 
 import os
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wirewise.decoding import ArchiveError, read_npz
-from wirewise.errors import InputError
+from wirewise.errors import InputError, PlanError
 from wirewise.files import atomic_file
-from wirewise.planners.jobs.problem import JobProblem, follow, plan_of, tune
+from wirewise.planners.jobs.problem import JobProblem, follow, last_slot, plan_of, tune
+from wirewise.planners.jobs.rules import expected, knowledge
 from wirewise.plans.jobs import JobPlan
-from wirewise.sim.jobs.engine import STEADY
+from wirewise.sim.jobs.engine import QueueState
 
 if TYPE_CHECKING:
     from wirewise.planners.jobs.attention import TapFinger
@@ -51,23 +53,32 @@ def plan_tapfinger(
     from wirewise.planners.jobs.policy import play
 
     network = read_weights(SHIPPED if weights is None else weights)
+    last = last_slot(problem, knowledge(expected(problem.arrays)))
     notes: tuple[str, ...] = ()
     if safe:
-        known = tune([problem.at_ordinary_pace()], "threshold")
-        learned = play(network, [problem.at_ordinary_pace()], STEADY)[0]
-        ruled = follow(problem.at_ordinary_pace(), "threshold", known)
-        slots = [float((state.finish - problem.arrays.arrival).mean()) for state in (learned, ruled)]
-        said = f"{slots[0]:.3f} slots on average are expected of the policy, {slots[1]:.3f} of the tuned threshold"
-        if slots[1] < slots[0]:
-            return plan_of(
-                problem,
-                follow(problem, "threshold", known),
-                "tapfinger",
-                seed,
-                (f"{said}, which is followed",),
-            )
+        usual = problem.at_ordinary_pace()
+        known = tune([usual], "threshold")
+        of_policy = _mean_slots(play(network, [usual], last)[0], usual)
+        of_rule = _mean_slots(follow(usual, "threshold", known), usual)
+        said = f"{of_policy:.3f} slots on average are expected of the policy, {of_rule:.3f} of the tuned threshold"
+        if of_rule < of_policy:
+            state = follow(problem, "threshold", known)
+            return plan_of(problem, state, "tapfinger", seed, (f"{said}, which is followed",))
         notes = (said,)
-    return plan_of(problem, play(network, [problem], STEADY)[0], "tapfinger", seed, notes)
+    state = play(network, [problem], last)[0]
+    if waiting := int((state.finish < 0).sum()):
+        raise PlanError(
+            f"the policy leaves {waiting} jobs waiting or running in slot {last}; leave safe on, or train it on queues "
+            "like this one"
+        )
+    return plan_of(problem, state, "tapfinger", seed, notes)
+
+
+def _mean_slots(state: QueueState, problem: JobProblem) -> float:
+    """Mean slots from arrival to end; infinite where a job does not end."""
+    if (state.finish < 0).any():
+        return inf
+    return float((state.finish - problem.arrays.arrival).mean())
 
 
 def read_weights(path: str | os.PathLike[str]) -> TapFinger:
