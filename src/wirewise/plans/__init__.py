@@ -4,6 +4,7 @@ from wirewise.plans.base import Plan, TopologyLike
 from wirewise.plans.bitwidth import BITS, BitWidthPlan, ChannelBits, row_bytes
 from wirewise.plans.cache import CachePlan, MachineCache
 from wirewise.plans.collective import Candidate, Certificate, CollectivePlan
+from wirewise.plans.deployment import DeployedDevice, DeployedGroup, DeploymentPlan, RowMove
 from wirewise.plans.files import PLANS, load, loads, save
 from wirewise.plans.fusion import DECODES, PRECISIONS, SCHEMES, Bucket, FusionPlan
 from wirewise.plans.jobs import JobAllotment, JobPlan
@@ -35,6 +36,9 @@ __all__ = [
     "Certificate",
     "ChannelBits",
     "CollectivePlan",
+    "DeployedDevice",
+    "DeployedGroup",
+    "DeploymentPlan",
     "FrontPoint",
     "FusionPlan",
     "JobAllotment",
@@ -50,6 +54,7 @@ __all__ = [
     "RecoveryPhases",
     "RecoveryPlan",
     "ReshardPlan",
+    "RowMove",
     "Sharding",
     "Stage",
     "StageAction",
