@@ -8,6 +8,14 @@ from wirewise.plans.deployment import DeployedDevice, DeployedGroup, DeploymentP
 from wirewise.plans.files import PLANS, load, loads, save
 from wirewise.plans.fusion import DECODES, PRECISIONS, SCHEMES, Bucket, FusionPlan
 from wirewise.plans.jobs import JobAllotment, JobPlan
+from wirewise.plans.parallel import (
+    BlockChoice,
+    DimPlacement,
+    Move,
+    MoveStep,
+    ParallelPlan,
+    parse_placements,
+)
 from wirewise.plans.placement import PlacedTask, PlacementPlan
 from wirewise.plans.recovery import (
     FrontPoint,
@@ -29,6 +37,7 @@ __all__ = [
     "PRECISIONS",
     "SCHEMES",
     "BitWidthPlan",
+    "BlockChoice",
     "Bucket",
     "BusiestHosts",
     "CachePlan",
@@ -39,6 +48,7 @@ __all__ = [
     "DeployedDevice",
     "DeployedGroup",
     "DeploymentPlan",
+    "DimPlacement",
     "FrontPoint",
     "FusionPlan",
     "JobAllotment",
@@ -46,7 +56,10 @@ __all__ = [
     "LaidOutTensor",
     "MachineCache",
     "MessageLog",
+    "Move",
+    "MoveStep",
     "MulticastTree",
+    "ParallelPlan",
     "PlacedTask",
     "PlacementPlan",
     "Plan",
@@ -66,6 +79,7 @@ __all__ = [
     "ValueSplit",
     "load",
     "loads",
+    "parse_placements",
     "parse_sharding",
     "row_bytes",
     "save",

@@ -1,0 +1,350 @@
+"""Where the operators of a training step run and how their tensors are split: automatic parallel plans.
+
+A plan is about the graph of a whole step (`trace.operator_graph`), forward and backward, and says of every node by its
+number which stage runs it and how its output lies on the mesh of that stage. Words of a placement, one for each
+dimension of the mesh, are `R` (every rank has the whole), `P` (ranks have addends), `S1` (dimension 1 is cut in equal
+parts) and `S1/3` (dimension 1 is cut in 3 equal blocks and each block in equal parts, of which a rank has one of every
+block: torch's strided shard with split factor 3).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from math import isfinite, prod
+from typing import ClassVar, Literal, NamedTuple, get_args
+
+import msgspec
+
+from wirewise.errors import InputError, PlanError
+from wirewise.plans.base import Plan
+from wirewise.units import format_size
+
+__all__ = [
+    "BlockChoice",
+    "DimPlacement",
+    "Move",
+    "MoveKind",
+    "MoveStep",
+    "ParallelPlan",
+    "parse_placements",
+]
+
+MoveKind = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "slice", "send"]
+"""What changes a layout: a collective along one dimension of a mesh, a part of what a rank has already, or a message
+from each rank of a stage to the rank at the same place of another stage."""
+
+_WORD = re.compile(r"R|P|S(\d+)(?:/(\d+))?")
+_SHOWN = 40
+
+
+class DimPlacement(NamedTuple):
+    """How a tensor lies along one dimension of a mesh."""
+
+    kind: Literal["R", "P", "S"]
+    """Whole on every rank, addends, or parts."""
+    dim: int = -1
+    """Dimension of the tensor that is cut; -1: none."""
+    factor: int = 1
+    """Equal blocks of that dimension, each of which is cut for itself."""
+
+    def __str__(self) -> str:
+        """The word that `parse_placements` reads."""
+        return self.kind if self.kind != "S" else f"S{self.dim}" + f"/{self.factor}" * (self.factor > 1)
+
+
+def parse_placements(words: Sequence[str]) -> tuple[DimPlacement, ...]:
+    """Placements from their words, one for each dimension of the mesh.
+
+    Raises:
+        InputError: A word that is none.
+    """
+    found = []
+    for word in words:
+        match = _WORD.fullmatch(word)
+        if match is None or match[2] in ("0", "1"):
+            raise InputError(f"got the placement {word!r}; expected R, P, S and a dimension, or such as S1/3")
+        cut = (int(match[1]), int(match[2] or 1)) if match[1] else (-1, 1)
+        found.append(DimPlacement(word[0], *cut))  # type: ignore[arg-type]
+    return tuple(found)
+
+
+class MoveStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One collective, slice or message of a move."""
+
+    kind: MoveKind
+    mesh_dim: int = -1
+    """Dimension of the mesh along which ranks talk; -1: a message between stages."""
+    size_bytes: int = 0
+    """Bytes of the largest tensor of a rank in it: the addend of an all-reduce or a reduce-scatter, what an all-gather
+    makes, what a rank has before an all-to-all, the message of a send; of one microbatch."""
+    sent_bytes: int = 0
+    """Bytes that a rank sends, by a ring where there is a choice; of one microbatch."""
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new layout of a node's output for some of its users, which share what is moved.
+
+    A user that no move of a producer names takes the output as its producer left it. Each step is done in order; a rank
+    then has what `target` says.
+    """
+
+    producer: int
+    """Number of the node that makes the tensor."""
+    consumers: tuple[int, ...]
+    """Numbers of the nodes that take it so, all of one stage, ascending; one that reads the tensor twice takes it so
+    both times."""
+    source: tuple[str, ...]
+    """Placement that the producer leaves, [mesh dimensions]."""
+    target: tuple[str, ...]
+    """Placement that the consumers take, [mesh dimensions]."""
+    steps: tuple[MoveStep, ...]
+    once: bool = False
+    """Whether it is done once for all microbatches, on the sum of what they made: gradients of parameters are."""
+
+
+class BlockChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a block of the model is split, in words."""
+
+    block: str
+    """Qualified names of the modules, such as `blocks.0-11.mlp`."""
+    strategy: str
+    """Such as "columns then rows on `model`, one all-reduce forward, one backward"."""
+
+
+class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
+    """Stage, placement and moves of every node of a training step.
+
+    How it is carried out: node by node in the order of the graph. A rank of the node's stage takes each input as its
+    producer left it, or as the move to this node makes it, computes the operator on what it has, and has the output as
+    `placements` says; sizes in the arguments of views and factories are those of its part. Some operators compute
+    differently on parts, and a placement says so: `embedding` with a weight of placement S0 looks up the rows that it
+    has and gives zeros for others (output P), and its backward makes the rows of S0; `nll_loss_forward` of classes in
+    parts adds the targets that it has (output P), and its backward writes those that it has; `_softmax`,
+    `_log_softmax` and their backward operators over a dimension that is cut exchange maximum and sum of each row
+    (`inner`). `gradients` of the graph end as their parameters are placed. Where a plan has several microbatches,
+    the graph is that of the whole batch: node numbers are those of the graph of a microbatch too.
+    """
+
+    family: ClassVar[str] = "parallel"
+
+    graph: str
+    """Digest of the graph that it was made for (`OperatorGraph.digest`)."""
+    mesh: tuple[int, ...]
+    """Ranks along each dimension of a stage's mesh."""
+    mesh_names: tuple[str, ...]
+    """Names of the dimensions, such as data and model, [mesh dimensions]."""
+    ranks: tuple[tuple[int, ...], ...]
+    """Ranks of each stage in row-major order of the mesh, [stages, product of `mesh`]."""
+    microbatches: int = 1
+    """Equal parts of the batch that pass one after the other; gradients add up over them."""
+    stage_of: tuple[int, ...]
+    """Stage that runs each node, [nodes]; a backward node mostly has that of its forward node."""
+    placements: tuple[tuple[str, ...], ...]
+    """Placement of each node's output, [nodes, mesh dimensions]. Of a node with several outputs a word holds that of
+    each, such as `S0,S0,R`."""
+    moves: tuple[Move, ...] = ()
+    """New layouts of outputs, in the order of their producers."""
+    inner: dict[int, tuple[MoveStep, ...]] = msgspec.field(default_factory=dict)
+    """Collectives inside a node that computes over a dimension that is cut, by the node's number."""
+    recompute: tuple[int, ...] = ()
+    """Forward nodes whose outputs are not kept for the backward pass, but computed again where it takes them."""
+    level: Literal["O2", "O3", "by hand"] = "by hand"
+    """How it was searched: segment by segment (O2), or the whole graph at once (O3)."""
+    predicted_step_s: float = 0.0
+    """Simulated seconds of a step."""
+    bound_s: float = 0.0
+    """Seconds that no plan of the same stages, mesh and microbatches falls short of, as the planner counts them: every
+    operator and collective after the other; 0: not known."""
+    gap: float = 0.0
+    """How far the cost of the plan may be above the best one's, as a share of the bound."""
+    memory_bytes: tuple[int, ...] = ()
+    """Most bytes that each rank holds: parameters, gradients, optimizer state and kept activations, [world size]."""
+    choices: tuple[BlockChoice, ...] = ()
+    why: tuple[str, ...] = ()
+    """Sentences that give reasons."""
+    notes: tuple[str, ...] = ()
+    """What a user should know, such as operators without a rule, which are not split."""
+
+    @property
+    def stages(self) -> int:
+        """Number of stages."""
+        return len(self.ranks)
+
+    @property
+    def collectives(self) -> list[tuple[int, MoveStep, int]]:
+        """Node, step and how often it is done in a step, of everything that sends bytes."""
+        often = self.microbatches
+        found = [
+            (move.producer, step, 1 if move.once else often) for move in self.moves for step in move.steps
+        ]
+        found += [(node, step, often) for node, steps in self.inner.items() for step in steps]
+        return sorted((one for one in found if one[1].sent_bytes), key=lambda one: one[0])
+
+    @property
+    def collective_bytes(self) -> int:
+        """Bytes that all ranks send in a step."""
+        width = prod(self.mesh)
+        return sum(step.sent_bytes * often * width for _, step, often in self.collectives)
+
+    def placement_of(self, node: int, part: int = 0) -> tuple[DimPlacement, ...]:
+        """Placement of an output of a node.
+
+        Args:
+            node: Number of the node.
+            part: Number of the output where it has several.
+        """
+        words = (word.split(",") for word in self.placements[node])
+        return parse_placements([word[part] if len(word) > 1 else word[0] for word in words])
+
+    def place_of(self, rank: int) -> tuple[int, tuple[int, ...]]:
+        """Stage of a rank, and its place along each dimension of the mesh.
+
+        Raises:
+            PlanError: No stage is on this rank.
+        """
+        for stage, own in enumerate(self.ranks):
+            if rank in own:
+                number, place = own.index(rank), list[int]()
+                for size in reversed(self.mesh):
+                    number, last = divmod(number, size)
+                    place.append(last)
+                return stage, tuple(reversed(place))
+        raise PlanError(f"rank {rank} has no stage; expected one of 0 to {self.world_size - 1}")
+
+    def check_graph(self, digest: str) -> None:
+        """Raise if the plan was made for another graph.
+
+        Raises:
+            PlanError: Says both digests.
+        """
+        if digest != self.graph:
+            raise PlanError(
+                f"plan {self.planner!r} was made for the graph {self.graph!r} - at `$.graph`; this one is {digest!r}: "
+                "the model, its batch or the version of torch differs, make the plan again"
+            )
+
+    @property
+    def headline(self) -> str:
+        """Stages, mesh and microbatches, and the simulated seconds of a step."""
+        mesh = " x ".join(f"{size} {name}" for size, name in zip(self.mesh, self.mesh_names, strict=True))
+        said = (
+            f"parallel plan by {self.planner!r} for {self.world_size} ranks: {self.stages} "
+            f"stage{'s' * (self.stages > 1)} of {mesh}, {self.microbatches} microbatch{'es' * (self.microbatches > 1)}"
+        )
+        return said + (
+            f", a step takes {self.predicted_step_s:.4g} s simulated" if self.predicted_step_s > 0 else ""
+        )
+
+    def check_itself(self) -> None:
+        """Raise if stages, placements or moves are inconsistent; see `Plan.check_itself`."""
+        Plan.check_itself(self)
+        for fault in itertools.chain(
+            self._rank_faults(), self._value_faults(), self._node_faults(), self._move_faults()
+        ):
+            raise PlanError(fault)
+
+    def _rank_faults(self) -> Iterator[str]:
+        if not self.mesh or min(self.mesh) < 1 or len(self.mesh_names) != len(self.mesh):
+            yield (
+                f"the mesh is {list(self.mesh)}, its names {list(self.mesh_names)} - at `$.mesh`; expected a name for "
+                "each dimension of at least one rank"
+            )
+        for stage, own in enumerate(self.ranks):
+            if len(own) != prod(self.mesh):
+                yield f"stage {stage} has {len(own)} ranks - at `$.ranks[{stage}]`; expected {prod(self.mesh)}"
+        used = sorted(itertools.chain.from_iterable(self.ranks))
+        if used != list(range(self.world_size)):
+            yield (
+                f"stages have the ranks {used[:16]} - at `$.ranks`; expected each of 0 to {self.world_size - 1} once"
+            )
+
+    def _value_faults(self) -> Iterator[str]:
+        if self.microbatches < 1:
+            yield f"microbatches is {self.microbatches} - at `$.microbatches`; expected at least 1"
+        for name in ("predicted_step_s", "bound_s", "gap"):
+            if not isfinite(value := getattr(self, name)) or value < 0:
+                yield f"{name} is {value} - at `$.{name}`; expected a finite figure of at least 0"
+        if self.memory_bytes and (len(self.memory_bytes) != self.world_size or min(self.memory_bytes) < 0):
+            yield (
+                f"memory_bytes has {len(self.memory_bytes)} entries - at `$.memory_bytes`; expected {self.world_size} "
+                "of at least 0, one for each rank"
+            )
+
+    def _node_faults(self) -> Iterator[str]:
+        nodes = len(self.placements)
+        if len(self.stage_of) != nodes or not nodes:
+            yield (
+                f"there are {len(self.stage_of)} stages for {nodes} placements - at `$.stage_of` and `$.placements`; "
+                "expected one of each for every node"
+            )
+        for number, stage in enumerate(self.stage_of):
+            if not 0 <= stage < self.stages:
+                yield f"node {number} is at stage {stage} - at `$.stage_of[{number}]`; expected 0 to {self.stages - 1}"
+        for number, words in enumerate(self.placements):
+            where = f"`$.placements[{number}]`"
+            yield from self._word_faults([part for word in words for part in word.split(",")], where)
+            if len(words) != len(self.mesh):
+                yield f"node {number} has {len(words)} words - at {where}; expected {len(self.mesh)}"
+        for number in self.recompute:
+            if not 0 <= number < nodes:
+                yield f"there is no node {number} - at `$.recompute`; expected numbers from 0 to {nodes - 1}"
+
+    def _word_faults(self, words: Sequence[str], where: str) -> Iterator[str]:
+        try:
+            parse_placements(words)
+        except InputError as cause:
+            yield f"{cause} - at {where}"
+
+    def _move_faults(self) -> Iterator[str]:
+        nodes, seen = len(self.placements), set[tuple[int, int]]()
+        for number, move in enumerate(self.moves):
+            where = f"`$.moves[{number}]`"
+            ends = (move.producer, *move.consumers)
+            if not move.consumers or any(not 0 <= node < nodes for node in ends):
+                yield f"it goes from node {move.producer} to {list(move.consumers)} - at {where}; expected known nodes"
+                return
+            if len({self.stage_of[node] for node in move.consumers}) > 1:
+                yield f"its consumers are of several stages - at {where}; expected one stage, or a move for each"
+            if move.source != self.placements[move.producer]:
+                yield (
+                    f"it takes {list(move.source)} - at {where}; node {move.producer} leaves "
+                    f"{list(self.placements[move.producer])}"
+                )
+            if len(move.target) != len(self.mesh):
+                yield f"its target has {len(move.target)} words - at {where}; expected {len(self.mesh)}"
+            yield from self._word_faults(move.target, where)
+            for consumer in move.consumers:
+                if (move.producer, consumer) in seen:
+                    yield f"node {consumer} takes node {move.producer} in two ways - at {where}; expected one move"
+                seen.add((move.producer, consumer))
+            for step in move.steps:
+                yield from self._step_faults(step, where)
+        for node, steps in self.inner.items():
+            if not 0 <= node < nodes:
+                yield f"there is no node {node} - at `$.inner`; expected numbers from 0 to {nodes - 1}"
+            for step in steps:
+                yield from self._step_faults(step, f"`$.inner[{node}]`")
+
+    def _step_faults(self, step: MoveStep, where: str) -> Iterator[str]:
+        least = -1 if step.kind == "send" else 0
+        if not least <= step.mesh_dim < len(self.mesh) or step.size_bytes < 0 or step.sent_bytes < 0:
+            yield (
+                f"a step {step.kind} along {step.mesh_dim} of {step.size_bytes} bytes, {step.sent_bytes} sent - at "
+                f"{where}; expected a dimension of the mesh and bytes of at least 0"
+            )
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """A row for each block that is split; without blocks, one for each kind of move."""
+        if self.choices:
+            shown = [[one.block, one.strategy] for one in self.choices[:_SHOWN]]
+            more = len(self.choices) - len(shown)
+            return ["block", "strategy"], shown + ([["...", f"{more} more"]] if more > 0 else [])
+        rows = []
+        for kind in get_args(MoveKind):
+            own = [(step, often) for _, step, often in self.collectives if step.kind == kind]
+            if own:
+                sent = sum(step.sent_bytes * often for step, often in own)
+                rows.append([kind, str(sum(often for _, often in own)), format_size(sent)])
+        return ["move", "times a step", "bytes a rank sends"], rows or [["none", "0", "0 B"]]
