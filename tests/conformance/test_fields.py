@@ -19,12 +19,12 @@ from wirewise.sim import predict
 from wirewise.sim.region_costs import AnalyticCosts, Roofline
 from wirewise.trace import (
     Flow,
+    FusionGraph,
     GradientTensor,
     GradientTrace,
     Module,
     ModuleTrace,
     Operator,
-    OperatorGraph,
     TaskSet,
     TrainingTask,
 )
@@ -51,7 +51,7 @@ GRADIENTS = GradientTrace(
         GradientTensor(name="a", elements=200_000, gap_us=2000.0),
     )
 )
-OPERATORS = OperatorGraph(
+OPERATORS = FusionGraph(
     operators=(
         Operator(name="x", kind="k", category="pointwise", output_bytes=10**6),
         Operator(name="y", kind="k", category="pointwise", inputs=(0,), output_bytes=1_200_000, gradient="b"),
