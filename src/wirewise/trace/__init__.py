@@ -8,14 +8,7 @@ from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradien
 from wirewise.trace.jobs import JOB_READERS, Job, JobReader, job_file, read_job
 from wirewise.trace.match import Match, match
 from wirewise.trace.modules import BucketSpan, Module, ModuleTrace, Overhead
-from wirewise.trace.operator_graph import (
-    OperatorGraph,
-    OperatorNode,
-    RepeatedBlocks,
-    read_operator_graph,
-    write_operator_graph,
-)
-from wirewise.trace.operators import CATEGORIES, FusionGraph, MemoryLayout, Operator, read_fusion_graph
+from wirewise.trace.operators import CATEGORIES, MemoryLayout, Operator, OperatorGraph, read_operator_graph
 from wirewise.trace.queues import EdgeCluster, JobKind, JobQueue, QueuedJob, read_queue, write_queue
 from wirewise.trace.records import COLLECTIVES, KINDS, ClockFit, Header, Op, Probe, RankTrace, Trace
 from wirewise.trace.recovery import (
@@ -42,7 +35,6 @@ __all__ = [
     "Dataflow",
     "EdgeCluster",
     "Flow",
-    "FusionGraph",
     "GradientTensor",
     "GradientTrace",
     "Header",
@@ -57,7 +49,6 @@ __all__ = [
     "Op",
     "Operator",
     "OperatorGraph",
-    "OperatorNode",
     "Overhead",
     "Probe",
     "ProtectedStage",
@@ -65,7 +56,6 @@ __all__ = [
     "RankTrace",
     "RankWriter",
     "RecoveryTrace",
-    "RepeatedBlocks",
     "StageMessages",
     "StageModule",
     "StageTrace",
@@ -82,7 +72,6 @@ __all__ = [
     "open_trace",
     "rank_file",
     "read",
-    "read_fusion_graph",
     "read_gradient_trace",
     "read_job",
     "read_operator_graph",
@@ -93,7 +82,6 @@ __all__ = [
     "read_tasks",
     "violations",
     "whole",
-    "write_operator_graph",
     "write_queue",
     "write_recovery_trace",
     "write_stage_trace",

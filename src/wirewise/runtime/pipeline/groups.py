@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from wirewise.errors import InputError, PlanError
-from wirewise.plans import StagePlan
+from wirewise.plans import Plan, StagePlan
 from wirewise.runtime.pipeline.dtensors import local_part, plain_names, ranks_alike
 from wirewise.runtime.pipeline.layers import LayerGraph
 from wirewise.runtime.pipeline.messages import MessageJournal
@@ -20,7 +20,7 @@ from wirewise.runtime.transport import Transport
 __all__ = ["check_same_plan", "make_exchange", "shared_parameters"]
 
 
-def check_same_plan(transport: Transport, plan: StagePlan, digest: int) -> None:
+def check_same_plan(transport: Transport, plan: Plan, digest: int) -> None:
     """Compare what all ranks were given.
 
     Args:

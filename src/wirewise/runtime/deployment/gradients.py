@@ -1,0 +1,205 @@
+"""Exchange of gradients beside the backward pass: on the same ranks one set of parameters after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from wirewise.errors import InputError
+from wirewise.runtime.transport import Transport
+
+__all__ = ["AllReduce", "GradientQueue", "ParameterServers", "SharedGradients", "members"]
+
+_LOOK_S = 0.25
+
+
+class SharedGradients(Protocol):
+    """Gradients that ranks have addends of, until they are exchanged."""
+
+    bytes_sent: int
+    """Payload that this rank has sent so far."""
+
+    def begin(self) -> None:
+        """Set gradients to zero."""
+        ...
+
+    def exchange(self) -> None:
+        """Put the sum in the place of the addends, and wait for it."""
+        ...
+
+
+class _Flat:
+    """Gradients of parameters as views of one tensor for each type."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        kinds: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
+        for one in parameters:
+            kinds.setdefault((one.dtype, one.device), []).append(one)
+        self._parameters = list(kinds.values())
+        self.flat = [
+            torch.zeros(sum(p.numel() for p in own), dtype=kind, device=device)
+            for (kind, device), own in kinds.items()
+        ]
+        self.bytes_sent = 0
+
+    def begin(self) -> None:
+        """Set gradients to zero, whatever the user has made of them."""
+        for flat, own in zip(self.flat, self._parameters, strict=True):
+            flat.zero_()
+            for parameter, part in zip(own, flat.split([p.numel() for p in own]), strict=True):
+                parameter.grad = part.view_as(parameter)
+
+
+class AllReduce(_Flat):
+    """Sums around a ring.
+
+    Args:
+        parameters: The same on all ranks of the group.
+        group: Ranks that have addends.
+        what: Name of the exchange for error messages.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], group: Transport, what: str) -> None:
+        super().__init__(parameters)
+        self._group, self._what = group, what
+
+    def exchange(self) -> None:
+        """See `SharedGradients`."""
+        for flat in self.flat:
+            self._group.all_reduce(flat, self._what)
+            self.bytes_sent += 2 * (self._group.world_size - 1) * flat.nbytes // self._group.world_size
+
+
+class ParameterServers:
+    """Sums on the ranks that own parameters: they get the addends of all others, and send them the sums.
+
+    Args:
+        parameters: Parameters by the number of their owner in the group, the same on all its ranks in the same order.
+        group: Ranks that have addends.
+        tag: Number of the exchange, one of its own in the group; the next number is used too.
+        what: Name of the exchange for error messages.
+    """
+
+    def __init__(
+        self, parameters: Mapping[int, Sequence[nn.Parameter]], group: Transport, tag: int, what: str
+    ) -> None:
+        self._flat = {owner: _Flat(own) for owner, own in parameters.items()}
+        self._group, self._tag, self._what = group, tag, what
+        self.bytes_sent = 0
+
+    def begin(self) -> None:
+        """See `SharedGradients`."""
+        for one in self._flat.values():
+            one.begin()
+
+    def exchange(self) -> None:
+        """See `SharedGradients`."""
+        group, own = self._group, self._flat.get(self._group.rank)
+        others = {owner: one for owner, one in self._flat.items() if owner != group.rank}
+        for number in range(max(len(one.flat) for one in self._flat.values())):
+            sums = own.flat[number] if own is not None and number < len(own.flat) else None
+            addends = {} if sums is None else {peer: torch.empty_like(sums) for peer in group.peers}
+            theirs = {owner: one.flat[number] for owner, one in others.items() if number < len(one.flat)}
+            self._carry(0, theirs, addends)
+            for peer in sorted(addends):
+                assert sums is not None
+                sums += addends[peer]
+            self._carry(1, {} if sums is None else dict.fromkeys(group.peers, sums), theirs)
+
+    def _carry(self, way: int, sends: dict[int, Tensor], receives: dict[int, Tensor]) -> None:
+        self._group.exchange(self._what, self._tag + way, sends, receives)
+        self.bytes_sent += sum(one.nbytes for one in sends.values())
+
+
+class GradientQueue:
+    """Exchanges gradients in a thread of its own, one set after the other.
+
+    The order is the same on all ranks, so that no two wait for each other; a set that is not ready holds up those
+    behind it.
+
+    Args:
+        ordered: Sets of this rank in the order in which they are exchanged.
+    """
+
+    def __init__(self, ordered: Iterable[SharedGradients]) -> None:
+        self._sets = list(ordered)
+        self._ready = [threading.Event() for _ in self._sets]
+        self._given_up = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload that this rank has sent so far."""
+        return sum(one.bytes_sent for one in self._sets)
+
+    def begin(self) -> None:
+        """Begin a step: all gradients are zero."""
+        for one, event in zip(self._sets, self._ready, strict=True):
+            event.clear()
+            one.begin()
+        self._thread = threading.Thread(target=self._work, name="wirewise-gradients", daemon=True)
+        self._thread.start()
+
+    def ready(self, one: SharedGradients) -> None:
+        """Say that this rank's addends are all there."""
+        self._ready[self._sets.index(one)].set()
+
+    def finish(self) -> None:
+        """Wait for all exchanges of the step.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def give_up(self) -> None:
+        """Exchange nothing more; the thread ends once what it waits for is there or given up too."""
+        self._given_up.set()
+
+    def _work(self) -> None:
+        try:
+            for one, event in zip(self._sets, self._ready, strict=True):
+                while not event.wait(_LOOK_S):
+                    if self._given_up.is_set():
+                        return
+                one.exchange()
+        except BaseException as error:
+            self._error = error
+
+
+def members(transport: Transport) -> Callable[[Sequence[int], str], Transport]:
+    """Maker of the transports of some ranks of a group; only those ranks call it, each with the same label.
+
+    Raises:
+        InputError: The group is none of gloo, or there is no store.
+    """
+    group: Any = transport.group
+    if not isinstance(group, dist.ProcessGroupGloo):
+        with suppress(RuntimeError):
+            group = group._get_backend(torch.device("cpu"))
+    if not isinstance(group, dist.ProcessGroupGloo) or transport.store is None:
+        raise InputError(
+            f"the process group is {transport.group.name()} and has {'a' if transport.store else 'no'} store; a "
+            "deployment needs gloo, which carries tensors of devices too: init_process_group('cpu:gloo,cuda:nccl'), or "
+            "give `store`"
+        )
+    options: Any = group.options
+
+    def made(ranks: Sequence[int], label: str) -> Transport:
+        store = dist.PrefixStore(label, transport.store)  # type: ignore[attr-defined]
+        own: Any = dist.ProcessGroupGloo(store, ranks.index(transport.rank), len(ranks), options)
+        everyone = len(ranks) == transport.world_size
+        # Reports in the store go by the numbers of the job, which a smaller group does not have.
+        return Transport(own, timeout_s=transport.timeout_s, store=transport.store if everyone else None)
+
+    return made

@@ -1,0 +1,162 @@
+"""Values whose rows go from the ranks that make them to those that need them, and gradients that come back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from wirewise.runtime.transport import PendingExchange, Transport
+
+__all__ = ["Piece", "Rows", "ValueMove"]
+
+Rows = Mapping[int, tuple[int, int]]
+"""First row of the batch and the one after the last, by rank."""
+
+_DTYPES = (
+    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16,
+    torch.int8, torch.uint8, torch.bool, torch.complex64,
+)  # fmt: skip
+_HEADER = 12
+
+
+class Piece(NamedTuple):
+    """Rows that one rank gets from another, or has already."""
+
+    sender: int
+    receiver: int
+    start: int
+    """Number of the first row in the batch."""
+    stop: int
+
+
+def _pieces(source: Rows, target: Rows) -> list[Piece]:
+    """All pieces by receiver and first row."""
+    return [
+        Piece(sender, receiver, max(a, begin), min(b, end))
+        for receiver, (begin, end) in target.items()
+        for sender, (a, b) in source.items()
+        if max(a, begin) < min(b, end)
+    ]
+
+
+class ValueMove:
+    """A value on its way from the rows of the module that makes it to those of modules that take it, and back.
+
+    All ranks that make or take it carry moves out in the same order: that of the forward pass, and another for
+    gradients. Kind and shape are told once, with the first move.
+
+    Args:
+        name: Name of the value, for error messages.
+        number: Number that no other move of the transport has.
+        source: Rows of the ranks that make the value.
+        target: Rows of the ranks that take it.
+        transport: Messages between all ranks.
+    """
+
+    def __init__(self, name: str, number: int, source: Rows, target: Rows, transport: Transport) -> None:
+        rank = transport.rank
+        self.name, self._transport, self._tag = name, transport, 3 * number
+        self._rows = {True: source, False: target}
+        """Rows of the side that sends, forward and back."""
+        self._ways = {
+            True: [one for one in _pieces(source, target) if rank in one[:2]],
+            False: [one for one in _pieces(target, source) if rank in one[:2]],
+        }
+        """Pieces of this rank forward and back."""
+        self._source = source
+        self.makes, self.takes = rank in source, rank in target
+        self._open: dict[bool, PendingExchange] = {}
+        self._buffers: dict[bool, dict[int, Tensor]] = {}
+        self._told: PendingExchange | None = None
+        self.shape: torch.Size | None = None
+        """Shape of the value but for its rows; None: not known yet."""
+        self.dtype, self.device = torch.float32, torch.device("cpu")
+        self.trained = True
+        """Whether the value has a gradient."""
+
+    def open(self, *, forward: bool) -> None:
+        """Post the receives of a move whose shape is known, so that bytes travel as soon as they are sent."""
+        self._buffers[forward] = {
+            one.sender: torch.empty(
+                (one.stop - one.start, *(self.shape or ())), dtype=self.dtype, device=self.device
+            )
+            for one in self._received(forward)
+        }
+        what = f"the {'rows' if forward else 'gradient'} of {self.name!r}"
+        self._open[forward] = self._transport.open(what, self._tag + (not forward), self._buffers[forward])
+
+    def tell(self, value: Tensor) -> None:
+        """Say what kind of value this is, without waiting for those who take it and `hear`."""
+        self.trained = value.requires_grad
+        self.shape, self.dtype, self.device = value.shape[1:], value.dtype, value.device
+        words = [int(self.trained), _DTYPES.index(value.dtype), value.dim() - 1, *value.shape[1:]]
+        header = torch.tensor(words + [0] * (_HEADER - len(words)))
+        self._told = self._transport.open(f"the shape of {self.name!r}", self._tag + 2, {})
+        for one in self._sent(forward=True):
+            if one.receiver not in self._source:
+                self._told.send(one.receiver, header)
+        self._told.launch()
+        self.open(forward=True)
+
+    def hear(self, device: torch.device) -> None:
+        """Learn what kind of value comes, and on which device of this rank it is to be."""
+        headers = {one.sender: torch.empty(_HEADER, dtype=torch.int64) for one in self._received(True)}
+        self._transport.exchange(f"the shape of {self.name!r}", self._tag + 2, {}, headers)
+        if self.shape is None:
+            trained, kind, dims, *sizes = next(iter(headers.values())).tolist()
+            self.trained, self.dtype, self.device = bool(trained), _DTYPES[kind], device
+            self.shape = torch.Size(sizes[:dims])
+            self.open(forward=True)
+
+    def send(self, value: Tensor, *, forward: bool) -> None:
+        """Post this rank's messages.
+
+        Args:
+            value: Rows that this rank has on the side that sends.
+            forward: Whether it is the value, else its gradient.
+        """
+        first, _ = self._rows[forward][self._transport.rank]
+        for one in self._sent(forward=forward):
+            self._open[forward].send(one.receiver, value[one.start - first : one.stop - first].contiguous())
+        self._open[forward].launch()
+
+    def receive(self, own: Tensor | None, *, forward: bool) -> Tensor:
+        """Wait for this rank's rows on the side that receives.
+
+        Args:
+            own: Rows that this rank has on the side that sends; None: it has none.
+            forward: Whether it is the value, else its gradient.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        rank = self._transport.rank
+        for _ in self._open[forward].arrivals():
+            pass
+        parts = []
+        for one in self._ways[forward]:
+            if one.receiver == rank == one.sender:
+                assert own is not None
+                first, _ = self._rows[forward][rank]
+                parts.append(own[one.start - first : one.stop - first])
+            elif one.receiver == rank:
+                parts.append(self._buffers[forward].pop(one.sender))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def finish(self) -> int:
+        """Wait until all that was sent may be freed; number of bytes that this rank has sent."""
+        pending = list(self._open.values())
+        for one in (*pending, *([self._told] if self._told is not None else [])):
+            one.wait_sends()
+        self._open.clear()
+        self._told = None
+        return sum(one.bytes_sent for one in pending)
+
+    def _sent(self, *, forward: bool) -> list[Piece]:
+        return [one for one in self._ways[forward] if one.sender == self._transport.rank != one.receiver]
+
+    def _received(self, forward: bool) -> list[Piece]:
+        return [one for one in self._ways[forward] if one.receiver == self._transport.rank != one.sender]

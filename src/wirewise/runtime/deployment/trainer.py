@@ -1,0 +1,449 @@
+"""Training under a deployment plan: each rank runs its modules on its rows, and gradients meet as the plan says."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from wirewise.errors import InputError, PlanError
+from wirewise.plans.deployment import DeploymentPlan
+from wirewise.runtime.deployment.factors import FactorExchange
+from wirewise.runtime.deployment.gradients import (
+    AllReduce,
+    GradientQueue,
+    ParameterServers,
+    SharedGradients,
+    members,
+)
+from wirewise.runtime.deployment.moves import Rows, ValueMove
+from wirewise.runtime.pipeline.groups import check_same_plan
+from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
+from wirewise.runtime.transport import Transport, transport_of
+
+__all__ = ["Around", "Deployment"]
+
+Around = Callable[[str, str, int], AbstractContextManager[Any]]
+"""Context of a pass: name of the module, "forward", "backward" or "product", number of rows; products of factors have
+the name of the linear layer."""
+
+_MIXING = (nn.modules.batchnorm._BatchNorm,)
+"""Modules that mix the rows of a batch while they are trained."""
+
+
+class Deployment:
+    """Trains a model on unequal ranks, as a plan says; every rank of the plan makes one and calls `step` with it.
+
+    A step gives what one process would have with the whole batch: the loss is the mean over all rows, and after it
+    parameters have the gradients of that mean, on every rank that has their module. Any optimizer may follow.
+
+    Args:
+        layers: The model, or a list of modules in which each feeds the next; modules treat each row of the batch by
+            itself. All ranks give the same.
+        plan: Ranks, rows and communication of each module, the same on all ranks.
+        loss: Mean loss over rows, from the model's output and the targets.
+        process_group: Ranks of the plan, gloo; none: the default group.
+        around: Context in which each pass of a module is computed, without its messages.
+        timeout_s: Seconds to wait for any one message before the peer counts as silent.
+        store: A torch store that all ranks share, for a group that is not the default one.
+
+    Raises:
+        PlanError: The plan does not fit the model or the group, or ranks have different ones.
+        InputError: Something else that cannot be used as given.
+        PeerError: A peer is gone.
+    """
+
+    def __init__(
+        self,
+        layers: LayerGraph | nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module],
+        plan: DeploymentPlan,
+        *,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        process_group: dist.ProcessGroup | Transport | None = None,
+        around: Around | None = None,
+        timeout_s: float = 120.0,
+        store: Any = None,
+    ) -> None:
+        layers = layers if isinstance(layers, LayerGraph) else LayerGraph(layers)
+        plan.check_itself()
+        self.layers, self.plan, self._loss = layers, plan, loss
+        self._around: Around = around or (lambda *_: nullcontext())
+        self.transport = transport = transport_of(process_group, timeout_s=timeout_s, store=store)
+        words = f"{plan.to_json()}\n{layers.sources!r}"
+        digest = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "little") >> 1
+        check_same_plan(transport, plan, digest)
+        self._order = _order(layers, plan)
+        self._rows: dict[str, Rows] = {name: plan.rows_of(name) for name in self._order}
+        self._check_modules()
+        self.modules = {
+            name: layers.modules[name] for name in self._order if transport.rank in self._rows[name]
+        }
+        """Modules of this rank, by name."""
+        self._targets = self._needed()
+        self._first: dict[tuple[str, int], str] = {}
+        """First module that takes a value in rows of that number, by both."""
+        self._kinds: dict[str, list[int]] = {name: [] for name in self._order}
+        """Numbers of rows in which a value is taken."""
+        for (source, name), number in self._targets.items():
+            if self._first.setdefault((source, number), name) == name:
+                self._kinds[source].append(number)
+        group_of = members(transport)
+        moving = group_of(range(transport.world_size), "deployment rows")
+        self._moves = self._made_moves(moving)
+        self._out, self._back = self._orders()
+        self._transports, self._factors = [moving], list[FactorExchange]()
+        self._waits: dict[str, list[tuple[tuple[int, ...], SharedGradients]]] = {}
+        """What is ready for exchange once a module was passed backward, by its name; with the ranks."""
+        self._queues = self._made_queues(group_of)
+        self.bytes_sent = 0
+        """Payload that this rank has sent in all steps."""
+        self.align()
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Trained parameters of this rank, each once, for an optimizer."""
+        found = (p for module in self.modules.values() for p in module.parameters() if p.requires_grad)
+        return list(dict.fromkeys(found))
+
+    def step(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Forward and backward pass over a batch, and the exchange of its gradients.
+
+        Args:
+            inputs: The whole batch on every rank, [batch, ...]; only this rank's rows are read.
+            targets: Targets of all rows, [batch, ...].
+
+        Returns:
+            This rank's addend of the mean loss, 0 without the last module; `total` sums them.
+
+        Raises:
+            InputError: A batch of another size than the plan's.
+            PeerError: A peer is gone; parameters are those before the step.
+        """
+        for what, value in (("inputs", inputs), ("targets", targets)):
+            if len(value) != self.plan.batch:
+                raise InputError(
+                    f"{what} have {len(value)} rows; expected {self.plan.batch}, the batch of the plan"
+                )
+        queues = list(self._queues.values())
+        before = sum(queue.bytes_sent for queue in queues)
+        for parameter in self.parameters():
+            parameter.grad = None
+        for queue in queues:
+            queue.begin()
+        try:
+            outputs, leaves = self._forward(inputs)
+            found = self._backward(outputs, leaves, targets)
+            self.bytes_sent += sum(move.finish() for move in self._back)
+            for queue in queues:
+                queue.finish()
+        except BaseException:
+            for queue in queues:
+                queue.give_up()
+            raise
+        for one in self._factors:
+            one.multiply(lambda name: self._around(name, "product", self.plan.batch))
+        self.bytes_sent += sum(queue.bytes_sent for queue in queues) - before
+        return found
+
+    def total(self, addend: Tensor) -> float:
+        """Sum of what all ranks have, such as their addends of the loss."""
+        return float(self.transport.total(float(addend), "the sum of the losses"))
+
+    def align(self) -> None:
+        """Give every module the parameters and buffers of its first rank, on all ranks, whether they run it or not.
+
+        The model has the whole state then, on every rank. Ranks that compute sums themselves, as under duplicate,
+        differ in the last bits where their processors do; this makes them equal again.
+        """
+        with torch.no_grad():
+            for name, module in self.layers.modules.items():
+                first = min(self._rows[name])
+                for part, tensor in (*module.named_parameters(), *module.named_buffers()):
+                    self._from(first, tensor, f"the state of {name}.{part}")
+
+    def close(self) -> None:
+        """End threads, and give modules back as they were."""
+        for queue in self._queues.values():
+            queue.give_up()
+        for one in self._factors:
+            one.close()
+        for transport in self._transports:
+            transport.close()
+
+    def _forward(self, inputs: Tensor) -> tuple[dict[str, Tensor], dict[tuple[str, int], Tensor]]:
+        """Outputs of this rank's modules, and what they took: by name of the value and number of its rows."""
+        outputs, leaves = dict[str, Tensor](), dict[tuple[str, int], Tensor]()
+        for move in self._out:
+            if move.shape is not None:
+                move.open(forward=True)
+        for name in self._order:
+            if name in self.modules:
+                module = self.modules[name]
+                given = [self._taken(s, name, inputs, outputs, leaves) for s in self.layers.sources[name]]
+                if any(getattr(part, "inplace", False) for part in module.modules()):
+                    given = [value.clone() for value in given]
+                with self._around(name, "forward", self._count(name)):
+                    outputs[name] = self._checked(name, module(*given))
+                for move in self._moves[name].values():
+                    if move.shape is None:
+                        move.tell(outputs[name])
+                    move.send(outputs[name].detach(), forward=True)
+        return outputs, leaves
+
+    def _taken(
+        self,
+        source: str,
+        name: str,
+        inputs: Tensor,
+        outputs: Mapping[str, Tensor],
+        leaves: dict[tuple[str, int], Tensor],
+    ) -> Tensor:
+        """A value as a module takes it: a leaf, which gathers its gradient."""
+        if source == INPUT:
+            start, stop = self._rows[name][self.transport.rank]
+            return inputs[start:stop]
+        key = source, self._targets[source, name]
+        if key not in leaves:
+            move, own = self._moves[source].get(key[1]), outputs.get(source)
+            if move is None:
+                assert own is not None
+                value, trained = own.detach(), own.requires_grad
+            else:
+                if not move.makes and move.shape is None:
+                    move.hear(self._device(name))
+                value = move.receive(None if own is None else own.detach(), forward=True)
+                trained = move.trained
+            leaves[key] = value.requires_grad_(trained)
+        return leaves[key]
+
+    def _backward(
+        self, outputs: dict[str, Tensor], leaves: Mapping[tuple[str, int], Tensor], targets: Tensor
+    ) -> Tensor:
+        for move in self._back:
+            if move.trained:
+                move.open(forward=False)
+        found = torch.zeros(())
+        rank, last = self.transport.rank, self.layers.output
+        for name in reversed(self._order):
+            if name in self.modules:
+                gradient = self._gradient(name, leaves)
+                with self._around(name, "backward", self._count(name)):
+                    output = outputs.pop(name)
+                    if name == last:
+                        start, stop = self._rows[name][rank]
+                        loss = self._loss(output, targets[start:stop]) * ((stop - start) / self.plan.batch)
+                        found = loss.detach()
+                        loss.backward()  # type: ignore[no-untyped-call]
+                    elif gradient is not None and output.requires_grad:
+                        output.backward(gradient)  # type: ignore[no-untyped-call]
+                for devices, one in self._waits.get(name, []):
+                    self._queues[devices].ready(one)
+            for source in dict.fromkeys(self.layers.sources[name]):
+                self._send_back(source, name, leaves)
+        return found
+
+    def _gradient(self, name: str, leaves: Mapping[tuple[str, int], Tensor]) -> Tensor | None:
+        """Gradient of the rows that this rank made of a value, from all that take it."""
+        found: Tensor | None = None
+        for number in self._kinds[name]:
+            move, leaf = self._moves[name].get(number), leaves.get((name, number))
+            own = None if leaf is None else _gradient_of(leaf)
+            if move is not None:
+                own = move.receive(own, forward=False) if move.trained else None
+            if own is not None:
+                found = own if found is None else found + own
+        return found
+
+    def _send_back(self, source: str, name: str, leaves: Mapping[tuple[str, int], Tensor]) -> None:
+        """Send the gradient of a value once the first module that took it has been passed backward."""
+        number = self._targets.get((source, name), 0)
+        move = self._moves[source].get(number) if number else None
+        if move is None or not move.takes or not move.trained or self._first[source, number] != name:
+            return
+        gradient = _gradient_of(leaves[source, number])
+        assert gradient is not None
+        move.send(gradient, forward=False)
+
+    def _count(self, name: str) -> int:
+        start, stop = self._rows[name][self.transport.rank]
+        return stop - start
+
+    def _device(self, name: str) -> torch.device:
+        """Device of a module: of its parameters, or else of those of this rank."""
+        own = (p for one in (self.modules[name], *self.modules.values()) for p in one.parameters())
+        return next((p.device for p in own), torch.device("cpu"))
+
+    def _orders(self) -> tuple[list[ValueMove], list[ValueMove]]:
+        """This rank's moves in the order in which every rank sends them: forward, and back."""
+        out = [m for moves in self._moves.values() for m in moves.values() if m.makes or m.takes]
+        back = [
+            self._moves[source][number]
+            for name in reversed(self._order)
+            for source in dict.fromkeys(self.layers.sources[name])
+            if (number := self._targets.get((source, name), 0)) and self._first[source, number] == name
+        ]
+        return out, [move for move in back if move in out]
+
+    def _checked(self, name: str, value: Any) -> Tensor:
+        count = self._count(name)
+        if not isinstance(value, Tensor) or value.dim() < 1 or len(value) != count:
+            got = (
+                f"a {list(value.shape)} tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            )
+            raise InputError(
+                f"module {name!r} returned {got} for {count} rows; expected one tensor with as many rows"
+            )
+        return value
+
+    def _check_modules(self) -> None:
+        for name in self._order:
+            split = len(self._rows[name]) > 1
+            for path, module in self.layers.modules[name].named_modules():
+                if split and isinstance(module, _MIXING) and module.training:
+                    raise InputError(
+                        f"module {name!r} has {type(module).__name__} {path!r}, which mixes the rows of a batch, on "
+                        f"ranks {list(self._rows[name])}; expected one rank for it (mp), or a norm of each row such as "
+                        "GroupNorm"
+                    )
+
+    def _needed(self) -> dict[tuple[str, str], int]:
+        """Number of the rows in which a module takes a value, by value and module; 0: those of its maker."""
+        found: dict[tuple[str, str], int] = {}
+        known: dict[str, list[dict[int, tuple[int, int]]]] = {}
+        for name in self._order:
+            for source in self.layers.sources[name]:
+                if source == INPUT:
+                    continue
+                rows = dict(self._rows[name])
+                kinds = known.setdefault(source, [dict(self._rows[source])])
+                if rows not in kinds:
+                    kinds.append(rows)
+                found[source, name] = kinds.index(rows)
+        return found
+
+    def _made_moves(self, transport: Transport) -> dict[str, dict[int, ValueMove]]:
+        """Moves of each value by number of rows; all ranks number them alike."""
+        moves: dict[str, dict[int, ValueMove]] = {name: {} for name in self._order}
+        count = 0
+        for (source, name), number in self._targets.items():
+            if number and number not in moves[source]:
+                moves[source][number] = ValueMove(
+                    source, count, self._rows[source], self._rows[name], transport
+                )
+                count += 1
+        return moves
+
+    def _made_queues(
+        self, group_of: Callable[[Sequence[int], str], Transport]
+    ) -> dict[tuple[int, ...], GradientQueue]:
+        """Queues of what this rank exchanges, by the ranks with which it does: each takes turns in the plan's order."""
+        place = {name: number for number, name in enumerate(self._order)}
+        owners, rank = self._parameter_owners(), self.transport.rank
+        found: list[tuple[tuple[int, int], tuple[int, ...], SharedGradients]] = []
+        groups: dict[tuple[int, ...], Transport] = {}
+        for group in self.plan.groups:
+            devices, first = group.devices, group.ops[0]
+            if group.communication == "mp" or len(devices) == 1 or rank not in devices:
+                continue
+            if devices not in groups:
+                # All ranks come to their groups in the order of the plan.
+                groups[devices] = group_of(devices, f"deployment {list(devices)}")
+            transport, tag = groups[devices], 2 * place[first]
+            what = f"the gradients of {first!r}" + f" to {group.ops[-1]!r}" * (len(group.ops) > 1)
+            layers = {
+                path: layer
+                for name in group.duplicated
+                for path, layer in _linear_layers(name, self.layers.modules[name], owners[name])
+            }
+            made = {parameter for layer in layers.values() for parameter in layer.parameters()}
+            left = {name: [p for p in owners[name] if p not in made] for name in group.ops if owners[name]}
+            sets: list[SharedGradients] = []
+            if layers:
+                factors = FactorExchange(layers, group.rows, transport, tag, what)
+                self._factors.append(factors)
+                sets.append(factors)
+            if group.communication == "ps":
+                by_owner: dict[int, list[nn.Parameter]] = {}
+                for name, own in left.items():
+                    owner = devices.index(group.owners[group.ops.index(name)])
+                    by_owner.setdefault(owner, []).extend(own)
+                sets += [ParameterServers(by_owner, transport, tag, what)] if by_owner else []
+            elif parameters := [p for own in left.values() for p in own]:
+                sets.append(AllReduce(parameters, transport, what))
+            self._waits[first] = [(devices, one) for one in sets]
+            found += [((group.priority, -place[first]), devices, one) for one in sets]
+        self._transports += groups.values()
+        found.sort(key=lambda entry: entry[0])
+        return {devices: GradientQueue(one for _, on, one in found if on == devices) for devices in groups}
+
+    def _parameter_owners(self) -> dict[str, list[nn.Parameter]]:
+        """Trained parameters by the module with which their gradients are exchanged: the first that has them."""
+        owner: dict[nn.Parameter, str] = {}
+        found: dict[str, list[nn.Parameter]] = {name: [] for name in self._order}
+        groups = self.plan.group_of
+        for name in self._order:
+            for part, parameter in self.layers.modules[name].named_parameters():
+                if not parameter.requires_grad:
+                    continue
+                first = owner.setdefault(parameter, name)
+                if first == name:
+                    found[name].append(parameter)
+                elif dict(self._rows[first]) != dict(self._rows[name]) or groups[first] is not groups[name]:
+                    raise PlanError(
+                        f"modules {first!r} and {name!r} share the parameter {part!r} and are in groups of their own - "
+                        "at `$.groups`; expected one group for both"
+                    )
+        return found
+
+    @torch.no_grad()
+    def _from(self, first: int, tensor: Tensor, what: str) -> None:
+        """Give all ranks a tensor of one of them, in place."""
+        options = dist.BroadcastOptions()
+        options.rootRank = first
+        staged = tensor.detach().cpu().reshape(-1).contiguous()
+        bits = staged.view(torch.uint8)
+        self.transport.complete(lambda: self.transport.group.broadcast([bits], options), what)
+        tensor.detach().copy_(staged.view(tensor.shape))
+
+
+def _linear_layers(
+    name: str, module: nn.Module, trained: Sequence[nn.Parameter]
+) -> Iterator[tuple[str, nn.Linear]]:
+    """Linear layers of a module all of whose parameters are trained."""
+    known = set(trained)
+    for path, layer in module.named_modules():
+        if type(layer) is nn.Linear and known.issuperset(layer.parameters()):
+            yield f"{name}.{path}".rstrip("."), layer
+
+
+def _gradient_of(leaf: Tensor) -> Tensor | None:
+    if not leaf.requires_grad:
+        return None
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
+def _order(layers: LayerGraph, plan: DeploymentPlan) -> tuple[str, ...]:
+    """Modules in the order in which ranks run them.
+
+    Raises:
+        PlanError: The plan has other modules than the model, or one in front of what it takes.
+    """
+    planned = tuple(op for group in plan.groups for op in group.ops)
+    if sorted(planned) != sorted(layers.names):
+        missing = sorted(set(layers.names) - set(planned)) or sorted(set(planned) - set(layers.names))
+        raise PlanError(
+            f"the plan by {plan.planner!r} and the model differ in the modules {missing[:8]} - at `$.groups`; make the "
+            "plan again with the names of this model"
+        )
+    for place, name in enumerate(planned):
+        behind = [s for s in layers.sources[name] if s != INPUT and s not in planned[:place]]
+        if behind:
+            raise PlanError(
+                f"the plan by {plan.planner!r} has module {name!r} before {behind[0]!r}, whose output it takes - at "
+                "`$.groups`; expected the order of the forward pass"
+            )
+    return planned
