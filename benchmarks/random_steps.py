@@ -6,7 +6,7 @@ import numpy as np
 
 from wirewise.errors import InputError
 from wirewise.sim.region_costs import Roofline
-from wirewise.trace.operators import Operator, OperatorGraph
+from wirewise.trace.operators import FusionGraph, Operator
 
 __all__ = ["DEVICE", "random_graph", "random_step"]
 
@@ -22,7 +22,7 @@ _KINDS = {
 }
 
 
-def random_graph(seed: int, operators: int = 8, gradients: int = 3) -> OperatorGraph:
+def random_graph(seed: int, operators: int = 8, gradients: int = 3) -> FusionGraph:
     """A small graph without any order of layers: each operator reads one or two random earlier ones.
 
     Raises:
@@ -40,10 +40,10 @@ def random_graph(seed: int, operators: int = 8, gradients: int = 3) -> OperatorG
         )
         elements = int(10 ** random.uniform(3.5, 5.5))
         made.add(category, inputs, elements, gradient=f"p{number}" if number in last else "")
-    return OperatorGraph(operators=tuple(made.operators), model=f"random-{seed}")
+    return FusionGraph(operators=tuple(made.operators), model=f"random-{seed}")
 
 
-def random_step(seed: int, layers: int = 20) -> OperatorGraph:
+def random_step(seed: int, layers: int = 20) -> FusionGraph:
     """Forward and backward pass of layers: a matmul with a bias, pointwise operators, sums, and some short-cuts.
 
     About 20 operators and two gradients a layer.
@@ -67,7 +67,7 @@ def random_step(seed: int, layers: int = 20) -> OperatorGraph:
                 value = made.add("pointwise", [value, made.add("reduction", [value], rows)], rows * width)
         earlier = value
     _backward(made, tape, widths, made.add("reduction", [value], 1))
-    return OperatorGraph(operators=tuple(made.operators), model=f"random-step-{seed}")
+    return FusionGraph(operators=tuple(made.operators), model=f"random-step-{seed}")
 
 
 def _backward(made: _Maker, tape: list[tuple[str, int, list[int]]], widths: list[int], loss: int) -> None:

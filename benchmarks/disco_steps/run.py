@@ -31,7 +31,7 @@ from wirewise.planners.fusion.disco.model import StepModel
 from wirewise.planners.fusion.disco.search import Knobs, capped
 from wirewise.plans import FusionPlan
 from wirewise.sim.region_costs import AnalyticCosts
-from wirewise.trace import OperatorGraph
+from wirewise.trace import FusionGraph
 
 WORKER = str(Path(__file__).parent / "worker.py")
 RATE, HOSTS = "100mbit", 2
@@ -102,7 +102,7 @@ def profiled(
 ) -> tuple[StepModel, float, float]:
     """The model's step for the simulator, and the seconds of the optimizer and of buffers that follow rank 0."""
     found = kept.job(f"{label} {model}", kind="profile", model=model, passes=preset["passes"])
-    graph = msgspec.convert(found["graph"], OperatorGraph)
+    graph = msgspec.convert(found["graph"], FusionGraph)
     step = StepModel(graph, AnalyticCosts(graph), wire(preset, kept), overlap_rate=found["overlap_rate"])
     return step, found["optimizer_s"], found["buffers_s"]
 

@@ -1,4 +1,4 @@
-"""Rates and sizes as people write them. Inside wirewise a rate is bytes per second and a size is bytes."""
+"""Rates, sizes and types of elements as people write them. Inside wirewise rates are bytes per second, sizes bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,25 @@ import re
 
 from wirewise.errors import InputError
 
-__all__ = ["format_rate", "format_size", "parse_links", "parse_rate", "parse_size"]
+__all__ = ["ITEM_BYTES", "format_rate", "format_size", "parse_links", "parse_rate", "parse_size"]
+
+ITEM_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "complex64": 8,
+    "complex128": 16,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""Bytes of an element, by torch's names of types."""
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}

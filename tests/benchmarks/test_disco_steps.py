@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.benchmarks.test_benchmarks import load
 
-from wirewise.trace import Operator, OperatorGraph
+from wirewise.trace import FusionGraph, Operator
 
 MB = 1_000_000
 
@@ -33,7 +33,7 @@ def test_the_loop_keeps_what_was_best_and_reports_the_other_windows(run):
 
 
 def kept_profile(run):
-    graph = OperatorGraph(
+    graph = FusionGraph(
         model="chain",
         operators=tuple(
             Operator(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from wirewise.cli.main import app
 from wirewise.planners.fusion.disco import AnalyticCosts
 from wirewise.plans import load
-from wirewise.trace import read_operator_graph
+from wirewise.trace import read_fusion_graph
 
 
 def call(*words):
@@ -61,7 +61,7 @@ def test_a_plan_is_written_and_told(graph, tmp_path):
 
 def test_a_learned_estimator_prices_regions(graph, tmp_path):
     of_a_cpu = tmp_path / "cpu.json"
-    msgspec.structs.replace(read_operator_graph(graph), device="cpu").save(of_a_cpu)
+    msgspec.structs.replace(read_fusion_graph(graph), device="cpu").save(of_a_cpu)
     words = ("plan", "fusion", "--graph", of_a_cpu, *WORDS, "--with", "maximal+default")
     learned, plain = call(*words, "--estimator", "shipped"), call(*words)
     assert learned.exit_code == 0, learned.output

@@ -19,12 +19,12 @@ from wirewise.sim import predict
 from wirewise.sim.region_costs import AnalyticCosts, Roofline
 from wirewise.trace import (
     Flow,
+    FusionGraph,
     GradientTensor,
     GradientTrace,
     Module,
     ModuleTrace,
     Operator,
-    OperatorGraph,
     TaskSet,
     TrainingTask,
 )
@@ -51,7 +51,7 @@ GRADIENTS = GradientTrace(
         GradientTensor(name="a", elements=200_000, gap_us=2000.0),
     )
 )
-OPERATORS = OperatorGraph(
+OPERATORS = FusionGraph(
     operators=(
         Operator(name="x", kind="k", category="pointwise", output_bytes=10**6),
         Operator(name="y", kind="k", category="pointwise", inputs=(0,), output_bytes=1_200_000, gradient="b"),
@@ -122,6 +122,8 @@ OUTCOMES = {
     "stages": {"style", "depths", "predicted_s", "predicted_bytes", "pass_s", "message_s", "notes"},
     "recovery": {"predicted_s", "goodput", "overhead", "recoveries", "front", "chosen", "others", "notes"},
     "jobs": {"predicted_s", "notes"},
+    # Links know no names of devices and hosts.
+    "deployment": {"predicted_step_s", "baseline_step_s", "predicted_bytes", "notes", "name", "host"},
     # A strategy is told by its trees, an order by its rounds.
     "reshard": {"strategy", "order", "predicted_s", "bound_s", "busiest", "candidates", "name"},
 }
@@ -328,6 +330,35 @@ OTHERS["jobs"] = {
     "kept": field(kept=0.4),
     "mean_completion_s": field(mean_completion_s=7.0),
 }
+
+
+def deployed(number: int, **change: Any):
+    return lambda plan: set_(
+        plan, groups=tuple(set_(g, **change) if i == number else g for i, g in enumerate(plan.groups))
+    )
+
+
+def device(**change: Any):
+    return lambda plan: set_(plan, devices=(*plan.devices[:2], set_(plan.devices[2], **change)))
+
+
+OTHERS["deployment"] = {
+    "world_size": lambda p: set_(
+        p, world_size=4, devices=(*p.devices, p.devices[0]), predicted_bytes=(1,) * 4
+    ),
+    "batch": field(batch=9),
+    "devices": lambda p: set_(p, devices=p.devices[::-1]),
+    "type": device(type=""),
+    "speed": device(speed=0.5),
+    "memory_bytes": device(memory_bytes=1e4),
+    "groups": lambda p: set_(p, groups=p.groups[:3]),
+    "ops": deployed(0, ops=("z",), duplicated=("z",)),
+    "communication": deployed(0, communication="allreduce", duplicated=()),
+    "rows": deployed(0, rows=(4, 4)),
+    "owners": deployed(1, owners=(0,)),
+    "duplicated": deployed(0, duplicated=("b",)),
+    "priority": deployed(0, priority=-1),
+}
 OTHERS["reshard"] = {
     "world_size": field(world_size=4),
     "tensors": field(tensors=()),
@@ -385,6 +416,7 @@ OTHERS["recovery"] = {
     "mtbf_s": field(mtbf_s=50.0),
 }
 RECORDS = {
+    "deployment": (plans.DeploymentPlan, plans.DeployedGroup, plans.DeployedDevice),
     "bitwidth": (plans.BitWidthPlan, plans.ChannelBits),
     "cache": (plans.CachePlan, plans.MachineCache),
     "collective": (plans.CollectivePlan,),
@@ -441,6 +473,14 @@ def test_every_field_of_a_plan_is_looked_at(family):
 CHANNEL = r"forward1 1 -> 0 - at `\$\.channels\[1\]`"
 """An exchange, a sender and a receiver are the name of a channel."""
 REFUSALS = {
+    "deployment": {
+        "world_size": "world size 4",
+        "batch": r"rows are \[2, 6\]; .*9 in all",
+        "memory_bytes": r"device 'gpu2' needs .* at `\$\.groups`",
+        "groups": r"lack \['d', 'e'\]",
+        "ops": r"hold \['z'\]",
+        "duplicated": r"duplicated are \['b'\]",
+    },
     "bitwidth": {"world_size": "world size 3", "sender": CHANNEL, "receiver": CHANNEL},
     "cache": {"world_size": "machines - .*expected 3, one for each rank", "machines": r"\$\.machines"},
     "collective": {"world_size": "world size 3"},

@@ -360,7 +360,76 @@ def broken_jobs():
     return msgspec.structs.replace(plan, allotments=(*plan.allotments[:3], wrong)), "$.allotments[3]"
 
 
+DEPLOYED = StageTrace(
+    modules=(
+        StageModule(
+            name="a",
+            forward_s=(1e-3,),
+            backward_s=(2e-3,),
+            output_bytes=1e4,
+            parameter_bytes=1e5,
+            factor_bytes=2e3,
+            factored_bytes=1e5,
+        ),
+        StageModule(name="b", forward_s=(2e-3,), backward_s=(3e-3,), output_bytes=1e4, parameter_bytes=2e5),
+        StageModule(name="c", forward_s=(1e-3,), backward_s=(2e-3,), output_bytes=1e4, parameter_bytes=1e5),
+        StageModule(name="d", forward_s=(1e-3,), backward_s=(2e-3,), output_bytes=1e4, parameter_bytes=2e5),
+        StageModule(name="e", forward_s=(1e-3,), backward_s=(2e-3,), parameter_bytes=1e6),
+    )
+)
+
+
+def deployment() -> plans.DeploymentPlan:
+    return plans.DeploymentPlan(
+        world_size=3,
+        planner="example",
+        batch=8,
+        devices=tuple(
+            plans.DeployedDevice(
+                name=f"gpu{i}", host=f"host{i}", type="v100", speed=1.0 + i, memory_bytes=1e8
+            )
+            for i in range(3)
+        ),
+        groups=(
+            plans.DeployedGroup(
+                ops=("a",),
+                devices=(0, 2),
+                communication="duplicate",
+                rows=(2, 6),
+                duplicated=("a",),
+                priority=1,
+            ),
+            plans.DeployedGroup(ops=("b",), devices=(0, 1), communication="ps", rows=(3, 5), owners=(1,)),
+            plans.DeployedGroup(ops=("c",), devices=(1,), communication="mp", owners=(1,)),
+            # While gradients of e travel, those of d and factors of a begin to wait.
+            plans.DeployedGroup(ops=("d",), devices=(0, 2), communication="allreduce", rows=(3, 5)),
+            plans.DeployedGroup(ops=("e",), devices=(0, 2), communication="allreduce", rows=(3, 5)),
+        ),
+        predicted_step_s=1.0,
+        baseline_step_s=2.0,
+        predicted_bytes=(1, 2, 3),
+    )
+
+
+def predict_deployment(plan):
+    slow = msgspec.structs.replace(
+        DEPLOYED,
+        modules=tuple(
+            msgspec.structs.replace(m, forward_s=(3 * m.forward_s[0],), backward_s=(3 * m.backward_s[0],))
+            for m in DEPLOYED.modules
+        ),
+    )
+    return predict(plan, DEPLOYED, Links.uniform(3, 1e7, 1e-4), profiles={"v100": slow})
+
+
+def broken_deployment():
+    plan = deployment()
+    wrong = msgspec.structs.replace(plan.groups[1], owners=(2,))
+    return msgspec.structs.replace(plan, groups=(plan.groups[0], wrong, *plan.groups[2:])), "$.groups[1]"
+
+
 EXAMPLES = {
+    "deployment": deployment,
     "jobs": jobs,
     "bitwidth": bitwidth,
     "cache": cache,
@@ -372,6 +441,7 @@ EXAMPLES = {
     "reshard": reshard,
 }
 BROKEN = {
+    "deployment": broken_deployment,
     "jobs": broken_jobs,
     "bitwidth": broken_bitwidth,
     "cache": broken_cache,
@@ -383,6 +453,7 @@ BROKEN = {
     "reshard": broken_reshard,
 }
 PREDICTIONS = {
+    "deployment": predict_deployment,
     "jobs": predict_jobs,
     "bitwidth": predict_bitwidth,
     "cache": predict_cache,

@@ -14,7 +14,7 @@ from wirewise.errors import InputError
 from wirewise.profile import regions
 from wirewise.profile.regions import PRIME, Kernel, pick, resized, seconds_alone, seconds_of
 from wirewise.runtime.data_parallel.capture import Capture, capture
-from wirewise.trace import Operator, OperatorGraph
+from wirewise.trace import FusionGraph, Operator
 
 
 def captured(rows: int = PRIME) -> tuple[Capture, nn.Module, torch.Tensor]:
@@ -24,7 +24,7 @@ def captured(rows: int = PRIME) -> tuple[Capture, nn.Module, torch.Tensor]:
     return capture(model, lambda m, b: m(b).reshape(-1, 3).square().mean(0).sum(), batch), model, batch
 
 
-def reached(graph: OperatorGraph, start: set[int]) -> set[int]:
+def reached(graph: FusionGraph, start: set[int]) -> set[int]:
     """All operators that read those, directly or not; operators are in topological order."""
     found = set(start)
     for number, one in enumerate(graph.operators):
@@ -56,7 +56,7 @@ def test_picked_regions_are_legal():
 
 def test_a_provider_on_a_path_through_the_outside_is_copied():
     one = {"category": "pointwise", "kind": "aten.mul.Tensor", "output_bytes": 4}
-    graph = OperatorGraph(
+    graph = FusionGraph(
         operators=(
             Operator(name="a", **one),
             Operator(name="random", **one | {"category": "opaque"}, inputs=(0,)),
@@ -70,7 +70,7 @@ def test_a_provider_on_a_path_through_the_outside_is_copied():
 def test_a_graph_without_work_is_refused():
     view = Operator(name="v", kind="aten.view.default", category="view", output_bytes=4, gradient="w")
     with pytest.raises(InputError, match="none of 1 operators can be fused"):
-        pick(OperatorGraph(operators=(view,)), Random(0), 2)
+        pick(FusionGraph(operators=(view,)), Random(0), 2)
 
 
 @pytest.mark.parametrize("rows", [5, 64])

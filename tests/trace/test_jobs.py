@@ -9,7 +9,7 @@ import pytest
 
 from tests.trace.synthetic import make
 from wirewise.errors import InputError, TraceError
-from wirewise.trace import GradientTrace, OperatorGraph, TaskSet, Trace, read_job, write_trace
+from wirewise.trace import FusionGraph, GradientTrace, TaskSet, Trace, read_job, write_trace
 
 GRADIENTS = {"tensors": [{"name": "t", "elements": 4, "gap_us": 1.0}]}
 TASKS = {"iterations": 1, "tasks": [{"name": "w", "kind": "worker"}], "flows": []}
@@ -31,7 +31,7 @@ def test_operators_are_told(tmp_path):
     from benchmarks.random_steps import random_step
 
     random_step(1, 2).save(tmp_path / "graph.json")
-    assert isinstance(read_job([tmp_path / "graph.json"]), OperatorGraph)
+    assert isinstance(read_job([tmp_path / "graph.json"]), FusionGraph)
 
 
 def test_a_folder_and_its_files_are_a_trace(tmp_path):

@@ -93,7 +93,7 @@ class Fusion(opt.Options, frozen=True, kw_only=True):
     ] = None
     graph: Annotated[
         Path | None,
-        opt.about("JSON with the operators of a captured step, as `OperatorGraph.save` writes it."),
+        opt.about("JSON with the operators of a captured step, as `FusionGraph.save` writes it."),
     ] = None
     estimator: Annotated[
         str | None,

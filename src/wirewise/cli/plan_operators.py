@@ -26,7 +26,7 @@ from wirewise.planners.fusion.disco import (
 )
 from wirewise.plans import FusionPlan
 from wirewise.report.figures import seconds
-from wirewise.trace.operators import OperatorGraph, read_operator_graph
+from wirewise.trace.operators import FusionGraph, read_fusion_graph
 
 __all__ = ["operators"]
 
@@ -42,7 +42,7 @@ def operators(
     """
     why = "does not go with --graph: its all-reduces are whole and not compressed"
     refuse(words, ["codec", "decode", "split"], why)
-    (links, ranks), captured = words.between(), read_operator_graph(graph)
+    (links, ranks), captured = words.between(), read_fusion_graph(graph)
     priced, costs = _costs(captured, estimator), load_costs(words.costs or "v100")
     model = step_model(captured, links, costs=costs, regions=priced.costs, ranks=ranks)
     if method not in METHODS:
@@ -55,7 +55,7 @@ def operators(
     tell(found.plan, out, json, *said, record=_record(found, model, planning_s))
 
 
-def _costs(graph: OperatorGraph, estimator: str | None) -> ChosenCosts:
+def _costs(graph: FusionGraph, estimator: str | None) -> ChosenCosts:
     if estimator is None:
         return ChosenCosts(AnalyticCosts(graph), "regions cost what a formula says")
     return costs_for(graph, None if estimator == "shipped" else Estimator.load(Path(estimator)))

@@ -16,7 +16,7 @@ from wirewise.cli.topo import open_topology
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import PlacementPlan, Plan
 from wirewise.report.figures import seconds, signed
-from wirewise.trace import GradientTrace, OperatorGraph, StageTrace, TaskSet, Trace, job_file, load, read_job
+from wirewise.trace import FusionGraph, GradientTrace, StageTrace, TaskSet, Trace, job_file, load, read_job
 
 if TYPE_CHECKING:
     from wirewise.cost import Links
@@ -35,7 +35,7 @@ _GRAINS: dict[str, tuple[type, ...]] = {
     "bitwidth": (),
     "cache": (),
     "collective": (),
-    "fusion": (Trace, GradientTrace, OperatorGraph),
+    "fusion": (Trace, GradientTrace, FusionGraph),
     "placement": (TaskSet,),
     "stages": (StageTrace,),
 }
@@ -48,7 +48,7 @@ _TAKEN: dict[str | type, tuple[str, ...]] = {
     "collective": ("on",),
     Trace: ("on", "costs"),
     GradientTrace: _UNIFORM,
-    OperatorGraph: _UNIFORM,
+    FusionGraph: _UNIFORM,
     TaskSet: ("on",),
     StageTrace: ("on",),
 }
@@ -192,7 +192,7 @@ def _links(plan: Plan, job: Job | None, words: Conditions) -> Links | Topology |
             _check_hosts(plan, topology)
         # A machine by itself has no links between hosts, which the table is about; a program needs only its graph.
         return topology if plan.family == "collective" else Links.of(topology)
-    if isinstance(job, GradientTrace | OperatorGraph):
+    if isinstance(job, GradientTrace | FusionGraph):
         return uniform(plan.world_size, words.bandwidth, words.ranks_per_host)
     if isinstance(job, Trace):
         return None

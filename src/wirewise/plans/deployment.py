@@ -217,6 +217,8 @@ def _op_faults(group: DeployedGroup, seen: set[str]) -> Iterator[str]:
             f"owners are {list(group.owners)} under {group.communication}; expected "
             + (f"one of the devices for each of {len(group.ops)} ops" if owned else "none")
         )
+    if group.communication == "duplicate" and len(group.devices) < 2:
+        yield f"devices are {list(group.devices)} under duplicate; expected at least two"
     duplicated = set(group.duplicated)
     if (
         len(duplicated) < len(group.duplicated)

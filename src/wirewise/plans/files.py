@@ -14,6 +14,7 @@ from wirewise.plans.base import Plan, explain
 from wirewise.plans.bitwidth import BitWidthPlan
 from wirewise.plans.cache import CachePlan
 from wirewise.plans.collective import CollectivePlan
+from wirewise.plans.deployment import DeploymentPlan
 from wirewise.plans.fusion import FusionPlan
 from wirewise.plans.jobs import JobPlan
 from wirewise.plans.placement import PlacementPlan
@@ -27,6 +28,7 @@ PLANS: dict[str, type[Plan]] = {
     "bitwidth": BitWidthPlan,
     "cache": CachePlan,
     "collective": CollectivePlan,
+    "deployment": DeploymentPlan,
     "fusion": FusionPlan,
     "jobs": JobPlan,
     "placement": PlacementPlan,

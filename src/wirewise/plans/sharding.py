@@ -9,6 +9,7 @@ from math import prod
 import msgspec
 
 from wirewise.errors import InputError
+from wirewise.units import ITEM_BYTES
 
 __all__ = [
     "ITEM_BYTES",
@@ -21,24 +22,6 @@ __all__ = [
     "movements",
     "parse_sharding",
 ]
-
-ITEM_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "complex64": 8,
-    "complex128": 16,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
-"""Bytes of an element, by torch's names of types."""
 
 Interval = tuple[int, int]
 """First index and the one after the last."""

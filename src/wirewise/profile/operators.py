@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
 from wirewise.profile.layouts import node_layout
-from wirewise.trace.operators import OperatorGraph
+from wirewise.trace.operators import FusionGraph
 
 __all__ = ["measure_operators"]
 
@@ -22,11 +22,11 @@ __all__ = ["measure_operators"]
 def measure_operators(
     module: fx.GraphModule,
     inputs: Sequence[Tensor],
-    operators: OperatorGraph,
+    operators: FusionGraph,
     *,
     passes: int = 7,
     known: dict[Hashable, float] | None = None,
-) -> OperatorGraph:
+) -> FusionGraph:
     """The operators with their layouts and the seconds that each takes, the median of passes over the whole graph.
 
     In a pass every operator runs alone, in order and on the values of this step, so caches hold what they hold in

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from wirewise.errors import InputError
 from wirewise.profile.undisturbed import is_undisturbed
-from wirewise.trace.operators import OperatorGraph
+from wirewise.trace.operators import FusionGraph
 
 __all__ = ["PRIME", "Kernel", "Picked", "compile_dynamic", "pick", "resized", "seconds_alone", "seconds_of"]
 
@@ -40,7 +40,7 @@ class Picked(NamedTuple):
     """Numbers of those whose results leave the region."""
 
 
-def pick(graph: OperatorGraph, random: Random, most: int) -> Picked:
+def pick(graph: FusionGraph, random: Random, most: int) -> Picked:
     """A random legal region: an operator, and predecessors until it has `most` operators or none can follow.
 
     A predecessor that others read too stays their provider, or is copied for this region alone; the latter always
@@ -75,7 +75,7 @@ def pick(graph: OperatorGraph, random: Random, most: int) -> Picked:
     return Picked(tuple(sorted(members)), tuple(sorted(outputs)))
 
 
-def _readers(graph: OperatorGraph) -> list[set[int]]:
+def _readers(graph: FusionGraph) -> list[set[int]]:
     readers: list[set[int]] = [set() for _ in graph.operators]
     for number, one in enumerate(graph.operators):
         for i in one.inputs:
@@ -83,7 +83,7 @@ def _readers(graph: OperatorGraph) -> list[set[int]]:
     return readers
 
 
-def _takes(graph: OperatorGraph, members: set[int], one: int) -> bool:
+def _takes(graph: FusionGraph, members: set[int], one: int) -> bool:
     """Whether a region takes an operator: no opaque one, one matmul at most, and none of what a matmul reads."""
     category = graph.operators[one].category
     matmuls = [i for i in members if graph.operators[i].category == "matmul"]

@@ -22,7 +22,7 @@ def predict(plan: Plan, job: Any = None, links: Any = None, **conditions: Any) -
     Args:
         plan: Plan of any family.
         job: A description of the job, of a grain that the family is about: a `ModuleTrace`, `Trace`, `GradientTrace`
-            or `OperatorGraph` for gradients; `ExchangeTimes` or None for bit widths; `BatchTimes` for cached rows; a
+            or `FusionGraph` for gradients; `ExchangeTimes` or None for bit widths; `BatchTimes` for cached rows; a
             `TaskSet` for placements; `StageTrace` for stages; `RecoveryTrace` for recovery; None for
             collectives.
         links: What the bytes travel over; None where the conditions hold measured times of collectives.

@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 from wirewise.errors import InputError
 from wirewise.sim.compiled import inner, outer
 from wirewise.sim.regions import arrays
-from wirewise.trace.operators import Operator, OperatorGraph
+from wirewise.trace.operators import FusionGraph, Operator
 
 __all__ = ["AnalyticCosts", "RegionCosts", "Roofline", "fit"]
 
@@ -50,7 +50,7 @@ class Roofline(NamedTuple):
         return self.launch_s + max(self.s_per_flop * flops, self.s_per_byte * moved_bytes)
 
 
-def fit(graph: OperatorGraph) -> Roofline:
+def fit(graph: FusionGraph) -> Roofline:
     """The constants that miss the measured operators least: least squares of relative errors.
 
     Views are left out, because they move nothing. Each operator is taken to be bound by computing or by bytes,
@@ -90,7 +90,7 @@ def _least_squares(columns: Vector, times: Vector) -> list[float]:
     return (nnls(relative / scale, np.ones_like(times))[0] / scale).tolist()
 
 
-def _alone_bytes(graph: OperatorGraph, one: Operator) -> float:
+def _alone_bytes(graph: FusionGraph, one: Operator) -> float:
     return one.outside_bytes + one.output_bytes + sum(graph.operators[i].output_bytes for i in one.inputs)
 
 
@@ -105,7 +105,7 @@ class AnalyticCosts:
         InputError: As `fit`.
     """
 
-    def __init__(self, graph: OperatorGraph, constants: Roofline | None = None) -> None:
+    def __init__(self, graph: FusionGraph, constants: Roofline | None = None) -> None:
         self.constants = constants or fit(graph)
         self._work = _work(graph)
         for i in range(len(graph.operators)):
@@ -138,7 +138,7 @@ class _Work(NamedTuple):
     """Seconds of each operator alone, by the formula."""
 
 
-def _work(graph: OperatorGraph) -> _Work:
+def _work(graph: FusionGraph) -> _Work:
     own, of = graph.operators, arrays(graph)
     return _Work(
         of.input_start,

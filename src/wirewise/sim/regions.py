@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.sim.compiled import inner, outer
-from wirewise.trace.operators import OperatorGraph
+from wirewise.trace.operators import FusionGraph
 
 __all__ = [
     "FREE",
@@ -77,7 +77,7 @@ class Chains(NamedTuple):
     """Number of the next copy of the same operator, -1: none, [copies]."""
 
 
-def arrays(graph: OperatorGraph) -> Arrays:
+def arrays(graph: FusionGraph) -> Arrays:
     """The graph as arrays."""
     kinds = {"matmul": MATMUL, "opaque": OPAQUE}
     readers: list[list[int]] = [[] for _ in graph.operators]

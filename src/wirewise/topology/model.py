@@ -28,13 +28,19 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: str
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What one rank computes on."""
 
     name: str
     host: str
     """Name of the host that it is part of."""
     kind: DeviceKind = "gpu"
+    type: str = ""
+    """Its model, such as "v100"; nothing: not known, or all are alike."""
+    speed: float = 1.0
+    """Factor by which it computes faster than the device that a job was measured on."""
+    memory_bytes: float = 0.0
+    """Room for tensors; 0: not known."""
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -134,6 +140,12 @@ def _faults(topology: Topology) -> Iterator[_Fault]:
     for number, device in enumerate(topology.devices):
         if device.host not in hosts:
             yield _Fault(f"devices[{number}].host", _no_such("host", device.host, hosts))
+        if not (math.isfinite(device.speed) and device.speed > 0):
+            yield _Fault(f"devices[{number}].speed", f"got {device.speed}; expected a finite factor above 0")
+        if not (math.isfinite(device.memory_bytes) and device.memory_bytes >= 0):
+            yield _Fault(
+                f"devices[{number}].memory_bytes", f"got {device.memory_bytes}; expected bytes, at least 0"
+            )
     for number, switch in enumerate(topology.switches):
         if switch.host is not None and switch.host not in hosts:
             yield _Fault(f"switches[{number}].host", _no_such("host", switch.host, hosts))

@@ -8,7 +8,14 @@ from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradien
 from wirewise.trace.jobs import JOB_READERS, Job, JobReader, job_file, read_job
 from wirewise.trace.match import Match, match
 from wirewise.trace.modules import BucketSpan, Module, ModuleTrace, Overhead
-from wirewise.trace.operators import CATEGORIES, MemoryLayout, Operator, OperatorGraph, read_operator_graph
+from wirewise.trace.operator_graph import (
+    OperatorGraph,
+    OperatorNode,
+    RepeatedBlocks,
+    read_operator_graph,
+    write_operator_graph,
+)
+from wirewise.trace.operators import CATEGORIES, FusionGraph, MemoryLayout, Operator, read_fusion_graph
 from wirewise.trace.queues import EdgeCluster, JobKind, JobQueue, QueuedJob, read_queue, write_queue
 from wirewise.trace.records import COLLECTIVES, KINDS, ClockFit, Header, Op, Probe, RankTrace, Trace
 from wirewise.trace.recovery import (
@@ -35,6 +42,7 @@ __all__ = [
     "Dataflow",
     "EdgeCluster",
     "Flow",
+    "FusionGraph",
     "GradientTensor",
     "GradientTrace",
     "Header",
@@ -49,6 +57,7 @@ __all__ = [
     "Op",
     "Operator",
     "OperatorGraph",
+    "OperatorNode",
     "Overhead",
     "Probe",
     "ProtectedStage",
@@ -56,6 +65,7 @@ __all__ = [
     "RankTrace",
     "RankWriter",
     "RecoveryTrace",
+    "RepeatedBlocks",
     "StageMessages",
     "StageModule",
     "StageTrace",
@@ -72,6 +82,7 @@ __all__ = [
     "open_trace",
     "rank_file",
     "read",
+    "read_fusion_graph",
     "read_gradient_trace",
     "read_job",
     "read_operator_graph",
@@ -82,6 +93,7 @@ __all__ = [
     "read_tasks",
     "violations",
     "whole",
+    "write_operator_graph",
     "write_queue",
     "write_recovery_trace",
     "write_stage_trace",

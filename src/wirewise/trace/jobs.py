@@ -12,7 +12,8 @@ import msgspec
 from wirewise.decoding import decode_json, is_gzip
 from wirewise.errors import InputError
 from wirewise.trace.gradients import GradientTrace, read_gradient_trace
-from wirewise.trace.operators import OperatorGraph, read_operator_graph
+from wirewise.trace.operator_graph import OperatorGraph, read_operator_graph
+from wirewise.trace.operators import FusionGraph, read_fusion_graph
 from wirewise.trace.queues import JobQueue, read_queue
 from wirewise.trace.records import Trace
 from wirewise.trace.recovery import RecoveryTrace, read_recovery_trace
@@ -22,7 +23,7 @@ from wirewise.trace.tasks import TaskSet, read_tasks
 
 __all__ = ["JOB_READERS", "Job", "JobReader", "job_file", "read_job"]
 
-Job = Trace | GradientTrace | OperatorGraph | TaskSet | StageTrace | RecoveryTrace | JobQueue
+Job = Trace | GradientTrace | FusionGraph | OperatorGraph | TaskSet | StageTrace | RecoveryTrace | JobQueue
 
 
 class JobReader(NamedTuple):
@@ -34,7 +35,8 @@ class JobReader(NamedTuple):
 
 JOB_READERS: dict[str, JobReader] = {
     "tensors": JobReader(GradientTrace, read_gradient_trace),
-    "operators": JobReader(OperatorGraph, read_operator_graph),
+    "operators": JobReader(FusionGraph, read_fusion_graph),
+    "nodes": JobReader(OperatorGraph, read_operator_graph),
     "tasks": JobReader(TaskSet, read_tasks),
     "modules": JobReader(StageTrace, read_stage_trace),
     "stages": JobReader(RecoveryTrace, read_recovery_trace),

@@ -12,7 +12,7 @@ import msgspec
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 
-__all__ = ["CATEGORIES", "MemoryLayout", "Operator", "OperatorGraph", "read_operator_graph"]
+__all__ = ["CATEGORIES", "FusionGraph", "MemoryLayout", "Operator", "read_fusion_graph"]
 
 CATEGORIES = ("pointwise", "view", "reduction", "matmul", "opaque")
 """What an operator is to fusion: an opaque one (random numbers, in-place writes, control flow) is fused with none."""
@@ -61,7 +61,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the parameter whose gradient the output is."""
 
 
-class OperatorGraph(msgspec.Struct, frozen=True, kw_only=True):
+class FusionGraph(msgspec.Struct, frozen=True, kw_only=True):
     """The operators of a step in an order in which they can run."""
 
     operators: tuple[Operator, ...]
@@ -95,18 +95,18 @@ class OperatorGraph(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self).decode()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph as JSON; `read_operator_graph` reads it back equal."""
+        """Write the graph as JSON; `read_fusion_graph` reads it back equal."""
         Path(path).write_text(self.to_json() + "\n")
 
 
-def read_operator_graph(path: str | os.PathLike[str]) -> OperatorGraph:
+def read_fusion_graph(path: str | os.PathLike[str]) -> FusionGraph:
     """Read a graph from JSON.
 
     Raises:
         InputError: The file cannot be read or is not a sound graph; names the file and the place.
     """
     try:
-        found = decode_json(Path(path).read_bytes(), OperatorGraph)
+        found = decode_json(Path(path).read_bytes(), FusionGraph)
         found.check_itself()
     except (OSError, msgspec.MsgspecError, InputError) as cause:
         raise InputError(

@@ -36,6 +36,11 @@ class StageModule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Bytes of the parameters, and of their gradients."""
     optimizer_s: float = 0.0
     """Seconds to update the parameters."""
+    factor_bytes: float = 0.0
+    """Bytes a sample of the inputs of its linear layers and of the gradients of their outputs: sufficient factors, of
+    which the gradients of `factored_bytes` are products."""
+    factored_bytes: float = 0.0
+    """Bytes of the parameters of its linear layers; 0: it has none, or they were not looked for."""
 
 
 class ModuleTimes(NamedTuple):
@@ -150,8 +155,17 @@ class StageTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             for weight, whole in zip(module.weight_gradient_s, module.backward_s, strict=False):
                 if weight > whole:
                     yield f"{where}: weight_gradient_s is {weight}, more than the whole backward pass, {whole}"
-            for name in ("output_bytes", "saved_bytes", "parameter_bytes", "optimizer_s"):
+            for name in (
+                "output_bytes", "saved_bytes", "parameter_bytes", "optimizer_s", "factor_bytes", "factored_bytes",
+            ):  # fmt: skip
                 yield from _amount(f"{where}: {name}", getattr(module, name))
+            if module.factored_bytes > module.parameter_bytes or (module.factored_bytes > 0) > (
+                module.factor_bytes > 0
+            ):
+                yield (
+                    f"{where}: factors of {module.factor_bytes} bytes for {module.factored_bytes} of "
+                    f"{module.parameter_bytes} bytes of parameters; expected no more than all, and factors for them"
+                )
 
     def _edge_faults(self) -> Iterator[str]:
         for number, (source, target) in enumerate(self.edges):

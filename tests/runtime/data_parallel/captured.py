@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from wirewise.plans import Bucket, FusionPlan
-from wirewise.trace import OperatorGraph
+from wirewise.trace import FusionGraph
 
 ROWS, CLASSES = 6, 3
 
@@ -132,7 +132,7 @@ def in_regions(
     )
 
 
-def fused(graph: OperatorGraph, longest: int = 10**6) -> tuple[tuple[str, ...], ...]:
+def fused(graph: FusionGraph, longest: int = 10**6) -> tuple[tuple[str, ...], ...]:
     """All that follows each other up to an opaque operator, which is legal in a topological order."""
     groups: list[list[str]] = [[]]
     for one in graph.operators:
@@ -143,7 +143,7 @@ def fused(graph: OperatorGraph, longest: int = 10**6) -> tuple[tuple[str, ...], 
     return tuple(tuple(group) for group in groups if len(group) > 1)
 
 
-def duplicated(graph: OperatorGraph, seed: int) -> tuple[tuple[str, ...], ...]:
+def duplicated(graph: FusionGraph, seed: int) -> tuple[tuple[str, ...], ...]:
     """Regions of some length, each with copies of operators from outside that its own ones read."""
     draw = random.Random(seed)
     number = {one.name: i for i, one in enumerate(graph.operators)}

@@ -38,7 +38,7 @@ from wirewise.sim.recorded import MemorySizes, with_memory
 from wirewise.sim.region_costs import AnalyticCosts, RegionCosts
 from wirewise.trace.gradients import GradientTrace
 from wirewise.trace.modules import BucketSpan, Module, ModuleTrace
-from wirewise.trace.operators import OperatorGraph
+from wirewise.trace.operators import FusionGraph
 from wirewise.trace.records import Trace
 
 __all__ = [
@@ -66,7 +66,7 @@ __all__ = [
 
 
 def step_model(
-    job: OperatorGraph,
+    job: FusionGraph,
     links: Links | None = None,
     *,
     costs: GradientCosts | None = None,
@@ -132,7 +132,7 @@ def _operators(
 
 _MODULES = Problems("a recorded run", FusionProblem, {ModuleTrace: _of_modules, Trace: _of_trace})
 _GRADIENTS = Problems("gradients of a model", CompressionProblem, {GradientTrace: compression_problem})
-_OPERATORS = Problems("operators of a captured step", StepModel, {OperatorGraph: step_model})
+_OPERATORS = Problems("operators of a captured step", StepModel, {FusionGraph: step_model})
 
 PLANNERS: dict[str, Planner] = {
     "dpro": face(_dpro, "dpro", _MODULES, budget="time_budget_s"),

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
 from wirewise.runtime.data_parallel.categories import category_of, flops_of
-from wirewise.trace.operators import Operator, OperatorGraph
+from wirewise.trace.operators import FusionGraph, Operator
 
 __all__ = [
     "Capture",
@@ -58,7 +58,7 @@ class Capture:
     """Structure of a batch (torch's pytree)."""
     leaves: tuple[tuple[torch.Size, torch.dtype], ...]
     """Shape and type of each tensor of a batch."""
-    operators: OperatorGraph
+    operators: FusionGraph
     """What planners see of it; no times yet (`wirewise.profile.operators`)."""
 
     def inputs(self, model: nn.Module, batch: Any) -> list[Tensor]:
@@ -265,7 +265,7 @@ def _values(node: fx.Node) -> Iterator[Tensor]:
     yield from (v for v in pytree.tree_leaves(value) if isinstance(v, Tensor))
 
 
-def graph_of(module: fx.GraphModule, gradients: dict[fx.Node, str], model: str = "") -> OperatorGraph:
+def graph_of(module: fx.GraphModule, gradients: dict[fx.Node, str], model: str = "") -> FusionGraph:
     """The operators of a graph as planners see them, in topological order, without times."""
     nodes = [node for node in module.graph.nodes if is_operator(node)]
     number = {node: i for i, node in enumerate(nodes)}
@@ -287,7 +287,7 @@ def graph_of(module: fx.GraphModule, gradients: dict[fx.Node, str], model: str =
                 gradient=gradients.get(node, ""),
             )
         )
-    graph = OperatorGraph(operators=tuple(operators), model=model, device=device)
+    graph = FusionGraph(operators=tuple(operators), model=model, device=device)
     graph.check_itself()
     return graph
 

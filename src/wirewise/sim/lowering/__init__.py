@@ -10,6 +10,7 @@ from collections.abc import Callable
 from wirewise.sim.lowering.bitwidth import lower_bitwidth
 from wirewise.sim.lowering.cache import lower_cache
 from wirewise.sim.lowering.collective import lower_collective
+from wirewise.sim.lowering.deployment import lower_deployment
 from wirewise.sim.lowering.fusion import lower_fusion
 from wirewise.sim.lowering.jobs import lower_jobs
 from wirewise.sim.lowering.placement import lower_placement
@@ -24,6 +25,7 @@ LOWERINGS: dict[str, Callable[..., Prediction]] = {
     "bitwidth": lower_bitwidth,
     "cache": lower_cache,
     "collective": lower_collective,
+    "deployment": lower_deployment,
     "fusion": lower_fusion,
     "jobs": lower_jobs,
     "placement": lower_placement,

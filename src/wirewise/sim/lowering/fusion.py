@@ -15,7 +15,7 @@ from wirewise.sim.prediction import Prediction
 from wirewise.trace.arrays import Dataflow
 from wirewise.trace.gradients import GradientTrace
 from wirewise.trace.modules import ModuleTrace
-from wirewise.trace.operators import OperatorGraph
+from wirewise.trace.operators import FusionGraph
 from wirewise.trace.records import Trace
 
 __all__ = ["GRAINS", "lower_fusion"]
@@ -23,7 +23,7 @@ __all__ = ["GRAINS", "lower_fusion"]
 GRAINS: dict[type, Callable[..., Prediction]] = {
     ModuleTrace: lower_modules,
     GradientTrace: lower_gradients,
-    OperatorGraph: lower_operators,
+    FusionGraph: lower_operators,
     Dataflow: lower_recorded,
     Trace: lower_trace,
 }

@@ -51,7 +51,7 @@ def lower_modules(
     links = expect("links", links, Links, plan)
     same_ranks(plan, len(job.hosts), "the job has")
     refuse(
-        plan, ["regions"], "modules are no operators; predict it with the OperatorGraph that it was made from"
+        plan, ["regions"], "modules are no operators; predict it with the FusionGraph that it was made from"
     )
     decision = _decision(plan, job)
     ops, sent = layers(job, decision), _transfers(plan, job, decision, costs)

@@ -19,7 +19,7 @@ from wirewise.sim.region_costs import AnalyticCosts, RegionCosts
 from wirewise.sim.regions import Fusion, arrays, describe
 from wirewise.sim.replay import replay
 from wirewise.sim.timeline import Timeline
-from wirewise.trace.operators import OperatorGraph
+from wirewise.trace.operators import FusionGraph
 from wirewise.trace.sketch import GraphSketch
 
 __all__ = ["all_reduce_line", "lower_operators"]
@@ -31,7 +31,7 @@ _UNKNOWN = (
 
 def lower_operators(
     plan: FusionPlan,
-    job: OperatorGraph,
+    job: FusionGraph,
     links: Any,
     *,
     costs: GradientCosts = V100,
@@ -66,7 +66,7 @@ def lower_operators(
 
 
 def all_reduce_line(
-    job: OperatorGraph, links: Links | None, costs: GradientCosts, ranks: int | None = None
+    job: FusionGraph, links: Links | None, costs: GradientCosts, ranks: int | None = None
 ) -> LinkCost:
     """Fixed seconds of an all-reduce, and seconds a byte: the line that is nearest up to all gradients at once.
 
@@ -81,7 +81,7 @@ def all_reduce_line(
 
 
 def _sketch(
-    plan: FusionPlan, job: OperatorGraph, seconds: RegionCosts, line: LinkCost, other_s: float
+    plan: FusionPlan, job: FusionGraph, seconds: RegionCosts, line: LinkCost, other_s: float
 ) -> GraphSketch:
     """One device works off the regions, one channel the buckets."""
     sketch = GraphSketch([0])
@@ -100,7 +100,7 @@ def _sketch(
     return sketch
 
 
-def _buckets(plan: FusionPlan, job: OperatorGraph) -> Iterator[tuple[str, float, list[int]]]:
+def _buckets(plan: FusionPlan, job: FusionGraph) -> Iterator[tuple[str, float, list[int]]]:
     """Name, bytes and gradients of each all-reduce."""
     number = {job.operators[i].gradient: i for i in job.gradients}
     same_parameters(plan.parameters, number)
@@ -120,7 +120,7 @@ def _buckets(plan: FusionPlan, job: OperatorGraph) -> Iterator[tuple[str, float,
 
 
 def _regions(
-    plan: FusionPlan, job: OperatorGraph
+    plan: FusionPlan, job: FusionGraph
 ) -> Iterator[tuple[set[int], tuple[int, ...], tuple[int, ...]]]:
     """Operators at home, all operators, and those whose results leave, of each region in the order of launch."""
     number = {one.name: i for i, one in enumerate(job.operators)}
@@ -151,7 +151,7 @@ def _regions(
 
 
 def _launched(
-    plan: FusionPlan, job: OperatorGraph, given: list[frozenset[int]], home: dict[int, int]
+    plan: FusionPlan, job: FusionGraph, given: list[frozenset[int]], home: dict[int, int]
 ) -> list[int]:
     """Regions in the plan's order; operators in none run when a region first needs them."""
     order: dict[int, None] = {}

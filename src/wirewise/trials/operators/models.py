@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from wirewise.errors import InputError
 from wirewise.profile.regions import PRIME
 from wirewise.runtime.data_parallel.capture import Loss, capture, graph_of
-from wirewise.trace.operators import OperatorGraph
+from wirewise.trace.operators import FusionGraph
 
 __all__ = ["SOURCES", "TransformerBlock", "captured_source", "captured_step"]
 
@@ -222,7 +222,7 @@ def _loss(model: nn.Module, batch: Any) -> Tensor:
     return functional.cross_entropy(model(x), y)
 
 
-def captured_source(name: str, random: Random) -> tuple[fx.GraphModule, OperatorGraph, dict[str, int]]:
+def captured_source(name: str, random: Random) -> tuple[fx.GraphModule, FusionGraph, dict[str, int]]:
     """A captured step of a model, or a chain; with its operators, and a bound of the integers in each node.
 
     Args:
@@ -241,7 +241,7 @@ def captured_source(name: str, random: Random) -> tuple[fx.GraphModule, Operator
 
 def captured_step(
     model: nn.Module, loss: Loss, batch: Any
-) -> tuple[fx.GraphModule, OperatorGraph, dict[str, int]]:
+) -> tuple[fx.GraphModule, FusionGraph, dict[str, int]]:
     """A captured step of any model; with its operators and bounds as `captured_source` gives them.
 
     Args:

@@ -23,7 +23,7 @@ from wirewise.profile.regions import PRIME, Picked, compile_dynamic, pick, resiz
 from wirewise.runtime.data_parallel.capture import Loss, is_operator, parts_of_result, produces, size_bytes
 from wirewise.runtime.data_parallel.categories import category_of, flops_of
 from wirewise.runtime.data_parallel.regions import Segment, module_of
-from wirewise.trace.operators import Operator, OperatorGraph
+from wirewise.trace.operators import FusionGraph, Operator
 from wirewise.trials.operators.models import SOURCES, captured_source, captured_step
 
 __all__ = ["Sample", "collect", "collect_step", "read_samples", "samples_of"]
@@ -44,7 +44,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     """Model, or "chain"."""
-    graph: OperatorGraph
+    graph: FusionGraph
     """Operators of the region; those outside that it reads are opaque ones of kind "outside"."""
     operators: tuple[int, ...]
     """Numbers of the operators of the region."""
@@ -149,7 +149,7 @@ def _regions(random: Random, source: str, sizes: int, count: int) -> Iterator[li
 
 def _drawn(
     module: fx.GraphModule,
-    graph: OperatorGraph,
+    graph: FusionGraph,
     bounds: dict[str, int],
     random: Random,
     *,
@@ -172,7 +172,7 @@ def _drawn(
 
 def samples_of(
     module: fx.GraphModule,
-    graph: OperatorGraph,
+    graph: FusionGraph,
     picked: Picked,
     bounds: dict[str, int],
     random: Random,
@@ -219,7 +219,7 @@ def samples_of(
     ]
 
 
-def _module(module: fx.GraphModule, graph: OperatorGraph, picked: Picked) -> fx.GraphModule:
+def _module(module: fx.GraphModule, graph: FusionGraph, picked: Picked) -> fx.GraphModule:
     by_name = {node.name: node for node in module.graph.nodes}
     nodes = [by_name[graph.operators[i].name] for i in picked.operators]
     whole = [part for node in nodes for part in (node, *parts_of_result(node))]
@@ -273,7 +273,7 @@ def _sample(
     (end,) = region.graph.find_nodes(op="output")
     return Sample(
         source=source,
-        graph=OperatorGraph(operators=tuple(described.values()), model=source, device="cpu"),
+        graph=FusionGraph(operators=tuple(described.values()), model=source, device="cpu"),
         operators=tuple(i for i, one in enumerate(described.values()) if one.kind != "outside"),
         outputs=tuple(sorted({numbers[produces(node)] for node in end.all_input_nodes})),
         seconds=seconds,

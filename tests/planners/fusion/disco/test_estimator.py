@@ -22,7 +22,7 @@ from wirewise.planners.fusion.disco.estimator import (
 from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph, region_graph
 from wirewise.planners.fusion.disco.passes import beyond, loops_of, stored_between
 from wirewise.profile.estimator import batch_of, fit
-from wirewise.trace import Operator, OperatorGraph, read_operator_graph
+from wirewise.trace import FusionGraph, Operator, read_fusion_graph
 from wirewise.trace.operators import MemoryLayout
 
 NUMBERS = {"mm": 1, "mul": 2, "outside": 3, "sum": 4}
@@ -66,8 +66,8 @@ def test_edges_matter():
     assert found.seconds(one._replace(reads=np.zeros_like(one.reads))) != pytest.approx(found.seconds(one))
 
 
-def chain(*kinds: str, category: str = "pointwise", size: int = 4096) -> OperatorGraph:
-    return OperatorGraph(
+def chain(*kinds: str, category: str = "pointwise", size: int = 4096) -> FusionGraph:
+    return FusionGraph(
         operators=tuple(
             Operator(
                 name=f"o{i}",
@@ -129,7 +129,7 @@ def test_a_view_that_repeats_values_moves_what_they_are():
     assert narrow[1, 2] < wide[1, 2]  # Bytes that mul reads.
 
 
-def with_layout(graph: OperatorGraph, number: int, layout: MemoryLayout) -> OperatorGraph:
+def with_layout(graph: FusionGraph, number: int, layout: MemoryLayout) -> FusionGraph:
     own = list(graph.operators)
     own[number] = msgspec.structs.replace(own[number], layout=layout)
     return msgspec.structs.replace(graph, operators=tuple(own))
@@ -154,7 +154,7 @@ def test_a_reduction_walks_what_it_reads():
     assert wider[1, 1] == pytest.approx(1024 * told[1, 1]) and (wider[0] == told[0]).all()
 
 
-def joined(kind: str) -> OperatorGraph:
+def joined(kind: str) -> FusionGraph:
     """Six operators without inputs, one that reads all of them, its sum, and one that reads both."""
     graph = chain(*["neg"] * 6, kind, "sum", "sub")
     inputs = [(), (), (), (), (), (), (0, 1, 2, 3, 4, 5), (6,), (6, 7)]
@@ -221,10 +221,10 @@ def test_impossible_layouts_are_refused(tmp_path):
     own = msgspec.structs.replace(graph.operators[1], gradient="w")
     graph = msgspec.structs.replace(graph, operators=(graph.operators[0], own))
     graph.save(tmp_path / "good.json")
-    assert read_operator_graph(tmp_path / "good.json") == graph
+    assert read_fusion_graph(tmp_path / "good.json") == graph
     with_layout(graph, 0, MemoryLayout(reduced=0)).save(tmp_path / "bad.json")
     with pytest.raises(InputError, match=r"operator 'o0' .*Layout\(.*expected 1 of reduced"):
-        read_operator_graph(tmp_path / "bad.json")
+        read_fusion_graph(tmp_path / "bad.json")
 
 
 def test_files_give_back_the_same_estimator(tmp_path):

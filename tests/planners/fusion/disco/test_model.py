@@ -11,7 +11,7 @@ from wirewise.cost.link import LinkCost
 from wirewise.errors import InputError
 from wirewise.planners.fusion import disco
 from wirewise.planners.fusion.disco import AnalyticCosts, Roofline, StepModel, fit, plan_of
-from wirewise.trace import Operator, OperatorGraph
+from wirewise.trace import FusionGraph, Operator
 
 
 def operator(name, *inputs, category="pointwise", gradient="", **rest):
@@ -27,7 +27,7 @@ def operator(name, *inputs, category="pointwise", gradient="", **rest):
     )
 
 
-GOOD = OperatorGraph(operators=(operator("a"), operator("b", 0), operator("c", 0, 1, gradient="w")))
+GOOD = FusionGraph(operators=(operator("a"), operator("b", 0), operator("c", 0, 1, gradient="w")))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_is_wrong_with_a_graph_is_named(number, changes, words):
     own[number] = msgspec.structs.replace(own[number], **changes)
     with pytest.raises(InputError) as caught:
         StepModel(
-            OperatorGraph(operators=tuple(own)),
+            FusionGraph(operators=tuple(own)),
             AnalyticCosts(GOOD, DEVICE),
             LinkCost(latency_s=0.0, s_per_byte=0.0),
         )
@@ -69,7 +69,7 @@ def test_a_region_pays_one_launch_and_moves_what_enters_and_leaves():
 
 
 def test_views_move_nothing_themselves():
-    graph = OperatorGraph(
+    graph = FusionGraph(
         operators=(operator("a"), operator("v", 0, category="view"), operator("c", 1, gradient="w"))
     )
     costs = AnalyticCosts(graph, Roofline(1.0, 0.0, 0.01))
@@ -80,11 +80,11 @@ def test_views_move_nothing_themselves():
 
 
 def test_flops_are_charged_in_every_region_and_measured_operators_keep_their_times():
-    heavy = OperatorGraph(operators=(operator("a", flops=100.0), operator("b", 0, flops=900.0, gradient="w")))
+    heavy = FusionGraph(operators=(operator("a", flops=100.0), operator("b", 0, flops=900.0, gradient="w")))
     formula = AnalyticCosts(heavy, Roofline(1.0, 0.01, 0.0))
     assert formula((0, 1), (1,)) == pytest.approx(11)
     times = [6.0, 30.0]
-    measured = OperatorGraph(
+    measured = FusionGraph(
         operators=tuple(
             msgspec.structs.replace(o, time_s=t) for o, t in zip(heavy.operators, times, strict=True)
         )
@@ -186,7 +186,7 @@ def test_a_rate_that_is_none_is_refused(rate):
 
 def test_computing_is_slower_while_a_bucket_travels():
     """The gradient is there after 1 s and travels for 2, in which the second operator's 2 s get on by a half."""
-    graph = OperatorGraph(operators=(operator("a", gradient="v"), operator("b", 0)))
+    graph = FusionGraph(operators=(operator("a", gradient="v"), operator("b", 0)))
     for rate, step_s in ((1.0, 3.0), (0.5, 4.0)):
         plan = disco(
             graph,

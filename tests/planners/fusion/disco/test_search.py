@@ -20,7 +20,7 @@ from wirewise.planners.fusion.disco import (
     search,
 )
 from wirewise.planners.fusion.disco.edges import cut, duplicated, fused
-from wirewise.trace import Operator, OperatorGraph
+from wirewise.trace import FusionGraph, Operator
 
 
 def made(change, model, fusion, *where):
@@ -140,7 +140,7 @@ def chain(*categories, **edges):
                 gradient=gradient,
             )
         )  # fmt: skip
-    return model_of(OperatorGraph(operators=tuple(own)))
+    return model_of(FusionGraph(operators=tuple(own)))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_gradients_go_out_as_cupcake_says():
     )
     for latency, buckets in ((0.1, [("a",), ("b",)]), (5.0, [("a", "b")])):
         model = StepModel(
-            OperatorGraph(operators=own), lambda *_: 1.0, LinkCost(latency_s=latency, s_per_byte=1e-3)
+            FusionGraph(operators=own), lambda *_: 1.0, LinkCost(latency_s=latency, s_per_byte=1e-3)
         )
         found = plan_operators(model, knobs=Knobs(stop=20)).plan
         assert [bucket.parameters for bucket in found.buckets] == buckets

@@ -23,7 +23,7 @@ from wirewise.errors import InputError
 from wirewise.files import atomic_file
 from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph, region_graph
 from wirewise.sim.region_costs import AnalyticCosts, RegionCosts
-from wirewise.trace.operators import OperatorGraph
+from wirewise.trace.operators import FusionGraph
 
 __all__ = [
     "HEADS",
@@ -197,7 +197,7 @@ class LearnedCosts:
         InputError: As `fit`: no operator was measured.
     """
 
-    def __init__(self, graph: OperatorGraph, estimator: Estimator) -> None:
+    def __init__(self, graph: FusionGraph, estimator: Estimator) -> None:
         self.estimator, self._graph, self._alone = estimator, graph, AnalyticCosts(graph)
 
     def __call__(self, operators: tuple[int, ...], outputs: tuple[int, ...]) -> float:
@@ -214,7 +214,7 @@ class ChosenCosts(NamedTuple):
     why: str
 
 
-def costs_for(graph: OperatorGraph, estimator: Estimator | None = None) -> ChosenCosts:
+def costs_for(graph: FusionGraph, estimator: Estimator | None = None) -> ChosenCosts:
     """The learned costs where there are weights for the graph's device, else the analytic ones.
 
     Args:

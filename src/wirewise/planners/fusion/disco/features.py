@@ -21,7 +21,7 @@ from wirewise.planners.fusion.disco.passes import (
     walked,
     walks_of,
 )
-from wirewise.trace.operators import CATEGORIES, Operator, OperatorGraph
+from wirewise.trace.operators import CATEGORIES, FusionGraph, Operator
 
 __all__ = ["FEATURES", "PRIORS", "RegionGraph", "region_graph"]
 
@@ -80,7 +80,7 @@ class RegionGraph(NamedTuple):
 class _Region(NamedTuple):
     """What the operators of a region have in common."""
 
-    graph: OperatorGraph
+    graph: FusionGraph
     operators: tuple[int, ...]
     leaving: set[int]
     loops: Mapping[int, Loops]
@@ -101,7 +101,7 @@ class _Region(NamedTuple):
         return (one.time_s or _UNMEASURED_S) if working else 0.0
 
 
-def region_graph(graph: OperatorGraph, operators: tuple[int, ...], outputs: tuple[int, ...]) -> RegionGraph:
+def region_graph(graph: FusionGraph, operators: tuple[int, ...], outputs: tuple[int, ...]) -> RegionGraph:
     """What the network is told about a region.
 
     Args:
@@ -129,7 +129,7 @@ def region_graph(graph: OperatorGraph, operators: tuple[int, ...], outputs: tupl
     return RegionGraph(_rows(region, members, reads.sum(0).tolist()), kinds, reads, prior)
 
 
-def _held_bytes(graph: OperatorGraph, members: tuple[int, ...]) -> dict[int, int]:
+def _held_bytes(graph: FusionGraph, members: tuple[int, ...]) -> dict[int, int]:
     """Bytes of results; of a view those that it shows, which is less than its size where it repeats them."""
     found: dict[int, int] = {}
     for i in sorted(members):

@@ -23,7 +23,7 @@ from wirewise.planners.fusion.disco.order import gradients_ready, launch_order
 from wirewise.sim.compiled import outer
 from wirewise.sim.region_costs import RegionCosts
 from wirewise.sim.regions import Fusion, arrays, describe, signatures
-from wirewise.trace.operators import OperatorGraph
+from wirewise.trace.operators import FusionGraph
 
 __all__ = ["Region", "State", "StepModel", "Times"]
 
@@ -91,7 +91,7 @@ class StepModel:
 
     def __init__(
         self,
-        graph: OperatorGraph,
+        graph: FusionGraph,
         costs: RegionCosts,
         all_reduce: LinkCost,
         *,
@@ -177,7 +177,7 @@ class StepModel:
         return replace(state, bucket=np.array(bucket))
 
 
-def _related(graph: OperatorGraph) -> list[list[int]]:
+def _related(graph: FusionGraph) -> list[list[int]]:
     """Gradients that each gradient is computed from, or that are computed from it."""
     number, found = {operator: g for g, operator in enumerate(graph.gradients)}, list[list[int]]()
     for operator in graph.gradients:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from math import log
 from typing import NamedTuple
 
-from wirewise.trace.operators import Operator, OperatorGraph
+from wirewise.trace.operators import FusionGraph, Operator
 
 __all__ = [
     "LAST_CACHE",
@@ -86,7 +86,7 @@ def name_of(kind: str) -> str:
     return kind.split(".")[1] if kind.count(".") > 1 else kind
 
 
-def loops_of(graph: OperatorGraph, operators: tuple[int, ...], outputs: tuple[int, ...]) -> dict[int, Loops]:
+def loops_of(graph: FusionGraph, operators: tuple[int, ...], outputs: tuple[int, ...]) -> dict[int, Loops]:
     """Loops of the operators of a region, by number.
 
     Args:
@@ -117,7 +117,7 @@ def loops_of(graph: OperatorGraph, operators: tuple[int, ...], outputs: tuple[in
 
 
 def stored_between(
-    graph: OperatorGraph, operators: tuple[int, ...], leaving: set[int], loops: Mapping[int, Loops]
+    graph: FusionGraph, operators: tuple[int, ...], leaving: set[int], loops: Mapping[int, Loops]
 ) -> set[int]:
     """Operators of a region whose results do not leave it, but are kept by one loop for a later one."""
     return {
@@ -130,7 +130,7 @@ def stored_between(
 
 
 def _stored(
-    graph: OperatorGraph, operators: tuple[int, ...], wanting: Mapping[int, list[int]], leaving: set[int]
+    graph: FusionGraph, operators: tuple[int, ...], wanting: Mapping[int, list[int]], leaving: set[int]
 ) -> set[int]:
     """Operators whose results are not computed again: those that leave, or that Inductor stores."""
     found: set[int] = set()
@@ -148,7 +148,7 @@ def _stored(
     return found
 
 
-def _first(graph: OperatorGraph, operators: tuple[int, ...]) -> dict[int, int]:
+def _first(graph: FusionGraph, operators: tuple[int, ...]) -> dict[int, int]:
     first: dict[int, int] = {}
     for i in operators:
         before = [j for j in graph.operators[i].inputs if j in first]
@@ -167,7 +167,7 @@ def _ends(one: Operator) -> int:
 
 
 def _shape_only(
-    graph: OperatorGraph, reader: int, read: int, readers: Mapping[int, list[int]], leaving: set[int]
+    graph: FusionGraph, reader: int, read: int, readers: Mapping[int, list[int]], leaving: set[int]
 ) -> bool:
     """Whether what a region makes of an operator does not depend on the values that it reads of another."""
     name = name_of(graph.operators[reader].kind)
@@ -219,7 +219,7 @@ def walked(one: Operator) -> int:
 
 
 def walks_of(
-    graph: OperatorGraph,
+    graph: FusionGraph,
     operators: tuple[int, ...],
     written: set[int],
     loops: Mapping[int, Loops],
