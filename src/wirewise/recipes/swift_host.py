@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from wirewise.recipes import swift_worker
-from wirewise.runtime.recovery import Agent
+from wirewise.runtime.recovery.agent import PRELOAD, Agent
 
 __all__ = ["main"]
 
@@ -30,7 +30,7 @@ def main(folder: Path, host: int, address: str, port: int) -> None:
         port=port,
         folder=folder / f"agent-{host}",
         environment={"OMP_NUM_THREADS": "1"},
-        preload=("torch", "torch.distributed", "torch._dynamo", swift_worker.__name__),
+        preload=(*PRELOAD, swift_worker.__name__),
     ).run()
 
 

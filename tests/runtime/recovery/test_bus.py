@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import select
 import threading
+import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from torch.distributed import DistStoreError
 
 from wirewise.runtime.recovery import bus as module
 from wirewise.runtime.recovery.bus import Bus
@@ -44,6 +47,17 @@ class Client:
         self.connected.wait()
         return self.store.values[key]
 
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        deadline = time.monotonic() + timeout.total_seconds()
+        while not self.store.values.keys() >= set(keys):
+            if time.monotonic() > deadline:
+                raise DistStoreError("wait timeout")
+            time.sleep(0.001)
+        self.connected.wait()
+
+    def clone(self) -> Client:
+        return self
+
 
 def next_of(bus: Bus) -> Any:
     waiting = select.poll()
@@ -69,6 +83,33 @@ def test_events_come_to_the_coordinator_and_commands_to_all_others(pair):
     assert next_of(first) == Raised((1, 0), "x")
     first.post(Over(1))
     assert next_of(second) == Over(1)
+
+
+def test_what_comes_at_once_comes_whole_and_in_order(pair):
+    _, (first, second) = pair
+    sent = [Raised((1, number), "x") for number in range(20)]
+    for event in sent:
+        second.post(event)
+    came: list[Any] = []
+    while len(came) < len(sent):
+        assert select.select([first.wake], [], [], 30)[0], "nothing came"
+        came += first.take()
+    assert came == sent
+
+
+def test_a_host_that_comes_again_hears_nothing_old_and_goes_on_behind_what_it_said(pair):
+    clients, (first, second) = pair
+    first.post(Over(1))
+    second.post(Raised((1, 0), "x"))
+    assert next_of(second) == Over(1)
+    assert next_of(first) == Raised((1, 0), "x")
+    second.close()
+    again = Bus(clients[1], 1, 2, 0.3)
+    again.post(Raised((1, 1), "y"))
+    assert next_of(first) == Raised((1, 1), "y")
+    first.post(Over(2))
+    assert next_of(again) == Over(2)
+    again.close()
 
 
 def test_a_host_that_is_cut_off_gives_up_before_it_counts_as_lost(pair):

@@ -316,7 +316,7 @@ def test_auto_takes_buffers_where_memory_is_free(monkeypatch) -> None:
     from wirewise.runtime.recovery import consistency
 
     assert training("auto").consistency == "ping-pong"
-    monkeypatch.setattr(consistency, "_available_bytes", lambda: 1000)
+    monkeypatch.setattr(consistency, "available_bytes", lambda: 1000)
     assert training("auto").consistency == "undo"
     assert training("auto", "amsgrad").consistency == "roll-forward"
 

@@ -7,7 +7,13 @@ from wirewise.runtime.full_graph.exchange import HaloExchange, Ticket
 from wirewise.runtime.full_graph.lane import Lane, check_tables
 from wirewise.runtime.full_graph.layers import CONVOLUTIONS, FullGraphNet, GraphConvolution
 from wirewise.runtime.full_graph.local import LocalGraph, PartTensors
-from wirewise.runtime.full_graph.memory import (
+from wirewise.runtime.full_graph.memory_model import MemoryTerms, memory_terms
+from wirewise.runtime.full_graph.modes import GRADIENT_BITS, MODES, ExchangeMode, mode
+from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
+from wirewise.runtime.full_graph.trainer import Trainer, TrainerOptions, gradient_reducer
+from wirewise.runtime.full_graph.turns import Trained, train_in_turns
+from wirewise.runtime.full_graph.warm import warm
+from wirewise.runtime.memory import (
     ALL_KEPT,
     KEPT_BYTES,
     available_bytes,
@@ -15,12 +21,6 @@ from wirewise.runtime.full_graph.memory import (
     peak_resident_bytes,
     resident_bytes,
 )
-from wirewise.runtime.full_graph.memory_model import MemoryTerms, memory_terms
-from wirewise.runtime.full_graph.modes import GRADIENT_BITS, MODES, ExchangeMode, mode
-from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
-from wirewise.runtime.full_graph.trainer import Trainer, TrainerOptions, gradient_reducer
-from wirewise.runtime.full_graph.turns import Trained, train_in_turns
-from wirewise.runtime.full_graph.warm import warm
 from wirewise.runtime.transport import Transport
 
 __all__ = [

@@ -52,12 +52,17 @@ from wirewise.runtime.recovery.generations import (
     WorkerLost,
 )
 
-__all__ = ["Agent", "Recovered", "Recoveries", "run_script"]
+__all__ = ["PRELOAD", "Agent", "Recovered", "Recoveries", "run_script"]
+
+PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "wirewise.runtime.recovery.session")
+"""What a process needs that calls `protect`: a spare that imports it by itself is ready a second of computing later."""
 
 RECOVERIES = "recoveries.json"
 """File in the folder of a job with every recovery so far."""
 
 _LOOK_S = 0.05
+_DECIDE_S, _HOLD_S = 0.1, 1.0
+"""Seconds within which a generation follows a loss if there are spares for it, and from it to its first step."""
 _WARM_S = 120.0
 """Seconds that a process has to come up to its request for a role, in which it may be silent."""
 _GRACE_S = 5.0
@@ -180,7 +185,7 @@ class Agent:
         lease_s: float = 5.0,
         wait_s: float = 120.0,
         environment: Mapping[str, str] | None = None,
-        preload: Sequence[str] = ("torch", "torch.distributed", "torch._dynamo"),
+        preload: Sequence[str] = PRELOAD,
     ) -> None:
         if not (hosts >= 1 and 0 <= host < hosts and ranks >= hosts and ranks % hosts == 0 and spares >= 0):
             raise InputError(
@@ -213,6 +218,7 @@ class Agent:
         self._end: Command | None = None
         self._refused = False
         self._waits_since: float | None = None
+        self._held_until = 0.0
         self.outcome = Recoveries(world_size=ranks)
         _SERVER.set_forkserver_preload(list(preload))
 
@@ -352,6 +358,10 @@ class Agent:
 
     def _report(self, event: Event) -> None:
         """Let the coordinator know."""
+        if isinstance(event, WorkerLost):
+            self._held_until = time.monotonic() + _DECIDE_S
+        elif isinstance(event, Progress) and event.phase == "committed":
+            self._held_until = 0.0
         if self._coordinator is None:
             assert self._bus is not None
             self._bus.post(event)
@@ -370,6 +380,7 @@ class Agent:
         if isinstance(command, Begin):
             self._roles = {worker: rank for rank, worker in command.generation.workers.items()}
             self._begin(command.generation)
+            self._held_until = time.monotonic() + _HOLD_S
         if isinstance(command, GiveUp | End):
             self._end = command
         for one in list(self._processes.values()):
@@ -422,11 +433,12 @@ class Agent:
                     write_json(self._folder / RECOVERIES, self.outcome)
 
     def _look_after_spares(self) -> None:
-        """Start processes for those that were lost, once nobody waits for the processor."""
+        """Start processes for those that were lost; a recovery that can do without them has the processors first."""
         if self._end is not None:
             return
         wanted = self._own + self._spares
-        if len(self._processes) + self._starting < wanted and not (self._refused or self._recovering()):
+        missing = len(self._processes) + self._starting < wanted
+        if missing and not self._refused and time.monotonic() >= self._held_until:
             self._start()
         if self._coordinator is None:
             return
@@ -436,13 +448,6 @@ class Agent:
             self._waits_since = time.monotonic()
         elif time.monotonic() - self._waits_since > self._wait_s:
             self._report_give_up()
-
-    def _recovering(self) -> bool:
-        """Whether a recovery goes on that has all processes that it needs."""
-        if self._coordinator is None or self._coordinator.waits or not self.outcome.recoveries:
-            return False
-        last = self.outcome.recoveries[-1]
-        return not last.committed_s and time.time() - last.seen_s < _GRACE_S
 
     def _report_give_up(self) -> None:
         assert self._coordinator is not None

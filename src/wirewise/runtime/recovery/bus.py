@@ -1,4 +1,4 @@
-"""What agents of several hosts tell each other through the store of host 0, on a thread that may block."""
+"""What agents of several hosts tell each other through the store of host 0, on threads that may block."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import msgspec
+from torch.distributed import DistStoreError
 
 from wirewise.runtime.recovery.generations import Command, Event, GiveUp, HostLost
 
 __all__ = ["Bus"]
 
-_POLL_S = 0.01
+_BEAT_S = 0.05
+_LOOK = timedelta(milliseconds=200)
+"""Longest wait for something to come, after which a reader looks whether it is to end."""
 _MARGIN_S = 1.0
 """The coordinator counts a host as lost so much later than the host stops its processes."""
 _any = msgspec.json.Decoder(Event | Command)
@@ -23,8 +28,9 @@ _any = msgspec.json.Decoder(Event | Command)
 class Bus:
     """Events on their way to the coordinator, and its commands on their way to the other hosts.
 
-    Every host shows that it lives by a counter. One that does not reach the store for the length of its lease gives up,
-    as its agent then stops its processes; the coordinator counts it as lost a second later.
+    Readers wait in the store for what comes next, so it is there as soon as it is sent. Every host shows that it lives
+    by a counter. One that does not reach the store for the length of its lease gives up, as its agent then stops its
+    processes; the coordinator counts it as lost a second later.
 
     Args:
         store: Store that all agents share.
@@ -40,12 +46,18 @@ class Bus:
         self._store, self._host, self._hosts, self._lease_s = store, host, hosts, lease_s
         self.wake, self._waker = os.pipe()
         self._came: queue.SimpleQueue[Event | Command] = queue.SimpleQueue()
-        self._going: queue.SimpleQueue[Event | Command] = queue.SimpleQueue()
-        self._read: dict[str, int] = {}
+        self._going: queue.SimpleQueue[Event | Command | None] = queue.SimpleQueue()
         self._beats: dict[int, tuple[int, float]] = {}
         self._reached_s = time.monotonic()
         self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=self._serve, name="wirewise-bus", daemon=True)]
+        # A wait holds its client, so each thread has one of its own.
+        loops = [self._send, self._beat, self._read_events if host == 0 else self._read_commands]
+        self._threads = [
+            threading.Thread(
+                target=self._guarded, args=(loop, store.clone()), name="wirewise-bus", daemon=True
+            )
+            for loop in loops
+        ]
         if host:
             self._threads.append(threading.Thread(target=self._watch, name="wirewise-lease", daemon=True))
         for thread in self._threads:
@@ -67,6 +79,7 @@ class Bus:
         """Send what is left and end the threads; one that waits for a dead store is left alone."""
         if not self._stopped.is_set():
             self._stopped.set()
+            self._going.put(None)
             for thread in self._threads:
                 thread.join(1.0)
 
@@ -74,43 +87,54 @@ class Bus:
         self._came.put(told)
         os.write(self._waker, b"x")
 
-    def _serve(self) -> None:
-        others = [host for host in range(self._hosts) if host != self._host]
+    def _guarded(self, loop: Callable[[Any], None], store: Any) -> None:
         try:
-            if self._host:
-                # What was commanded before is not for a host that joins again.
-                self._read["commands"] = self._store.add("commands/count", 0)
-            while True:
-                last = self._stopped.is_set()
-                mine = "commands" if self._host == 0 else f"events/{self._host}"
-                while not self._going.empty():
-                    number = self._store.add(f"{mine}/count", 1)
-                    self._store.set(f"{mine}/{number}", _encoded(self._going.get()))
-                if last:
-                    return
-                self._store.add(f"beat/{self._host}", 1)
-                for box in [f"events/{host}" for host in others] if self._host == 0 else ["commands"]:
-                    self._collect(box)
-                if self._host == 0:
-                    self._check(others)
-                self._reached_s = time.monotonic()
-                time.sleep(_POLL_S)
+            loop(store)
         except RuntimeError as error:
             if not self._stopped.is_set():
                 self._put(GiveUp(self._lost(str(error).splitlines()[0])))
 
-    def _collect(self, box: str) -> None:
-        read = self._read.get(box, 0)
-        count = self._store.add(f"{box}/count", 0)
-        while read < count:
-            read += 1
-            self._put(_any.decode(self._store.get(f"{box}/{read}")))
-        self._read[box] = read
+    def _send(self, store: Any) -> None:
+        box = "commands" if self._host == 0 else f"events/{self._host}"
+        while (told := self._going.get()) is not None:
+            # This host alone writes here. It counts what is there: one that dies in between leaves no gap.
+            store.set(f"{box}/{store.add(f'{box}/count', 0) + 1}", msgspec.json.encode(told))
+            store.add(f"{box}/count", 1)
+            if self._host:
+                store.set(f"bell/{store.add('bell', 1)}", b"")
 
-    def _check(self, others: list[int]) -> None:
+    def _read_commands(self, store: Any) -> None:
+        # What was commanded before is not for a host that joins again.
+        read = store.add("commands/count", 0)
+        while not self._stopped.is_set():
+            if _came(store, f"commands/{read + 1}"):
+                read += 1
+                self._put(_any.decode(store.get(f"commands/{read}")))
+
+    def _read_events(self, store: Any) -> None:
+        read, rung = dict.fromkeys(range(1, self._hosts), 0), 0
+        while not self._stopped.is_set():
+            _came(store, f"bell/{rung + 1}")
+            now = store.add("bell", 0)
+            for host in read if now > rung else ():
+                count = store.add(f"events/{host}/count", 0)
+                for number in range(read[host] + 1, count + 1):
+                    self._put(_any.decode(store.get(f"events/{host}/{number}")))
+                read[host] = count
+            rung = now
+
+    def _beat(self, store: Any) -> None:
+        while not self._stopped.is_set():
+            store.add(f"beat/{self._host}", 1)
+            if self._host == 0:
+                self._check(store)
+            self._reached_s = time.monotonic()
+            self._stopped.wait(_BEAT_S)
+
+    def _check(self, store: Any) -> None:
         now = time.monotonic()
-        for host in others:
-            beats = self._store.add(f"beat/{host}", 0)
+        for host in range(1, self._hosts):
+            beats = store.add(f"beat/{host}", 0)
             known, since = self._beats.get(host, (-1, now))
             if beats != known:
                 self._beats[host] = beats, now
@@ -119,8 +143,8 @@ class Bus:
                 self._put(HostLost(host, time.time()))
 
     def _watch(self) -> None:
-        """Give up where the store does not answer, whatever the other thread waits for."""
-        while not self._stopped.wait(_POLL_S):
+        """Give up where the store does not answer, whatever the other threads wait for."""
+        while not self._stopped.wait(_BEAT_S):
             if time.monotonic() - self._reached_s > self._lease_s:
                 self._put(GiveUp(self._lost(f"no answer for {self._lease_s:g} s")))
                 return
@@ -132,5 +156,10 @@ class Bus:
         )
 
 
-def _encoded(told: Event | Command) -> bytes:
-    return msgspec.json.encode(told)
+def _came(store: Any, key: str) -> bool:
+    """Whether a key is set, within a while."""
+    try:
+        store.wait([key], _LOOK)
+    except DistStoreError:
+        return False
+    return True

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wirewise.errors import InputError
+from wirewise.runtime.memory import available_bytes
 from wirewise.runtime.recovery.journals import JOURNALS, Consistency, Member
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.recovery.undo import check_undo
@@ -374,7 +375,7 @@ def _chosen(state: TrainingState, members: Sequence[Member]) -> Consistency:
     """What "auto" comes to: averages of an optimizer that has none yet are taken as two for each parameter."""
     needed = 3 * sum(member.parameter.nbytes for member in members)
     device = members[0].parameter.device if members else torch.device("cpu")
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _available_bytes()
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
     if needed * _SHARE <= free:
         return "ping-pong"
     try:
@@ -383,10 +384,3 @@ def _chosen(state: TrainingState, members: Sequence[Member]) -> Consistency:
     except InputError:
         return "roll-forward"
     return "undo"
-
-
-def _available_bytes() -> int:
-    # Its package loads datasets and kernels of graphs.
-    from wirewise.runtime.full_graph.memory import available_bytes
-
-    return available_bytes()

@@ -123,9 +123,11 @@ class Link:
         except OSError:
             _leave()
 
-    def progress(self, rank: int, generation: int, phase: Any, step: int, **more: Any) -> None:
-        """Tell the agent that this rank has come to a phase of a recovery."""
-        self.say(Progress(self.worker, rank, generation, phase, time.time(), step, **more))
+    def progress(
+        self, rank: int, generation: int, phase: Any, step: int, at_s: float = 0.0, **more: Any
+    ) -> None:
+        """Tell the agent that this rank has come to a phase of a recovery, now or at a time."""
+        self.say(Progress(self.worker, rank, generation, phase, at_s or time.time(), step, **more))
 
     def over(self, generation: int) -> bool:
         """Whether a generation is over."""

@@ -105,12 +105,13 @@ class Member:
             if not self.is_failure(error):
                 raise error
             points.reach("fault")
+        noticed_s = 0.0 if error is None else time.time()
         while True:
             self.leave()
             self.generation = self._link.next_generation(self._last, None)
             self._last = self.generation.number
             try:
-                self.tell("noticed")
+                self.tell("noticed", at_s=noticed_s)
                 points.reach("regroup")
                 self.transport = self._joined(self.generation)
                 self.tell("regrouped")
@@ -120,6 +121,7 @@ class Member:
                     raise
                 # What it holds would keep connections open.
                 traceback.clear_frames(failed.__traceback__)
+                noticed_s = time.time()
 
     def is_failure(self, error: Exception) -> bool:
         """Whether an error comes from a failure of another rank, of which the agent tells."""
