@@ -24,8 +24,9 @@ __all__ = [
     "write_operator_graph",
 ]
 
-BOUNDARY_OPS = ("input", "parameter", "buffer", "output")
-"""What a node is that computes nothing: a tensor of the batch, of the model's state, or the end of the step."""
+BOUNDARY_OPS = ("input", "parameter", "buffer", "constant", "output")
+"""What a node is that computes nothing: a tensor of the batch, of the model's state, one that the model's code holds,
+or the end of the step."""
 
 
 class OperatorNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -54,9 +55,10 @@ class OperatorNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Floating-point operations of one run."""
     phase: Literal["forward", "backward"] = "forward"
     module: str = ""
-    """Qualified name of the module that it belongs to, of the forward operator for a backward one; "": the model."""
+    """Qualified name of the module whose forward pass computes it, or which owns the parameter; of a backward operator
+    that of its forward one; "": the model itself, or the loss."""
     source: str = ""
-    """Qualified name of a parameter or buffer, or place of an input in the batch."""
+    """Qualified name of a parameter or buffer, place of an input in the batch, or name of a constant."""
     time_s: float = 0.0
     """Seconds of one run on one device, alone; 0 until costs are filled in."""
 

@@ -21,45 +21,41 @@ from wirewise.runtime.data_parallel.categories import category_of, flops_of
 from wirewise.trace.operators import FusionGraph, Operator
 
 __all__ = [
+    "TRACING",
     "Capture",
     "Loss",
+    "Step",
+    "StepInputs",
     "capture",
     "graph_of",
     "is_operator",
     "parts_of_result",
     "produces",
     "size_bytes",
+    "tensors_of",
+    "tidy",
 ]
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """`loss(model, batch)`, a scalar."""
 
 _ATEN = torch.ops.aten
-# Ranks that are threads share the state of torch's tracer.
-_TRACING = threading.Lock()
+TRACING = threading.Lock()
+"""Held while torch traces: ranks that are threads share the state of its tracer."""
 
 
 @dataclass(frozen=True)
-class Capture:
-    """A training step as a graph, from parameters, buffers and batch to the loss and what follows from it."""
+class StepInputs:
+    """What a captured step takes: parameters and buffers by name, then the tensors of a batch."""
 
-    module: fx.GraphModule
-    """Placeholders: parameters, buffers, leaves of the batch. Output: new values of the buffers that change, the
-    loss, a gradient for each trained parameter."""
     parameters: tuple[str, ...]
     """Names of all parameters; a shared one goes by the first of its names."""
-    trained: tuple[str, ...]
-    """Names of the parameters that get a gradient."""
     buffers: tuple[str, ...]
     """Names of all buffers."""
-    changed: tuple[str, ...]
-    """Names of the buffers that the step changes."""
     batch: Any
     """Structure of a batch (torch's pytree)."""
     leaves: tuple[tuple[torch.Size, torch.dtype], ...]
     """Shape and type of each tensor of a batch."""
-    operators: FusionGraph
-    """What planners see of it; no times yet (`wirewise.profile.operators`)."""
 
     def inputs(self, model: nn.Module, batch: Any) -> list[Tensor]:
         """What the graph takes, for the model's present state and a batch.
@@ -82,7 +78,22 @@ class Capture:
         ]
 
 
-class _Step(nn.Module):
+@dataclass(frozen=True)
+class Capture(StepInputs):
+    """A training step as a graph, from parameters, buffers and batch to the loss and what follows from it."""
+
+    module: fx.GraphModule
+    """Placeholders: parameters, buffers, leaves of the batch. Output: new values of the buffers that change, the
+    loss, a gradient for each trained parameter."""
+    trained: tuple[str, ...]
+    """Names of the parameters that get a gradient."""
+    changed: tuple[str, ...]
+    """Names of the buffers that the step changes."""
+    operators: FusionGraph
+    """What planners see of it; no times yet (`wirewise.profile.operators`)."""
+
+
+class Step(nn.Module):
     """The loss as a function of parameters and buffers that are all known by number."""
 
     def __init__(self, model: nn.Module, loss: Loss, structure: Any) -> None:
@@ -147,21 +158,16 @@ def capture(model: nn.Module, loss: Loss, example_batch: Any) -> Capture:
         InputError: The step cannot be captured, as with control flow that depends on values; the message gives
             torch's reason.
     """
-    leaves, structure = pytree.tree_flatten(example_batch)
-    if not all(isinstance(leaf, Tensor) for leaf in leaves):
-        kinds = sorted({type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor)})
-        raise InputError(
-            f"got a batch with {', '.join(kinds)}; expected tensors only: give the rest to the loss"
-        )
-    step = _Step(model, loss, structure)
+    leaves, structure = tensors_of(example_batch)
+    step = Step(model, loss, structure)
     module, signature = _exported(step, leaves)
-    _tidy(module)
+    tidy(module)
     trained = tuple(name for name, p in model.named_parameters() if p.requires_grad)
     buffers = tuple(name for name, _ in model.named_buffers())
     changed = tuple(buffers[int(n.removeprefix("buffer"))] for n in signature.buffers_to_mutate.values())
     own = _own_gradients(module, trained)
     state = [*dict(model.named_parameters()).values(), *dict(model.named_buffers()).values()]
-    with _TRACING:
+    with TRACING:
         # One fake mode for all values: torch's export leaves those of several behind.
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         FakeTensorProp(module, mode).propagate(*(tensor.detach() for tensor in state), *leaves)
@@ -177,9 +183,24 @@ def capture(model: nn.Module, loss: Loss, example_batch: Any) -> Capture:
     )
 
 
-def _exported(step: _Step, leaves: Sequence[Tensor]) -> tuple[fx.GraphModule, Any]:
+def tensors_of(batch: Any) -> tuple[list[Tensor], Any]:
+    """The tensors of a batch and its structure.
+
+    Raises:
+        InputError: A batch with something else.
+    """
+    leaves, structure = pytree.tree_flatten(batch)
+    if not all(isinstance(leaf, Tensor) for leaf in leaves):
+        kinds = sorted({type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor)})
+        raise InputError(
+            f"got a batch with {', '.join(kinds)}; expected tensors only: give the rest to the loss"
+        )
+    return leaves, structure
+
+
+def _exported(step: Step, leaves: Sequence[Tensor]) -> tuple[fx.GraphModule, Any]:
     try:
-        with _TRACING:
+        with TRACING:
             module, signature = aot_export_module(step, leaves, trace_joint=True, output_loss_index=0)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
@@ -192,7 +213,7 @@ def _exported(step: _Step, leaves: Sequence[Tensor]) -> tuple[fx.GraphModule, An
     return module, signature
 
 
-def _tidy(module: fx.GraphModule) -> None:
+def tidy(module: fx.GraphModule) -> None:
     """Take out operators that do nothing: detach, views of the same shape, a transpose of a transpose."""
     for node in list(module.graph.nodes):
         source = _same_as(node)

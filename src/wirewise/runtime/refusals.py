@@ -1,0 +1,63 @@
+"""Why torch cannot trace a model, in words: the user's own line, and what to change there."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import torch
+
+from wirewise.errors import InputError
+
+__all__ = ["own_line", "refused"]
+
+_INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1] / "runtime"))
+
+_HINTS = {
+    (
+        "DataDependentOutputException", "GuardOnDataDependentSymNode", "_local_scalar_dense", "item()",
+        "data-dependent", "is_nonzero",
+    ): (
+        "what is computed there depends on values of tensors: compute both ways and choose with torch.where, or decide "
+        "outside of the forward pass"
+    ),
+    ("DynamicOutputShapeException", "nonzero", "unique", "dynamic", "masked_select"): (
+        "the shape of its result depends on values of tensors: use a mask of fixed shape, or torch.topk with a fixed "
+        "number"
+    ),
+    ("numpy", ".data_ptr", "Cannot access data pointer", "tolist"): (
+        "it leaves torch: use torch's own operations in the forward pass"
+    ),
+    ("leaf Variable", "in-place operation", "inplace"): "it changes a tensor in place: make a new tensor",
+    ("mixing fake modes", "FakeTensorMode", "fake_impl", "real tensors"): (
+        "it takes a tensor that is neither a parameter nor a buffer: register_buffer it, or move it into the batch"
+    ),
+}  # fmt: skip
+"""What to change, by words of torch's error."""
+
+
+def refused(model: str, error: Exception) -> InputError:
+    """The refusal of a model whose training step cannot be traced.
+
+    Args:
+        model: Name of the model.
+        error: Exception of the tracer.
+    """
+    told = (str(error).strip().splitlines() or [""])[0][:300]
+    reason = f"{type(error).__name__}: {told}"
+    hint = next(
+        (hint for words, hint in _HINTS.items() if any(word in f"{reason} {error}" for word in words)),
+        "change that line so that it uses tensors of fixed shapes and torch's own operations",
+    )
+    where = own_line(error)
+    return InputError(
+        f"the training step of {model} cannot be captured{f' at {where}' if where else ''} ({reason}); {hint}"
+    )
+
+
+def own_line(error: Exception) -> str:
+    """File, line and code of the last frame that is neither torch's nor ours; nothing where there is none."""
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((*_INSIDE, "<"))
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""

@@ -1,0 +1,231 @@
+"""Modules that a tracer cannot look into, taken as one operator forward and one backward that run the module itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses import FakeTensor
+from torch.func import functional_call
+from torch.utils import _pytree as pytree
+
+from wirewise.errors import InputError
+from wirewise.runtime.refusals import own_line
+
+__all__ = ["WholeModules"]
+
+_NUMBERS = itertools.count()
+
+
+class _Unit(nn.Module):
+    """A module, and what its outputs looked like when it was run."""
+
+    def __init__(self, name: str, module: nn.Module, structure: Any, outputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.held = (name, module)
+        self.structure = structure
+        self.outputs = [(one.shape, one.dtype) for one in outputs]
+        self.state = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
+        self.arguments: Any = None
+        self.number = next(_NUMBERS)
+
+    @property
+    def name(self) -> str:
+        """Qualified name of the module."""
+        return self.held[0]
+
+    @property
+    def module(self) -> nn.Module:
+        """The module itself."""
+        return self.held[1]
+
+    def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs of the module with its parameters and buffers from the front of the tensors."""
+        count = len(self.state)
+        args, kwargs = pytree.tree_unflatten(list(tensors[count:]), self.arguments)
+        state = dict(zip(self.state, tensors[:count], strict=True))
+        found = pytree.tree_leaves(_called_as_it_is(self.module, state, args, kwargs))
+        if [one.shape for one in found] != [shape for shape, _ in self.outputs]:
+            raise InputError(
+                f"module {self.name} makes tensors of {[list(one.shape) for one in found]}; it made "
+                f"{[list(shape) for shape, _ in self.outputs]} when it was captured: a plan needs fixed shapes"
+            )
+        return found
+
+
+_UNITS: WeakValueDictionary[int, _Unit] = WeakValueDictionary()
+
+
+def _called_as_it_is(module: nn.Module, state: dict[str, Tensor], args: Any, kwargs: Any) -> Any:
+    forward = module.__dict__.pop("forward", None)
+    try:
+        return functional_call(module, state, args, kwargs)
+    finally:
+        if forward is not None:
+            module.__dict__["forward"] = forward
+
+
+@torch.library.custom_op("wirewise::whole_module", mutates_args=())
+def _forward(tensors: list[Tensor], number: int) -> list[Tensor]:
+    """Outputs of a module from its parameters, buffers and arguments."""
+    with torch.no_grad():
+        return [one.clone() for one in _UNITS[number].run(tensors)]
+
+
+@_forward.register_fake
+def _(tensors: list[Tensor], number: int) -> list[Tensor]:
+    return [torch.empty(shape, dtype=kind) for shape, kind in _UNITS[number].outputs]
+
+
+@torch.library.custom_op("wirewise::whole_module_backward", mutates_args=())
+def _backward(gradients: list[Tensor], tensors: list[Tensor], number: int) -> list[Tensor]:
+    """Gradients of the tensors that a module took; the forward pass is repeated."""
+    # torch records nothing for autograd inside an operator, but does in another thread.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_differentiated, gradients, tensors, _UNITS[number]).result()
+
+
+def _differentiated(gradients: list[Tensor], tensors: list[Tensor], unit: _Unit) -> list[Tensor]:
+    own = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
+    found = unit.run(own)
+    used = [(one, g) for one, g in zip(found, gradients, strict=True) if one.requires_grad]
+    wanted = [one for one in own if one.requires_grad]
+    made = iter(torch.autograd.grad([a for a, _ in used], wanted, [b for _, b in used], allow_unused=True))
+    given = [next(made) if one.requires_grad else None for one in own]
+    return [torch.zeros_like(t) if g is None else g.clone() for t, g in zip(tensors, given, strict=True)]
+
+
+@_backward.register_fake
+def _(gradients: list[Tensor], tensors: list[Tensor], number: int) -> list[Tensor]:
+    return [torch.empty_like(one) for one in tensors]
+
+
+def _set_up(ctx: Any, inputs: Any, output: Any) -> None:
+    tensors, ctx.number = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate(ctx: Any, gradients: Sequence[Tensor]) -> Any:
+    tensors = list(ctx.saved_tensors)
+    found = torch.ops.wirewise.whole_module_backward(list(gradients), tensors, ctx.number)
+    return [g if t.is_floating_point() else None for g, t in zip(found, tensors, strict=True)], None
+
+
+torch.library.register_autograd("wirewise::whole_module", _differentiate, setup_context=_set_up)
+
+
+class WholeModules:
+    """Modules of a model that are taken as wholes while its step is traced.
+
+    Args:
+        model: Owner of the modules.
+        inputs: Inputs of its loss.
+        loss: Loss of the model and the inputs.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Any, loss: Callable[[nn.Module, Any], Any]) -> None:
+        self._model, self._inputs, self._loss = model, inputs, loss
+        self.modules: dict[str, _Unit] = {}
+        self.notes: list[str] = []
+
+    def take(self, error: Exception) -> bool:
+        """Take the innermost module in whose forward pass an error arose as a whole; whether there is such a one.
+
+        The model itself is never taken, nor a module that changes its buffers or returns other things than tensors, nor
+        any of a model without memory, whose outputs have shapes that nobody knows.
+        """
+        names = {id(module): name for name, module in self._model.named_modules() if name}
+        found = next((names[id(own)] for own in _owners(error) if id(own) in names), None)
+        if found is None or found in self.modules or self._without_memory():
+            return False
+        unit = self._observed(found)
+        if unit is None:
+            return False
+        for inner in [name for name in self.modules if name.startswith(found + ".")]:
+            del self.modules[inner]
+        self.modules[found] = _UNITS[unit.number] = unit
+        self.notes.append(
+            f"module {found} ({type(unit.module).__name__}) is taken as a whole, which every rank computes for itself, "
+            f"because torch cannot trace {own_line(error)}"
+        )
+        return True
+
+    def _without_memory(self) -> bool:
+        held = [*self._model.parameters(), *self._model.buffers(), *pytree.tree_leaves(self._inputs)]
+        return any(isinstance(one, FakeTensor) or getattr(one, "is_meta", False) for one in held)
+
+    def _observed(self, name: str) -> _Unit | None:
+        """The module as a unit, from one forward pass of the whole model."""
+        module, seen = self._model.get_submodule(name), list[Any]()
+        before = {key: buffer.clone() for key, buffer in self._model.named_buffers()}
+        hook = module.register_forward_hook(lambda _m, _a, result: seen.append(result))
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                self._loss(self._model, self._inputs)
+        finally:
+            hook.remove()
+        own = [key for key, _ in module.named_buffers(prefix=name)]
+        changed = any(not torch.equal(before[key], self._model.get_buffer(key)) for key in own)
+        with torch.no_grad():
+            for key, buffer in self._model.named_buffers():
+                buffer.copy_(before[key])
+        outputs, structure = pytree.tree_flatten(seen[0] if len(seen) == 1 else None)
+        if changed or not all(isinstance(one, Tensor) for one in outputs):
+            return None
+        return _Unit(name, module, structure, outputs)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the forward passes of the modules be single operators."""
+        for unit in self.modules.values():
+            unit.module.__dict__["forward"] = _Replaced(unit)
+        try:
+            yield
+        finally:
+            for unit in self.modules.values():
+                unit.module.__dict__.pop("forward", None)
+
+    @staticmethod
+    def named(node: fx.Node) -> str:
+        """What a node that runs a whole module is called, "module.CLASS"; nothing: it runs none."""
+        ops = torch.ops.wirewise
+        backward = node.target is ops.whole_module_backward.default
+        if not backward and node.target is not ops.whole_module.default:
+            return ""
+        number: Any = node.args[2 if backward else 1]
+        return f"module.{type(_UNITS[number].module).__name__}{'.backward' * backward}"
+
+
+class _Replaced(NamedTuple):
+    """The forward pass of a module as one operator."""
+
+    unit: _Unit
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, arguments = pytree.tree_flatten((args, kwargs))
+        if not all(isinstance(one, Tensor) for one in leaves):
+            raise InputError(
+                f"module {self.unit.name} is taken as a whole and called with {leaves}; expected tensors only"
+            )
+        self.unit.arguments = arguments
+        module = self.unit.module
+        state = [one for _, one in (*module.named_parameters(), *module.named_buffers())]
+        found = torch.ops.wirewise.whole_module([*state, *leaves], self.unit.number)
+        return pytree.tree_unflatten(list(found), self.unit.structure)
+
+
+def _owners(error: Exception) -> Iterator[Any]:
+    """Modules whose methods stand in the traceback, the innermost first."""
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    for frame in reversed(frames):
+        if isinstance(own := frame.f_locals.get("self"), nn.Module):
+            yield own
