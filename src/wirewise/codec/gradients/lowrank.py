@@ -236,7 +236,7 @@ def _start(one: _Matrix, kept: tuple[Tensor, ...], draw: Draw, device: torch.dev
         rows = kept[0][one.start : one.start + one.rank * one.n].view(one.rank, one.n)
     if rows is not None and bool(rows.any(dim=1).all()):
         return rows
-    words = torch.from_numpy(words_of(draw.shared_key, one.tensor, one.rank * one.n)).to(device)
+    words = words_of(draw.shared_key, one.tensor, one.rank * one.n, device)
     drawn = (words.float() * 2.0**-31 - 1.0).view(one.rank, one.n)
     return drawn if rows is None else torch.where(rows.any(dim=1, keepdim=True), rows, drawn)
 

@@ -88,7 +88,7 @@ class RandomK(GradientCodec):
 
     def _indices(self, segments: Segments, draw: Draw, device: torch.device) -> Tensor:
         counts = segments.counts(self.ratio)
-        return self._kernels(device).draw(segments, counts, draw.shared_key).to(device)
+        return self._kernels(device).draw(segments, counts, draw.shared_key, device)
 
     def _factors(self, segments: Segments, device: torch.device) -> Tensor:
         counts = torch.from_numpy(segments.counts(self.ratio))

@@ -1,4 +1,4 @@
-"""The quantizer as Triton kernels: one program for each row, one launch for each bit width.
+"""The quantizer as Triton kernels: some rows for each program, one launch for each bit width.
 
 Arithmetic is that of `reference.py`, to the bit: divisions round to nearest (`div_rn`), multiplications and
 additions are not fused (`enable_fp_fusion=False`), and codes are whole numbers from there. Rows of 16 and 32
@@ -16,13 +16,16 @@ import triton.language as tl
 from torch import Tensor
 
 from wirewise.codec.kernels import reference
-from wirewise.codec.layout import Group, MessageLayout
+from wirewise.codec.layout import MessageLayout
 from wirewise.errors import CodecError
 
 __all__ = ["check_device", "mix32", "pack", "row_key_of", "unpack", "unpack_add", "unpack_aggregate"]
 
 _MAX_BLOCK = 4096
 """Columns that a program holds at once; wider rows take several rounds."""
+_MAX_ROWS = 16
+_PACKED, _UNPACKED = 1024, 2048
+"""Bytes of the rows that a program takes at most, if it takes several: the fastest on an H100 for 64 to 602 columns."""
 
 
 @triton.jit
@@ -44,41 +47,26 @@ def row_key_of(key, row):
 
 
 @triton.jit
-def _random16(row_key, column, half):
-    """The 16 random bits of each column, as `wirewise.rng.uniform16` lays them out."""
-    left = column < half
-    counter = tl.where(left, column, column - half).to(tl.uint32)
-    word = mix32(row_key + counter * 0x9E3779B9)
-    return tl.where(left, word & 0xFFFF, word >> 16).to(tl.int32)
+def _ordered(bits):
+    """Bits of floats as integers in the order of the floats, -0.0 below 0.0; its own inverse."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
-def _as_float(bits):
-    return bits.to(tl.uint32).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _range(row_ptr, width, BLOCK: tl.constexpr):
-    """Smallest and largest value of a row and whether all are finite, by float bits ordered as integers."""
-    low = tl.full((BLOCK,), 0x7FFFFFFF, tl.int32)
-    high = tl.full((BLOCK,), -0x80000000, tl.int32)
-    top = tl.zeros((BLOCK,), tl.uint32)
+def _range(row_ptr, there, width, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Smallest and largest value of each row and whether all are finite."""
+    low = tl.full((ROWS, BLOCK), 0x7FFFFFFF, tl.int32)
+    high = tl.full((ROWS, BLOCK), -0x80000000, tl.int32)
     for start in range(0, width, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        mask = column < width
-        value = tl.load(row_ptr + column, mask=mask, other=0.0)
-        signed = value.to(tl.int32, bitcast=True)
-        low = tl.where(mask, tl.minimum(low, signed), low)
-        high = tl.where(mask, tl.maximum(high, signed), high)
-        top = tl.where(mask, tl.maximum(top, value.to(tl.uint32, bitcast=True)), top)
-    lowest = tl.min(low, axis=0)
-    highest = tl.max(high, axis=0)
-    # Compared as signed numbers: negative floats, ordered backwards, are the unsigned maximum.
-    negative = tl.max((top ^ 0x80000000).to(tl.int32, bitcast=True), axis=0)
-    finite = (highest < 0x7F800000) & (negative < 0x7F800000)
-    smallest = tl.where(negative >= 0, negative ^ -0x80000000, lowest)
-    largest = tl.where(highest >= 0, highest, lowest)
-    return smallest.to(tl.float32, bitcast=True), largest.to(tl.float32, bitcast=True), finite
+        column = start + tl.arange(0, BLOCK)[None, :]
+        mask = there & (column < width)
+        value = _ordered(tl.load(row_ptr + column, mask=mask, other=0.0).to(tl.int32, bitcast=True))
+        low = tl.where(mask, tl.minimum(low, value), low)
+        high = tl.where(mask, tl.maximum(high, value), high)
+    lowest, highest = tl.min(low, axis=1), tl.max(high, axis=1)
+    finite = (highest < 0x7F800000) & (lowest > -0x7F800001)
+    smallest = _ordered(lowest).to(tl.float32, bitcast=True)
+    return smallest, _ordered(highest).to(tl.float32, bitcast=True), finite
 
 
 @triton.jit
@@ -99,6 +87,14 @@ def _parameters(low, high, LEVELS: tl.constexpr, NARROW: tl.constexpr):
     return zero, step, scale, zero + step * LEVELS
 
 
+@triton.jit
+def _code(value, zero, scale, random, LEVELS: tl.constexpr, STOCHASTIC: tl.constexpr):
+    fixed = tl.minimum(((value - zero) * scale).to(tl.int32), LEVELS << 17)
+    if STOCHASTIC:
+        return (fixed + 2 * random.to(tl.int32) + 1) >> 17
+    return (fixed + 65536) >> 17
+
+
 @triton.jit(do_not_specialize=["key"])
 def _pack_kernel(
     x_ptr,
@@ -111,6 +107,7 @@ def _pack_kernel(
     steps_ptr,
     ranges_ptr,
     bad_ptr,
+    count,
     width,
     size,
     half,
@@ -119,41 +116,69 @@ def _pack_kernel(
     STOCHASTIC: tl.constexpr,
     INDEXED: tl.constexpr,
     TRACED: tl.constexpr,
+    PAIRED: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_BYTES: tl.constexpr,
 ):
+    """PAIRED: planes are halves, or parts of halves, of a row, so that two columns of a hash are packed together."""
     LEVELS: tl.constexpr = (1 << BITS) - 1
     PLANES: tl.constexpr = 8 // BITS
-    place = tl.program_id(0).to(tl.int64)
-    message = tl.load(order_ptr + place)
+    place = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = place < count
+    message = tl.load(order_ptr + place, mask=there, other=0)
     source = message
     if INDEXED:
-        source = tl.load(index_ptr + message).to(tl.int64)
-    row_ptr = x_ptr + source * width
-    low, high, finite = _range(row_ptr, width, BLOCK)
+        source = tl.load(index_ptr + message, mask=there, other=0).to(tl.int64)
+    row_ptr, row_there = (x_ptr + source * width)[:, None], there[:, None]
+    low, high, finite = _range(row_ptr, row_there, width, ROWS, BLOCK)
     zero, step, scale, last = _parameters(low, high, LEVELS, NARROW)
     expressible = (last.to(tl.int32, bitcast=True) & 0x7F800000) != 0x7F800000
-    tl.atomic_min(bad_ptr, message, mask=(finite & expressible) == 0)
-    tl.store(zeros_ptr + place, zero)
-    tl.store(steps_ptr + place, step)
+    tl.atomic_min(bad_ptr + place * 0, message, mask=there & ((finite & expressible) == 0))
+    tl.store(zeros_ptr + place, zero, mask=there)
+    tl.store(steps_ptr + place, step, mask=there)
     if TRACED:
-        tl.store(ranges_ptr + message, high - tl.where(low == 0.0, 0.0, low))
-    row_key = tl.zeros((), tl.uint32)
+        tl.store(ranges_ptr + message, high - tl.where(low == 0.0, 0.0, low), mask=there)
+    row_key = tl.zeros((ROWS, 1), tl.uint32)
     if STOCHASTIC:
-        row_key = row_key_of(key.to(tl.uint32), tl.load(rows_ptr + message))
-    plane = tl.arange(0, PLANES)[:, None]
-    for start in range(0, size, BLOCK_BYTES):
-        byte = start + tl.arange(0, BLOCK_BYTES)
-        column = byte[None, :] + plane * size
-        mask = (byte[None, :] < size) & (column < width)
-        value = tl.where(mask, tl.load(row_ptr + column, mask=mask, other=0.0), zero)
-        fixed = tl.minimum(((value - zero) * scale).to(tl.int32), LEVELS << 17)
-        noise = tl.full((PLANES, BLOCK_BYTES), 65536, tl.int32)
-        if STOCHASTIC:
-            noise = 2 * _random16(row_key, column, half) + 1
-        code = tl.where(mask, (fixed + noise) >> 17, 0)
-        packed = tl.sum(code << (plane * BITS), axis=0)
-        tl.store(out_ptr + place * size + byte, packed.to(tl.uint8), mask=byte < size)
+        row_key = row_key_of(key.to(tl.uint32), tl.load(rows_ptr + message, mask=there, other=0))[:, None]
+    zero, scale = zero[:, None], scale[:, None]
+    span = half if BITS == 8 else size
+    for start in range(0, span, BLOCK_BYTES):
+        byte = start + tl.arange(0, BLOCK_BYTES)[None, :]
+        inside = row_there & (byte < span)
+        target_ptr = out_ptr + place[:, None] * size + byte
+        packed = tl.zeros((ROWS, BLOCK_BYTES), tl.int32)
+        if PAIRED:
+            PAIRS: tl.constexpr = (PLANES + 1) // 2
+            for plane in tl.static_range(PAIRS):
+                column = byte + plane * size
+                both = inside & (column + half < width)
+                left = tl.load(row_ptr + column, mask=inside, other=0.0)
+                right = tl.load(row_ptr + column + half, mask=both, other=0.0)
+                word = tl.zeros((ROWS, BLOCK_BYTES), tl.uint32)
+                if STOCHASTIC:
+                    word = mix32(row_key + column.to(tl.uint32) * 0x9E3779B9)
+                one = _code(left, zero, scale, word & 0xFFFF, LEVELS, STOCHASTIC)
+                two = tl.where(both, _code(right, zero, scale, word >> 16, LEVELS, STOCHASTIC), 0)
+                if BITS == 8:
+                    packed = one
+                    tl.store(target_ptr + half, two.to(tl.uint8), mask=both)
+                else:
+                    packed = packed | (one << (plane * BITS)) | (two << ((plane + PAIRS) * BITS))
+        else:
+            for plane in tl.static_range(PLANES):
+                column = byte + plane * size
+                mask = inside & (column < width)
+                value = tl.load(row_ptr + column, mask=mask, other=0.0)
+                random = tl.zeros((ROWS, BLOCK_BYTES), tl.uint32)
+                if STOCHASTIC:
+                    counter = tl.where(column < half, column, column - half).to(tl.uint32)
+                    random = mix32(row_key + counter * 0x9E3779B9)
+                    random = tl.where(column < half, random & 0xFFFF, random >> 16)
+                code = tl.where(mask, _code(value, zero, scale, random, LEVELS, STOCHASTIC), 0)
+                packed = packed | (code << (plane * BITS))
+        tl.store(target_ptr, packed.to(tl.uint8), mask=inside)
 
 
 @triton.jit
@@ -165,31 +190,37 @@ def _unpack_kernel(
     steps_ptr,
     factor_ptr,
     out_ptr,
+    count,
     width,
     size,
     BITS: tl.constexpr,
     INDEXED: tl.constexpr,
     ADD: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK_BYTES: tl.constexpr,
 ):
-    PLANES: tl.constexpr = 8 // BITS
-    place = tl.program_id(0).to(tl.int64)
-    target = tl.load(order_ptr + place)
+    place = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = place < count
+    target = tl.load(order_ptr + place, mask=there, other=0)
     if INDEXED:
-        target = tl.load(index_ptr + target).to(tl.int64)
-    zero, step, factor = tl.load(zeros_ptr + place), tl.load(steps_ptr + place), tl.load(factor_ptr)
-    plane = tl.arange(0, PLANES)[:, None]
+        target = tl.load(index_ptr + target, mask=there, other=0).to(tl.int64)
+    zero = tl.load(zeros_ptr + place, mask=there, other=0.0)[:, None]
+    step = tl.load(steps_ptr + place, mask=there, other=0.0)[:, None]
+    factor = tl.load(factor_ptr)
+    row_ptr = (out_ptr + target * width)[:, None]
     for start in range(0, size, BLOCK_BYTES):
-        byte = start + tl.arange(0, BLOCK_BYTES)
-        packed = tl.load(codes_ptr + place * size + byte, mask=byte < size, other=0).to(tl.int32)
-        code = (packed[None, :] >> (plane * BITS)) & ((1 << BITS) - 1)
-        column = byte[None, :] + plane * size
-        mask = (byte[None, :] < size) & (column < width)
-        value = (code.to(tl.float32) * step + zero) * factor
-        if ADD:
-            tl.atomic_add(out_ptr + target * width + column, value, mask=mask)
-        else:
-            tl.store(out_ptr + target * width + column, value, mask=mask)
+        byte = start + tl.arange(0, BLOCK_BYTES)[None, :]
+        inside = there[:, None] & (byte < size)
+        packed = tl.load(codes_ptr + place[:, None] * size + byte, mask=inside, other=0).to(tl.int32)
+        for plane in tl.static_range(8 // BITS):
+            code = (packed >> (plane * BITS)) & ((1 << BITS) - 1)
+            column = byte + plane * size
+            mask = inside & (column < width)
+            value = (code.to(tl.float32) * step + zero) * factor
+            if ADD:
+                tl.atomic_add(row_ptr + column, value, mask=mask, sem="relaxed")
+            else:
+                tl.store(row_ptr + column, value, mask=mask)
 
 
 @triton.jit
@@ -262,13 +293,9 @@ def _tables(layout: MessageLayout, device: torch.device) -> dict[str, Any]:
     return layout.device_tables[device]
 
 
-def _block(columns: int) -> int:
-    return min(_MAX_BLOCK, triton.next_power_of_2(columns))
-
-
-def _block_bytes(group: Group) -> int:
-    """Bytes of a row that a program packs at once, so that their columns fit `_MAX_BLOCK`."""
-    return min(_MAX_BLOCK * group.bits // 8, triton.next_power_of_2(group.row_bytes))
+def _rows_at_once(columns: int, most: int) -> int:
+    """Rows that a program takes, a power of two."""
+    return max(1, min(_MAX_ROWS, most // columns))
 
 
 def pack(
@@ -292,7 +319,11 @@ def pack(
             message = reference.pack_wide(x, index, group, out, ranges)
             first_wide = min(first_wide, message if message >= 0 else len(layout))
             continue
-        _pack_kernel[(len(group.order),)](
+        half = (layout.width + 1) // 2
+        pairs = half if group.bits == 8 else group.row_bytes
+        at_once = min(_MAX_BLOCK, triton.next_power_of_2(pairs))
+        rows_at_once = _rows_at_once(at_once, _PACKED)
+        _pack_kernel[(triton.cdiv(len(group.order), rows_at_once),)](
             x,
             x if index is None else index,
             _tables(layout, x.device)["order"][group.bits],
@@ -303,16 +334,20 @@ def pack(
             steps[group.first_param :],
             zeros if ranges is None else ranges,
             bad,
+            len(group.order),
             layout.width,
             group.row_bytes,
-            (layout.width + 1) // 2,
+            half,
             BITS=group.bits,
             NARROW=layout.param_bytes == 4,
             STOCHASTIC=stochastic,
             INDEXED=index is not None,
             TRACED=ranges is not None,
-            BLOCK=_block(layout.width),
-            BLOCK_BYTES=_block_bytes(group),
+            PAIRED=group.bits == 8 or half == pairs * (4 // group.bits),
+            ROWS=rows_at_once,
+            BLOCK=min(_MAX_BLOCK, triton.next_power_of_2(layout.width)),
+            BLOCK_BYTES=at_once,
+            num_warps=max(2, min(8, rows_at_once * at_once // 512)),
             **_EXACT,
         )
     reference.write_parameters(layout, out, zeros, steps)
@@ -342,7 +377,9 @@ def _unpack(buffer: Tensor, layout: MessageLayout, index: Tensor | None, out: Te
             else:
                 out.index_add_(0, index[order].long(), rows)
             continue
-        _unpack_kernel[(len(group.order),)](
+        at_once = min(1024, triton.next_power_of_2(group.row_bytes))
+        rows_at_once = _rows_at_once(at_once, _UNPACKED)
+        _unpack_kernel[(triton.cdiv(len(group.order), rows_at_once),)](
             buffer[group.offset :],
             order,
             order if index is None else index,
@@ -350,12 +387,14 @@ def _unpack(buffer: Tensor, layout: MessageLayout, index: Tensor | None, out: Te
             steps[group.first_param :],
             factor,
             out,
+            len(group.order),
             layout.width,
             group.row_bytes,
             BITS=group.bits,
             INDEXED=index is not None,
             ADD=index is not None,
-            BLOCK_BYTES=_block_bytes(group),
+            ROWS=rows_at_once,
+            BLOCK_BYTES=at_once,
             **_EXACT,
         )
 

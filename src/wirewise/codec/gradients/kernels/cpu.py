@@ -201,9 +201,9 @@ def largest(
     return indices, values, bad
 
 
-def draw(segments: Segments, counts: np.ndarray, key: int) -> Tensor:
+def draw(segments: Segments, counts: np.ndarray, key: int, device: torch.device) -> Tensor:
     firsts = _firsts(counts)
-    indices = torch.empty(int(firsts[-1]), dtype=torch.int32)
+    indices = torch.empty(int(firsts[-1]), dtype=torch.int32, device=device)
     cpu_select.draw(segments.offsets, firsts, segments.ids, np.uint32(key), indices.numpy())
     return indices
 

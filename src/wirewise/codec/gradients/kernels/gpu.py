@@ -1,6 +1,6 @@
 """The gradient kernels on CUDA: tensors in, Triton kernels underneath; `reference.py` says what each does.
 
-What is bound by memory as torch operations are, and what runs once for each segment, is the reference's.
+What runs once for each segment, and products of matrices, are the reference's.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from wirewise.codec.gradients.kernels.pieces import (
     Bounds,
     Chosen,
     all_finite,
-    first_not_finite,
-    peaks,
+    first_bad,
     slices,
     values_of,
 )
-from wirewise.codec.gradients.kernels.reference import REFUSES_LATE, add_cast, halves, sums, write_cast
-from wirewise.codec.gradients.kernels.reference_blocks import MOST, SCALED, block_steps
+from wirewise.codec.gradients.kernels.reference import REFUSES_LATE
+from wirewise.codec.gradients.kernels.reference_blocks import MOST, SCALED, steps_of
 from wirewise.codec.gradients.kernels.reference_factors import (
     add_product,
     left_factor,
@@ -71,6 +70,10 @@ __all__ = [
 ]
 
 _EXACT: dict[str, Any] = {"enable_fp_fusion": False}
+_KINDS = {torch.float16: torch.float16, torch.bfloat16: torch.int16}
+"""How kernels see the 16 bits of a value."""
+_SAMPLED, _STRIDE = 1 << 17, 61
+"""Segments from this size on are sampled first, every so manieth element."""
 _LARGEST = torch.finfo(torch.float32).max
 _tables: WeakKeyDictionary[Segments, dict[Any, Tensor]] = WeakKeyDictionary()
 
@@ -94,6 +97,79 @@ def _ids(segments: Segments, device: torch.device) -> Tensor:
     if device not in known:
         known[device] = torch.from_numpy(segments.ids).to(device)
     return known[device]
+
+
+def _by_segment(blocks: Tensor, segments: Segments, reduce: str) -> Tensor:
+    """Sums or maxima of the blocks of `BLOCK` elements of each segment, in a fixed order; float64 [s]."""
+    known = _tables.setdefault(segments, {})
+    if ("blocks", blocks.device) not in known:
+        counts = np.diff(segments.blocks_of(BLOCK))
+        known["blocks", blocks.device] = torch.from_numpy(counts).to(blocks.device)
+    return torch.segment_reduce(blocks.double(), reduce, lengths=known["blocks", blocks.device])
+
+
+def _peaks(
+    gradient: Tensor, memory: Tensor | None, segments: Segments, size: int, most: float = torch.inf
+) -> Tensor:
+    """Bits of the largest |v| of each block of so many elements, int32 [blocks]; sums are cut to `most`."""
+    table = _table(segments, size, 8, gradient.device)
+    tops = torch.empty(len(table), dtype=torch.int32, device=gradient.device)
+    kept = gradient if memory is None else memory
+    arguments = (gradient, kept, table, most, tops)
+    gpu_codes.block_peaks[(len(table),)](*arguments, KEEP=memory is not None, BLOCK=size, **_EXACT)
+    return tops
+
+
+def peaks(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, int]:
+    bits = _by_segment(_peaks(gradient, memory, segments, BLOCK), segments, "max").to(torch.int32)
+    found = bits.view(torch.float32)
+    return found, first_bad(found.isfinite())
+
+
+def first_not_finite(gradient: Tensor, memory: Tensor | None, segments: Segments) -> int:
+    return peaks(gradient, memory, segments)[1]
+
+
+def sums(gradient: Tensor, memory: Tensor | None, segments: Segments, power: int) -> tuple[Tensor, int]:
+    table = _table(segments, BLOCK, 8, gradient.device)
+    parts = torch.empty(len(table), dtype=torch.float64, device=gradient.device)
+    kept = gradient if memory is None else memory
+    modes = {"SQUARE": power == 2, "KEEP": memory is not None, "BLOCK": BLOCK}
+    gpu_codes.block_sums[(len(table),)](gradient, kept, table, parts, **modes, **_EXACT)
+    totals = _by_segment(parts, segments, "sum")
+    return totals, first_bad(totals.isfinite())
+
+
+def halves(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, Tensor, int]:
+    table = _table(segments, BLOCK, 8, gradient.device)
+    lows = torch.empty(len(table), dtype=torch.float64, device=gradient.device)
+    highs, counts = torch.empty_like(lows), torch.empty(len(table), dtype=torch.int64, device=lows.device)
+    arguments = (gradient, gradient if memory is None else memory, table, lows, highs, counts)
+    gpu_codes.block_halves[(len(table),)](*arguments, KEEP=memory is not None, BLOCK=BLOCK, **_EXACT)
+    minus = _by_segment(counts, segments, "sum")
+    plus = torch.from_numpy(segments.sizes).to(minus.device) - minus
+    low = _by_segment(lows, segments, "sum") / minus.clamp_min(1)
+    high = _by_segment(highs, segments, "sum") / plus.clamp_min(1)
+    return low.float(), high.float(), first_bad(low.isfinite() & high.isfinite())
+
+
+def write_cast(
+    gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, dtype: torch.dtype
+) -> int:
+    table = _table(segments, BLOCK, 8, gradient.device)
+    bad = torch.full((1,), len(segments), dtype=torch.int64, device=gradient.device)
+    kept = gradient if memory is None else memory
+    arguments = (gradient, kept, table, _LARGEST, torch.finfo(dtype).max, out.view(_KINDS[dtype]), bad)
+    gpu_codes.write_cast[(len(table),)](*arguments, KEEP=memory is not None, BLOCK=BLOCK, **_EXACT)
+    first = int(bad.item())
+    return first if first < len(segments) else -1
+
+
+def add_cast(payloads: Tensor, out: Tensor, scale: float, dtype: torch.dtype) -> None:
+    rows = payloads.view(_KINDS[dtype])
+    grid = (triton.cdiv(len(out), BLOCK),)
+    arguments = (rows, out, scale, len(out), rows.shape[1])
+    gpu_codes.add_cast[grid](*arguments, ROWS=len(rows), BLOCK=BLOCK, **_EXACT)
 
 
 def _signs(
@@ -151,9 +227,10 @@ def _codes(
     key: int | None,
     out: Tensor,
 ) -> None:
+    """Codes of blocks of `size` elements, at most `most`, and what is left of v."""
     table, ids = _table(segments, size, bits, gradient.device), _ids(segments, gradient.device)
     kept = gradient if memory is None else memory
-    arguments = (gradient, kept, table, ids, inverse, steps, key or 0, most << 24, out)
+    arguments = (gradient, kept, table, ids, inverse, steps, key or 0, most << 24, MOST, out)
     modes = {"OWN": size == SCALED, "DRAWN": key is not None, "KEEP": memory is not None, "BITS": bits}
     gpu_codes.write_codes[(len(table),)](*arguments, **modes, BYTES=size * bits // 8, **_EXACT)
 
@@ -174,16 +251,18 @@ def write_levels(
 def write_blocks(
     gradient: Tensor, memory: Tensor | None, segments: Segments, bits: int, key: int | None, out: Tensor
 ) -> tuple[Tensor, int]:
-    v = gradient if memory is None else (gradient + memory).clamp(-MOST, MOST)
-    steps, bad = block_steps(v, segments, bits)
-    if bad < 0:
-        if memory is not None:
-            # The kernel adds it to what it reads, and writes what is left.
-            memory.zero_()
+    tops = _peaks(gradient, memory, segments, SCALED, torch.inf if memory is None else MOST).view(
+        torch.float32
+    )
+    steps = steps_of(tops, bits)
+    finite = tops.isfinite()
+    if bool(finite.all()):
         inverse = torch.where(steps > 0, float(1 << 24) / steps, 0.0)
         most = (1 << (bits - 1)) - 1
-        _codes(v, memory, segments, steps, inverse, most, bits, SCALED, key, out)
-    return steps, bad
+        _codes(gradient, memory, segments, steps, inverse, most, bits, SCALED, key, out)
+        return steps, -1
+    block = int(torch.nonzero(~finite)[0])
+    return steps, int(np.searchsorted(segments.blocks_of(SCALED), block, side="right")) - 1
 
 
 def _add_planes(
@@ -245,10 +324,12 @@ def largest(
     bad, chosen = first_not_finite(v, None, segments), []
     for part, count in zip(slices(segments), counts.tolist(), strict=True):
         magnitudes = v[part].abs()
-        limit = magnitudes.topk(count, sorted=True).values[-1]
-        above_limit, equal = magnitudes > limit, magnitudes == limit
+        places = _among(magnitudes, count)
+        found = magnitudes[places]
+        limit = found.topk(count, sorted=True).values[-1]
+        above_limit, equal = found > limit, found == limit
         equal &= equal.cumsum(0) <= count - above_limit.sum()
-        chosen.append(torch.nonzero(above_limit | equal).flatten() + part.start)
+        chosen.append(places[above_limit | equal] + part.start)
     indices = torch.cat(chosen).to(torch.int32)
     if bad >= 0:
         return indices, gradient.new_zeros(len(indices)), bad
@@ -256,3 +337,15 @@ def largest(
         return indices, take(gradient, indices, clear=False), bad
     memory.add_(gradient)
     return indices, take(memory, indices, clear=True), bad
+
+
+def _among(magnitudes: Tensor, count: int) -> Tensor:
+    """Ascending places among which the `count` largest are: from a sample, few more where the segment is large."""
+    if len(magnitudes) >= _SAMPLED:
+        # A quarter more than needed: too few happens rarely, and then all elements are looked at.
+        sample = magnitudes[::_STRIDE]
+        edge = sample.topk(min(len(sample), 5 * count // (4 * _STRIDE) + 8)).values[-1]
+        places = torch.nonzero(magnitudes >= edge).flatten()
+        if len(places) >= count:
+            return places
+    return torch.arange(len(magnitudes), device=magnitudes.device)

@@ -1,4 +1,4 @@
-"""Triton kernels that write and add codes of 1, 2, 4 and 8 bits: one program for each block of planes.
+"""Triton kernels that reduce blocks and that write and add codes of 1 to 16 bits: one program for each block.
 
 A program reads its row of the table of blocks: segment, first element, elements, first byte, and place of the first
 element in the segment, int64. Arithmetic is that of the reference, to the bit: multiplications and additions are not
@@ -12,7 +12,19 @@ import triton.language as tl
 
 from wirewise.codec.kernels.triton_gpu import mix32, row_key_of
 
-__all__ = ["add_codes", "add_planes", "compensate", "write_codes", "write_signs", "write_ternary"]
+__all__ = [
+    "add_cast",
+    "add_codes",
+    "add_planes",
+    "block_halves",
+    "block_peaks",
+    "block_sums",
+    "compensate",
+    "write_cast",
+    "write_codes",
+    "write_signs",
+    "write_ternary",
+]
 
 
 @triton.jit
@@ -60,6 +72,107 @@ def _store_bytes(out_ptr, start, size, codes, BITS: tl.constexpr, BYTES: tl.cons
     byte = tl.arange(0, BYTES)
     packed = tl.sum(codes << shift, axis=0)
     tl.store(out_ptr + start + byte, packed.to(tl.uint8), mask=byte < size)
+
+
+@triton.jit
+def _block(table_ptr, BLOCK: tl.constexpr):
+    """Segment, first element, elements from the first on, and which of them there are."""
+    row_ptr = table_ptr + tl.program_id(0).to(tl.int64) * 5
+    local = tl.arange(0, BLOCK)
+    return tl.load(row_ptr), tl.load(row_ptr + 1), local, local < tl.load(row_ptr + 2)
+
+
+@triton.jit
+def block_peaks(gradient_ptr, memory_ptr, table_ptr, most, out_ptr, KEEP: tl.constexpr, BLOCK: tl.constexpr):
+    """Bits of the largest |v| of each block, int32; those of NaN are above those of infinity."""
+    _, first, local, mask = _block(table_ptr, BLOCK)
+    v = _value(gradient_ptr, memory_ptr, first + local, mask, KEEP)
+    # Sums are cut to `most`, infinity leaves them as they are; a comparison with NaN is false.
+    v = tl.where(v > most, most, tl.where(v < -most, -most, v))
+    top = tl.max(tl.where(mask, v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0), axis=0)
+    tl.store(out_ptr + tl.program_id(0), top)
+
+
+@triton.jit
+def block_sums(
+    gradient_ptr,
+    memory_ptr,
+    table_ptr,
+    out_ptr,
+    SQUARE: tl.constexpr,
+    KEEP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Sum of |v|, or of v squared, of each block, float64."""
+    _, first, local, mask = _block(table_ptr, BLOCK)
+    v = tl.abs(_value(gradient_ptr, memory_ptr, first + local, mask, KEEP)).to(tl.float64)
+    if SQUARE:
+        v = v * v
+    tl.store(out_ptr + tl.program_id(0), tl.sum(tl.where(mask, v, 0.0), axis=0))
+
+
+@triton.jit
+def block_halves(
+    gradient_ptr, memory_ptr, table_ptr, low_ptr, high_ptr, count_ptr, KEEP: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Sums of the v with and without sign bit, float64, and how many have it, of each block."""
+    _, first, local, mask = _block(table_ptr, BLOCK)
+    v = _value(gradient_ptr, memory_ptr, first + local, mask, KEEP)
+    minus = mask & (v.to(tl.int32, bitcast=True) < 0)
+    wide = tl.where(mask, v.to(tl.float64), 0.0)
+    place = tl.program_id(0)
+    tl.store(low_ptr + place, tl.sum(tl.where(minus, wide, 0.0), axis=0))
+    tl.store(high_ptr + place, tl.sum(tl.where(minus, 0.0, wide), axis=0))
+    tl.store(count_ptr + place, tl.sum(minus.to(tl.int64), axis=0))
+
+
+@triton.jit
+def write_cast(
+    gradient_ptr,
+    memory_ptr,
+    table_ptr,
+    largest,
+    most,
+    out_ptr,
+    bad_ptr,
+    KEEP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """v, at most `most`, as float16, or bfloat16 where `out_ptr` has int16; and the first segment not finite."""
+    segment, first, local, mask = _block(table_ptr, BLOCK)
+    v = _value(gradient_ptr, memory_ptr, first + local, mask, KEEP)
+    if KEEP:
+        v = tl.where(v > largest, largest, tl.where(v < -largest, -largest, v))
+    top = tl.max(tl.where(mask, v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0), axis=0)
+    tl.atomic_min(bad_ptr, segment, mask=top >= 0x7F800000)
+    sent = tl.where(v > most, most, tl.where(v < -most, -most, v))
+    if out_ptr.dtype.element_ty == tl.int16:
+        # bfloat16 by hand, to the nearest and to even: conversions in Triton's interpreter cut off.
+        raw = sent.to(tl.int32, bitcast=True)
+        raw = raw + 0x7FFF + ((raw >> 16) & 1)
+        tl.store(out_ptr + first + local, (raw >> 16).to(tl.int16), mask=mask)
+        sent = (raw & -0x10000).to(tl.float32, bitcast=True)
+    else:
+        half = sent.to(tl.float16)
+        tl.store(out_ptr + first + local, half, mask=mask)
+        sent = half.to(tl.float32)
+    if KEEP:
+        tl.store(memory_ptr + first + local, v - sent, mask=mask)
+
+
+@triton.jit
+def add_cast(rows_ptr, out_ptr, scale, size, row_size, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Sum of the rows, float16, or bfloat16 as int16, times `scale`."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = place < size
+    total = tl.zeros((BLOCK,), tl.float32)
+    for _ in range(ROWS):
+        value = tl.load(rows_ptr + place, mask=mask, other=0)
+        if rows_ptr.dtype.element_ty == tl.int16:
+            value = (value.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+        total += value.to(tl.float32) * scale
+        rows_ptr += row_size
+    tl.store(out_ptr + place, total, mask=mask)
 
 
 @triton.jit
@@ -124,6 +237,7 @@ def write_codes(
     step_ptr,
     key,
     most,
+    limit,
     out_ptr,
     OWN: tl.constexpr,
     DRAWN: tl.constexpr,
@@ -131,13 +245,15 @@ def write_codes(
     BITS: tl.constexpr,
     BYTES: tl.constexpr,
 ):
-    """Signed codes; OWN: a block has a scale of its own, else it has that of its segment."""
+    """Signed codes; OWN: a block has a scale of its own and sums are cut to `limit`, else it has its segment's."""
     segment, first, start, column, size, local, mask = _planes(table_ptr, BITS, BYTES)
     place = first + local
     scale = segment
     if OWN:
         scale = tl.program_id(0).to(tl.int64)
     v = _value(gradient_ptr, memory_ptr, place, mask, KEEP)
+    if OWN and KEEP:
+        v = tl.where(v > limit, limit, tl.where(v < -limit, -limit, v))
     fixed = tl.minimum((tl.abs(v) * tl.load(inverse_ptr + scale)).to(tl.int32), most)
     noise = tl.full((8 // BITS, BYTES), 1 << 23, tl.int32)
     if DRAWN:

@@ -74,9 +74,9 @@ def values_of(gradient: Tensor, memory: Tensor | None) -> Tensor:
     return gradient if memory is None else gradient + memory
 
 
-def first_bad(good: list[Tensor]) -> int:
-    """Number of the first segment that is not good, or -1."""
-    wrong = torch.nonzero(~torch.stack(good))
+def first_bad(good: Tensor) -> int:
+    """Number of the first segment that is not good, bool [s], or -1."""
+    wrong = torch.nonzero(~good)
     return int(wrong[0]) if len(wrong) else -1
 
 
@@ -84,7 +84,7 @@ def peaks(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[
     """Largest |v| of each segment, float32 [s]; and the first segment not finite, or -1."""
     v = values_of(gradient, memory).abs()
     found = torch.stack([v[part].amax() for part in slices(segments)])
-    return found, first_bad(list(found.isfinite()))
+    return found, first_bad(found.isfinite())
 
 
 def first_not_finite(gradient: Tensor, memory: Tensor | None, segments: Segments) -> int:
@@ -97,15 +97,16 @@ def all_finite(values: Tensor) -> bool:
     return bool(values.isfinite().all())
 
 
-def words(key: int, segments: Segments, s: int) -> Tensor:
+def words(key: int, segments: Segments, s: int, device: torch.device) -> Tensor:
     """32 random bits of each element of a segment, int64."""
-    return torch.from_numpy(words_of(key, int(segments.ids[s]), int(segments.sizes[s])))
+    return words_of(key, int(segments.ids[s]), int(segments.sizes[s]), device)
 
 
-def words_of(key: int, row: int, count: int) -> np.ndarray:
-    """The first words of a row, int64 [count]: its two 16-bit halves are columns of `uniform16`."""
-    both = rng.uniform16(key, np.array([row]), 2 * count)[0].astype(np.int64)
-    return both[:count] | both[count:] << 16
+def words_of(key: int, row: int, count: int, device: torch.device) -> Tensor:
+    """The first words of a row, int64 [count]: their two 16-bit halves are columns of `uniform16`."""
+    start = int(rng.row_keys(key, np.array([row]))[0])
+    counter = torch.arange(count, device=device) * rng.GOLDEN
+    return rng.mix((counter + start) & 0xFFFFFFFF)
 
 
 def to_planes(codes: Tensor, bits: int, block: int = BLOCK) -> Tensor:

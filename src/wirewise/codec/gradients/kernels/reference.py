@@ -79,7 +79,7 @@ def sums(gradient: Tensor, memory: Tensor | None, segments: Segments, power: int
     """Sum of |v|^power of each segment, float64 [s], power 1 or 2; and the first segment not finite, or -1."""
     v = values_of(gradient, memory).double().abs()
     totals = torch.stack([v[part].pow(power).sum() for part in slices(segments)])
-    return totals, first_bad(list(totals.isfinite()))
+    return totals, first_bad(totals.isfinite())
 
 
 def halves(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, Tensor, int]:
@@ -91,7 +91,7 @@ def halves(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple
         lows.append(torch.where(minus, v[part], 0.0).sum() / minus.sum().clamp_min(1))
         highs.append(torch.where(minus, 0.0, v[part]).sum() / (~minus).sum().clamp_min(1))
     low, high = torch.stack(lows), torch.stack(highs)
-    return low.float(), high.float(), first_bad(list(low.isfinite() & high.isfinite()))
+    return low.float(), high.float(), first_bad(low.isfinite() & high.isfinite())
 
 
 def write_cast(
@@ -157,7 +157,7 @@ def write_levels(
     steps = norms / levels
     for s, part in enumerate(slices(segments)):
         fixed = (v[part].abs() * inverse[s]).to(torch.int64).clamp_max(levels << 24)
-        level = (fixed + (words(key, segments, s) >> 8).to(v.device)) >> 24
+        level = (fixed + (words(key, segments, s, v.device) >> 8)) >> 24
         signed = torch.where(v[part].signbit(), -level, level)
         out[part] = signed.to(torch.int8).view(torch.uint8)
         if memory is not None:
@@ -172,7 +172,7 @@ def write_ternary(
     inverse = torch.where(tops > 0, 1.0 / tops, 0.0)
     starts = segments.starts_of(2)
     for s, part in enumerate(slices(segments)):
-        limit = (words(key, segments, s) >> 8).float().to(v.device) * 2.0**-24
+        limit = (words(key, segments, s, v.device) >> 8).float() * 2.0**-24
         sent = v[part].abs() * inverse[s] > limit
         minus = v[part].signbit()
         codes = torch.where(sent, torch.where(minus, 2, 1), 0).to(torch.uint8)

@@ -8,7 +8,7 @@ from torch import Tensor
 from wirewise.codec.gradients.kernels.pieces import first_bad, from_planes, slices, to_planes, words
 from wirewise.codec.gradients.segments import Segments
 
-__all__ = ["LEAST_STEP", "MOST", "SCALED", "add_blocks", "block_steps", "write_blocks"]
+__all__ = ["LEAST_STEP", "MOST", "SCALED", "add_blocks", "steps_of", "write_blocks"]
 
 SCALED = 256
 """Elements that share a scale; a segment is cut into so many at a time, the last block is shorter."""
@@ -18,16 +18,14 @@ MOST = float(torch.finfo(torch.float32).max) * (1 - 2.0**-7)
 _HALF = 1 << 23
 
 
-def block_steps(v: Tensor, segments: Segments, bits: int) -> tuple[Tensor, int]:
+def steps_of(tops: Tensor, bits: int) -> Tensor:
     """Step of each block, its largest |v| / levels as the next bfloat16, float32 [blocks]; 0 of 0.
 
-    A step is at least one whose inverse is finite with 24 binary places. Also the first segment not finite, or -1.
+    A step is at least one whose inverse is finite with 24 binary places.
     """
-    parts = [_blocks_of(v[part].abs()).amax(dim=1) for part in slices(segments)]
-    tops = torch.cat(parts)
     ratio = tops / ((1 << (bits - 1)) - 1)
     raised = ((ratio.clamp_min(LEAST_STEP).view(torch.int32) + 0xFFFF) & ~0xFFFF).view(torch.float32)
-    return torch.where(tops > 0, raised, 0.0), first_bad([part.isfinite().all() for part in parts])
+    return torch.where(tops > 0, raised, 0.0)
 
 
 def write_blocks(
@@ -42,13 +40,17 @@ def write_blocks(
     """
     v = gradient if memory is None else (gradient + memory).clamp(-MOST, MOST)
     most = (1 << (bits - 1)) - 1
-    steps, bad = block_steps(v, segments, bits)
+    tops = [_blocks_of(v[part].abs()).amax(dim=1) for part in slices(segments)]
+    steps, bad = (
+        steps_of(torch.cat(tops), bits),
+        first_bad(torch.stack([top.isfinite().all() for top in tops])),
+    )
     inverse = torch.where(steps > 0, float(1 << 24) / steps, 0.0)
     starts, firsts = segments.starts_of(bits), segments.blocks_of(SCALED)
     for s, part in enumerate(slices(segments) if bad < 0 else ()):
         size, own = part.stop - part.start, slice(firsts[s], firsts[s + 1])
         fixed = (v[part].abs() * _spread(inverse[own], size)).to(torch.int64).clamp_max(most << 24)
-        noise = _HALF if key is None else (words(key, segments, s) >> 8).to(v.device)
+        noise = _HALF if key is None else words(key, segments, s, v.device) >> 8
         level = (fixed + noise) >> 24
         signed = torch.where(v[part].signbit(), -level, level).to(torch.int8)
         codes = signed.view(torch.uint8)

@@ -44,7 +44,7 @@ def largest(
     return indices, take(memory, indices, clear=True), bad
 
 
-def draw(segments: Segments, counts: np.ndarray, key: int) -> Tensor:
+def draw(segments: Segments, counts: np.ndarray, key: int, device: torch.device) -> Tensor:
     """Distinct random indices of each segment, int32, in the order of their draws.
 
     Draws floor(h * size / 2^32) that would favour an index, or that came before, are passed over. Beyond half of
@@ -53,21 +53,26 @@ def draw(segments: Segments, counts: np.ndarray, key: int) -> Tensor:
     parts = []
     for s, (size, count) in enumerate(zip(segments.sizes.tolist(), counts.tolist(), strict=True)):
         wanted = count if count <= size // 2 else size - count
-        found = _distinct(key, int(segments.ids[s]), size, wanted)
+        found = _distinct(key, int(segments.ids[s]), size, wanted, device)
         if count > size // 2:
-            found = np.setdiff1d(np.arange(size), found)
-        parts.append(found + segments.offsets[s])
-    return torch.from_numpy(np.concatenate(parts).astype(np.int32))
+            left = torch.ones(size, dtype=torch.bool, device=device)
+            left[found] = False
+            found = torch.nonzero(left).flatten()
+        parts.append(found + int(segments.offsets[s]))
+    return torch.cat(parts).to(torch.int32)
 
 
-def _distinct(key: int, row: int, size: int, wanted: int) -> np.ndarray:
+def _distinct(key: int, row: int, size: int, wanted: int, device: torch.device) -> Tensor:
     draws = 2 * wanted + 64
     while True:
-        product = words_of(key, row, draws).astype(np.uint64) * np.uint64(size)
-        fair = product[(product & np.uint64(0xFFFFFFFF)) >= (1 << 32) % size] >> np.uint64(32)
-        values, first = np.unique(fair, return_index=True)
+        product = words_of(key, row, draws, device) * size
+        fair = product[(product & 0xFFFFFFFF) >= (1 << 32) % size] >> 32
+        ordered, place = fair.sort(stable=True)
+        came_before = torch.zeros_like(fair, dtype=torch.bool)
+        came_before[place[1:]] = ordered[1:] == ordered[:-1]
+        values = fair[~came_before]
         if len(values) >= wanted:
-            return values[np.argsort(first)][:wanted].astype(np.int64)
+            return values[:wanted]
         draws *= 2
 
 
@@ -131,7 +136,7 @@ def above(
     Returns:
         The first segment not finite, or -1.
     """
-    bad = first_bad([values[part].isfinite().all() for part in slices(segments)])
+    bad = first_bad(torch.stack([values[part].isfinite().all() for part in slices(segments)]))
     indices, found, counts = [], [], []
     for s, (part, most) in enumerate(zip(slices(segments), bounds.most.tolist(), strict=True)):
         chosen = _chosen(values[part].abs(), segments, bounds, s, key) + part.start
@@ -150,8 +155,8 @@ def above(
 def _chosen(magnitudes: Tensor, segments: Segments, bounds: Bounds, s: int, key: int) -> Tensor:
     wanted, least, most, samples, aim = (int(table[s]) for table in bounds)
     if samples:
-        draws = words_of(key, int(segments.ids[s]), samples) * len(magnitudes) >> 32
-        ordered = magnitudes[torch.from_numpy(draws).to(magnitudes.device)].sort(descending=True).values
+        draws = words_of(key, int(segments.ids[s]), samples, magnitudes.device) * len(magnitudes) >> 32
+        ordered = magnitudes[draws].sort(descending=True).values
     for _ in range(1 + TRIES if samples else 0):
         reached = magnitudes >= ordered[aim - 1]
         count = int(reached.sum())
