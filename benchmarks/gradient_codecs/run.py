@@ -1,6 +1,6 @@
 """Claims about the gradient codecs: speed of the numba kernels against torch operations, on one thread.
 
-    python benchmarks/gradient_codecs/run.py --preset smoke|paper [--out FILE.md] [--only CODEC,...]
+    python benchmarks/gradient_codecs/run.py --preset smoke|paper [--device cpu|cuda] [--out FILE.md] [--only CODEC,...]
 
 One segment of 4 Mi elements ("paper"). Every round runs, in one process, a copy of the float32 bytes, the torch
 operations and the kernel of each codec, one after another; before each of them 96 MiB are read, so that its data is in
@@ -14,6 +14,9 @@ includes momentum correction, PowerSGD both rounds of a square matrix with the f
 encoding of a gradient that the caller has seen to be finite, as where the own reducer copied it into its buffer; the
 row "copy" has that copy, which checks on its way, in place of a kernel, against torch's plain copy. Kernels are to be
 five times as fast as the torch operations, where memory allows it.
+
+With `--device cuda` the kernels are Triton's, one segment has 64 Mi elements ("paper"), more than its caches hold, and
+times are those of the device, between two events.
 """
 
 import sys
@@ -34,14 +37,16 @@ PRESETS = {
     "smoke": {"elements": 1 << 16, "rounds": 3},
     "paper": {"elements": 1 << 22, "rounds": 15},
 }
+CUDA_ELEMENTS = 1 << 26
+"""Of the paper preset on a GPU."""
 RATIO, LEVELS, RANK, MOMENTUM = 0.01, 64, 4, 0.9
 CLAIM = 5.0
 TRIES = 5
 """Of an operation in a round, until nothing disturbs it."""
-COPY_BYTES = 12
-"""That a copy moves: its target is fetched before it is overwritten."""
+COPY_BYTES = {"cpu": 12, "cuda": 8}
+"""That a copy moves: a processor fetches its target before it is overwritten."""
 BYTES = {
-    "copy": COPY_BYTES, "fp16": 20, "bf16": 20, "topk": 20, "dgc": 24, "randomk": 20, "efsign": 20, "signsgd": 4,
+    "fp16": 20, "bf16": 20, "topk": 20, "dgc": 24, "randomk": 20, "efsign": 20, "signsgd": 4,
     "signum": 16, "onebit": 20, "qsgd": 22, "terngrad": 20, "int8": 18, "int4": 17, "powersgd": 28,
 }  # fmt: skip
 """That encoding an element moves at the least: 4 to read the gradient or a buffer, 4 to write one, and twice its own
@@ -50,11 +55,16 @@ they were when something is not finite, or where a segment's scale must be known
 more for its second product, and read and written for what is left of it."""
 LOOK_BYTES = 4
 """Of them, what reading a gradient takes that is only looked at: saved where it was checked."""
+WRITTEN_BYTES = {"fp16": 2, "bf16": 2, "qsgd": 1, "int8": 1, "int4": 0.5}
+"""Of them, what a GPU does not move, since it does not fetch a payload before it is overwritten."""
 BOUND = (
-    f"bytes are those that encoding an element moves through memory at the least, {COPY_BYTES} for a copy; the bound "
-    'is their time at the speed of the copy, and "torch / bound" about the most that a kernel could gain. Times are of '
-    "the processor, one thread; 96 MiB are read before each operation"
+    "bytes are those that encoding an element moves through memory at the least, {} for a copy; the bound "
+    'is their time at the speed of the copy, and "torch / bound" about the most that a kernel could gain. '
 )
+TIMES = {
+    "cpu": "Times are of the processor, one thread; 96 MiB are read before each operation",
+    "cuda": "Times are of the device, between two events",
+}
 OTHER = torch.ones(24 << 20)
 WEIGHTS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
 
@@ -87,11 +97,11 @@ def scatter(payload, out):
 
 
 def bits_of(flags):
-    return (flags.view(-1, 8).to(torch.uint8) * WEIGHTS).sum(dim=1, dtype=torch.uint8)
+    return (flags.view(-1, 8).to(torch.uint8) * WEIGHTS.to(flags.device)).sum(dim=1, dtype=torch.uint8)
 
 
 def flags_of(packed):
-    return ((packed[:, None] & WEIGHTS) != 0).flatten()
+    return ((packed[:, None] & WEIGHTS.to(packed.device)) != 0).flatten()
 
 
 def torch_sign(v):
@@ -128,7 +138,7 @@ def torch_tern_grad(v):
     top = v.abs().max()
     codes = (torch.rand_like(v) * top < v.abs()) * v.sign()
     fields = (codes + 1).to(torch.uint8).view(-1, 4)
-    return ((fields * WEIGHTS[::2]).sum(dim=1, dtype=torch.uint8), top), codes * top
+    return ((fields * WEIGHTS[::2].to(v.device)).sum(dim=1, dtype=torch.uint8), top), codes * top
 
 
 def unpack_ternary(payload, out):
@@ -210,7 +220,7 @@ class Job:
     """Buffers of one codec and its four operations."""
 
     def __init__(self, name, elements):
-        self.codec, self.segments = make(name, implementation="numba"), Segments([elements])
+        self.codec, self.segments = make(name), Segments([elements])
         self.gradient, self.out = torch.randn(elements), torch.empty(elements)
         kept = self.codec.memories
         memory = torch.zeros(max(1, len(kept)), elements)
@@ -285,6 +295,9 @@ class Calm:
         self.calm = self.all = 0
 
     def seconds(self, operation):
+        if torch.get_default_device().type == "cuda":
+            self.calm, self.all = self.calm + 1, self.all + 1
+            return on_device(operation)
         for _ in range(TRIES):
             OTHER.sum()
             before = is_undisturbed()
@@ -295,6 +308,16 @@ class Calm:
                 break
         self.calm, self.all = self.calm + calm, self.all + 1
         return taken
+
+
+def on_device(operation):
+    """Seconds between two events of the GPU."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    operation()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
 
 
 def measure(jobs, rounds, calm):
@@ -309,18 +332,21 @@ def measure(jobs, rounds, calm):
     return found
 
 
-def bytes_of(name, operation):
-    if operation in ("encode", "check"):
-        return BYTES.get(name)
-    return BYTES[name] - LOOK_BYTES if operation == "encode_checked" else None
+def bytes_of(name, operation, device):
+    if operation == "check":
+        return COPY_BYTES[device]
+    if operation not in ("encode", "encode_checked"):
+        return None
+    spared = LOOK_BYTES if operation == "encode_checked" else 0
+    return BYTES[name] - spared - (WRITTEN_BYTES.get(name, 0) if device == "cuda" else 0)
 
 
-def report(row, name, operation, times):
+def report(row, name, operation, times, device):
     way, _, checked = operation.partition("_")
     plain, fast, copy = (np.array(times[key]) for key in (f"torch_{way}", operation, "copy"))
     ratio = float(np.median(plain / fast))
-    moved = bytes_of(name, operation)
-    bound = copy * moved / COPY_BYTES if moved else None
+    moved = bytes_of(name, operation, device)
+    bound = copy * moved / COPY_BYTES[device] if moved else None
     claimed = "none"
     if way == "encode":
         allowed = float(np.median(plain / bound))
@@ -334,13 +360,18 @@ def report(row, name, operation, times):
 
 
 def main():
-    args = arguments(__doc__, ["copy", *CODECS])
+    args = arguments(__doc__, ["copy", *CODECS], device=["cpu", "cuda"])
+    (device,) = args.device[:1]
     torch.set_num_threads(1)
-    preset = PRESETS[args.preset]
+    torch.set_default_device(device)
+    preset, kernels = PRESETS[args.preset], "triton" if device == "cuda" else "numba"
+    if device == "cuda" and args.preset == "paper":
+        preset = preset | {"elements": CUDA_ELEMENTS}
     facts = {
+        "Device": torch.cuda.get_device_name() if device == "cuda" else "processor, one thread",
         "Elements": f"{preset['elements']} in one segment",
         "Rounds": str(preset["rounds"]),
-        "Bound": BOUND,
+        "Bound": BOUND.format(COPY_BYTES[device]) + TIMES[device],
     }
     page = Page("Gradient codecs against torch operations", args.preset, facts)
     makers = {"copy": Copying, **{name: partial(Job, name) for name in CODECS}}
@@ -348,15 +379,17 @@ def main():
     calm = Calm()
     times = measure(jobs, preset["rounds"], calm)
     titles = (
-        "codec", "way", "torch us", "numba us", "torch / numba", "copy / numba", "bytes", "bound / numba",
+        "codec", "way", "torch us", f"{kernels} us", f"torch / {kernels}", f"copy / {kernels}", "bytes",
+        f"bound / {kernels}",
         "torch / bound", "encode at least 5x",
     )  # fmt: skip
     with page.table(*titles) as row:
         for name, job in jobs.items():
             for operation in job.operations:
                 if f"torch_{operation.partition('_')[0]}" in job.operations:
-                    report(row, name, operation, times[name])
-    page.add(f"Undisturbed: {calm.calm / calm.all:.0%} of the operations.")
+                    report(row, name, operation, times[name], device)
+    if device == "cpu":
+        page.add(f"Undisturbed: {calm.calm / calm.all:.0%} of the operations.")
     page.finish(args)
 
 

@@ -3,7 +3,8 @@
     python benchmarks/quantize_kernels/run.py --preset smoke|paper [--device cpu|cuda] [--out FILE.md]
 
 One thread. Every round runs each operation with a copy right before it, in one process; a ratio is the median
-over rounds of (time of that copy) / (time of the operation). Rows are encoded with stochastic rounding.
+over rounds of (time of that copy) / (time of the operation). Rows are encoded with stochastic rounding. On a GPU there
+are ten times the messages of the paper preset, more than its caches hold.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ PRESETS = {
 }
 CLAIMS = {("pack", 256, 4): 0.5, ("unpack", 256, 4): 0.8}
 """Least ratio to the copy, for jobs that no cache holds."""
+CUDA_TIMES = 10
 CLAIM_BYTES = 30_000_000
 TORCH_CLAIM = 10.0
 
@@ -58,7 +60,7 @@ class Job:
     """Tensors of one width, and the operations to time: name -> (bits, action)."""
 
     def __init__(self, width: int, preset: dict, device: torch.device) -> None:
-        count = preset["messages"]
+        count = preset["messages"] * (CUDA_TIMES if device.type == "cuda" else 1)
         generator = torch.Generator().manual_seed(0)
         self.width, self.size_bytes = width, 4 * count * width
         self.source = torch.randn(count, width, generator=generator).to(device)
@@ -174,10 +176,11 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     preset, device = PRESETS[options.preset], torch.device(options.device)
+    messages = preset["messages"] * (CUDA_TIMES if device.type == "cuda" else 1)
     facts = {
         "Device": torch.cuda.get_device_name() if device.type == "cuda" else "processor, one thread",
         "Repeats": f"{preset['repeats']} interleaved rounds after one to warm up; GB/s counts the float32 bytes "
-        f"of {preset['messages']} messages at the median; measured, not emulated",
+        f"of {messages} messages at the median; measured, not emulated",
     }
     page = Page("Quantizer kernels", options.preset, facts)
     page.add(
