@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+import wirewise
 from wirewise.results import EpochRecord
 from wirewise.topology import processor
 
@@ -150,8 +151,8 @@ def hardware() -> str:
 
 
 def versions() -> str:
-    packages = ", ".join(f"{name} {version(name)}" for name in ("wirewise", "torch", "numba", "numpy"))
-    return f"Python {platform.python_version()}, {packages}, Linux {platform.release()}"
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numba", "numpy"))
+    return f"Python {platform.python_version()}, wirewise {wirewise.__version__}, {packages}, Linux {platform.release()}"
 
 
 def command() -> str:

@@ -22,7 +22,16 @@ from torch import Tensor
 from wirewise import rng
 from wirewise.codec.layout import Group, MessageLayout
 
-__all__ = ["MIN_STEP", "pack", "pack_wide", "unpack", "unpack_add", "unpack_aggregate", "unpack_wide"]
+__all__ = [
+    "MIN_STEP",
+    "divided",
+    "pack",
+    "pack_wide",
+    "unpack",
+    "unpack_add",
+    "unpack_aggregate",
+    "unpack_wide",
+]
 
 MIN_STEP = 2.0**-108
 """Smallest step of a row that is not constant; keeps 2^17 / step finite."""
@@ -84,10 +93,15 @@ def row_parameters(
     low = low + 0.0  # -0.0 becomes 0.0: equal rows give equal bytes
     zero = _bf16_down(low) if narrow else low
     spread = high - zero
-    step = torch.where(spread > 0, _bf16_up(spread / levels).clamp_min(MIN_STEP), 0.0)
+    step = torch.where(spread > 0, _bf16_up(divided(spread, levels)).clamp_min(MIN_STEP), 0.0)
     step = torch.where(spread.isfinite(), step, torch.nan)  # NaN compares false above
     good = (zero + levels * step).isfinite()
     return zero, step, good, high - low
+
+
+def divided(x: Tensor, by: float) -> Tensor:
+    """Quotients as IEEE rounds them; by a number CUDA would multiply by its rounded inverse."""
+    return x / x.new_full((), by)
 
 
 def _bf16_up(x: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

@@ -34,6 +34,7 @@ from wirewise.codec.gradients.kernels.reference_factors import (
 )
 from wirewise.codec.gradients.kernels.reference_select import above, accumulate, add_sparse, draw, take
 from wirewise.codec.gradients.segments import Segments
+from wirewise.codec.kernels.reference import divided
 from wirewise.codec.kernels.triton_gpu import check_device
 
 __all__ = [
@@ -105,7 +106,7 @@ def _by_segment(blocks: Tensor, segments: Segments, reduce: str) -> Tensor:
     if ("blocks", blocks.device) not in known:
         counts = np.diff(segments.blocks_of(BLOCK))
         known["blocks", blocks.device] = torch.from_numpy(counts).to(blocks.device)
-    return torch.segment_reduce(blocks.double(), reduce, lengths=known["blocks", blocks.device])
+    return torch.segment_reduce(blocks.double(), reduce, lengths=known["blocks", blocks.device], unsafe=True)
 
 
 def _peaks(
@@ -245,7 +246,7 @@ def write_levels(
     out: Tensor,
 ) -> None:
     inverse = torch.where(norms > 0, float(levels << 24) / norms, 0.0)
-    _codes(gradient, memory, segments, norms / levels, inverse, levels, 8, BLOCK, key, out)
+    _codes(gradient, memory, segments, divided(norms, levels), inverse, levels, 8, BLOCK, key, out)
 
 
 def write_blocks(
@@ -326,7 +327,7 @@ def largest(
         magnitudes = v[part].abs()
         places = _among(magnitudes, count)
         found = magnitudes[places]
-        limit = found.topk(count, sorted=True).values[-1]
+        limit = found.topk(count, sorted=False).values.min()
         above_limit, equal = found > limit, found == limit
         equal &= equal.cumsum(0) <= count - above_limit.sum()
         chosen.append(places[above_limit | equal] + part.start)
@@ -344,7 +345,7 @@ def _among(magnitudes: Tensor, count: int) -> Tensor:
     if len(magnitudes) >= _SAMPLED:
         # A quarter more than needed: too few happens rarely, and then all elements are looked at.
         sample = magnitudes[::_STRIDE]
-        edge = sample.topk(min(len(sample), 5 * count // (4 * _STRIDE) + 8)).values[-1]
+        edge = sample.topk(min(len(sample), 5 * count // (4 * _STRIDE) + 8), sorted=False).values.min()
         places = torch.nonzero(magnitudes >= edge).flatten()
         if len(places) >= count:
             return places
