@@ -152,7 +152,8 @@ def hardware() -> str:
 
 def versions() -> str:
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numba", "numpy"))
-    return f"Python {platform.python_version()}, wirewise {wirewise.__version__}, {packages}, Linux {platform.release()}"
+    here = f"Python {platform.python_version()}, wirewise {wirewise.__version__}"
+    return f"{here}, {packages}, Linux {platform.release()}"
 
 
 def command() -> str:

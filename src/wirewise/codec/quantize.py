@@ -246,7 +246,7 @@ def _check_index(index: Any, count: int, limit: int, what: str, device: torch.de
     if len(index) != count:
         raise CodecError(f"index has {len(index)} entries, expected one for each of {count} messages")
     if count:
-        low, high = (int(v) for v in index.aminmax())
+        low, high = torch.stack(index.aminmax()).tolist()
         if low < 0 or high >= limit:
             wrong = int(torch.nonzero((index < 0) | (index >= limit))[0])
             raise CodecError(

@@ -72,7 +72,7 @@ def _pack_group(x, index, layout, group, out, key, rows, stochastic, ranges, zer
         ranges[order] = spread
     if not bool(good.all()):
         return int(group.order[int(torch.nonzero(~good)[0])])
-    codes = quantize(block, zero, step, group.bits, key, rows[order] if stochastic else None)
+    codes = quantize(block, zero, step, group.bits, key, rows[order.to(rows.device)] if stochastic else None)
     _rows_of(out, group).copy_(planes_to_bytes(codes, group.bits))
     place = slice(group.first_param, group.first_param + len(group.order))
     zeros[place], steps[place] = zero, step

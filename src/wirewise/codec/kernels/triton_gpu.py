@@ -1,8 +1,7 @@
 """The quantizer as Triton kernels: some rows for each program, one launch for each bit width.
 
 Arithmetic is that of `reference.py`, to the bit: divisions round to nearest (`div_rn`), multiplications and
-additions are not fused (`enable_fp_fusion=False`), and codes are whole numbers from there. Rows of 16 and 32
-bits go through torch operations, which are bound by memory already.
+additions are not fused (`enable_fp_fusion=False`), and codes are whole numbers from there.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from wirewise.codec.kernels import reference
-from wirewise.codec.layout import MessageLayout
+from wirewise.codec.layout import Group, MessageLayout
 from wirewise.errors import CodecError
 
 __all__ = ["check_device", "mix32", "pack", "row_key_of", "unpack", "unpack_add", "unpack_aggregate"]
@@ -88,6 +87,36 @@ def _parameters(low, high, LEVELS: tl.constexpr, NARROW: tl.constexpr):
 
 
 @triton.jit
+def _put(out_ptr, bits, there, BYTES: tl.constexpr):
+    """Write the upper bytes of words, which need not be aligned there."""
+    for part in tl.static_range(BYTES):
+        byte = bits.to(tl.uint32, bitcast=True) >> ((part + 4 - BYTES) * 8)
+        tl.store(out_ptr + part, byte.to(tl.uint8), mask=there)
+
+
+@triton.jit
+def _get(ptr, there, BYTES: tl.constexpr):
+    """Floats of which `_put` wrote the upper bytes."""
+    bits = tl.load(ptr, mask=there, other=0).to(tl.uint32) << ((4 - BYTES) * 8)
+    for part in tl.static_range(1, BYTES):
+        byte = tl.load(ptr + part, mask=there, other=0).to(tl.uint32)
+        bits = bits | (byte << ((part + 4 - BYTES) * 8))
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _source(index_ptr, order_ptr, count, ROWS: tl.constexpr, INDEXED: tl.constexpr):
+    """Places of the program's rows in their group, which of them there are, their messages, and their rows."""
+    place = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = place < count
+    message = tl.load(order_ptr + place, mask=there, other=0)
+    row = message
+    if INDEXED:
+        row = tl.load(index_ptr + message, mask=there, other=0).to(tl.int64)
+    return place, there, message, row
+
+
+@triton.jit
 def _code(value, zero, scale, random, LEVELS: tl.constexpr, STOCHASTIC: tl.constexpr):
     fixed = tl.minimum(((value - zero) * scale).to(tl.int32), LEVELS << 17)
     if STOCHASTIC:
@@ -112,7 +141,7 @@ def _pack_kernel(
     size,
     half,
     BITS: tl.constexpr,
-    NARROW: tl.constexpr,
+    ZERO_BYTES: tl.constexpr,
     STOCHASTIC: tl.constexpr,
     INDEXED: tl.constexpr,
     TRACED: tl.constexpr,
@@ -124,19 +153,14 @@ def _pack_kernel(
     """PAIRED: planes are halves, or parts of halves, of a row, so that two columns of a hash are packed together."""
     LEVELS: tl.constexpr = (1 << BITS) - 1
     PLANES: tl.constexpr = 8 // BITS
-    place = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    there = place < count
-    message = tl.load(order_ptr + place, mask=there, other=0)
-    source = message
-    if INDEXED:
-        source = tl.load(index_ptr + message, mask=there, other=0).to(tl.int64)
+    place, there, message, source = _source(index_ptr, order_ptr, count, ROWS, INDEXED)
     row_ptr, row_there = (x_ptr + source * width)[:, None], there[:, None]
     low, high, finite = _range(row_ptr, row_there, width, ROWS, BLOCK)
-    zero, step, scale, last = _parameters(low, high, LEVELS, NARROW)
+    zero, step, scale, last = _parameters(low, high, LEVELS, ZERO_BYTES == 2)
     expressible = (last.to(tl.int32, bitcast=True) & 0x7F800000) != 0x7F800000
     tl.atomic_min(bad_ptr + place * 0, message, mask=there & ((finite & expressible) == 0))
-    tl.store(zeros_ptr + place, zero, mask=there)
-    tl.store(steps_ptr + place, step, mask=there)
+    _put(zeros_ptr + place * ZERO_BYTES, zero.to(tl.int32, bitcast=True), there, ZERO_BYTES)
+    _put(steps_ptr + place * 2, step.to(tl.int32, bitcast=True), there, 2)
     if TRACED:
         tl.store(ranges_ptr + message, high - tl.where(low == 0.0, 0.0, low), mask=there)
     row_key = tl.zeros((ROWS, 1), tl.uint32)
@@ -188,25 +212,21 @@ def _unpack_kernel(
     index_ptr,
     zeros_ptr,
     steps_ptr,
-    factor_ptr,
+    factor,
     out_ptr,
     count,
     width,
     size,
     BITS: tl.constexpr,
+    ZERO_BYTES: tl.constexpr,
     INDEXED: tl.constexpr,
     ADD: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_BYTES: tl.constexpr,
 ):
-    place = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    there = place < count
-    target = tl.load(order_ptr + place, mask=there, other=0)
-    if INDEXED:
-        target = tl.load(index_ptr + target, mask=there, other=0).to(tl.int64)
-    zero = tl.load(zeros_ptr + place, mask=there, other=0.0)[:, None]
-    step = tl.load(steps_ptr + place, mask=there, other=0.0)[:, None]
-    factor = tl.load(factor_ptr)
+    place, there, _, target = _source(index_ptr, order_ptr, count, ROWS, INDEXED)
+    zero = _get(zeros_ptr + place * ZERO_BYTES, there, ZERO_BYTES)[:, None]
+    step = _get(steps_ptr + place * 2, there, 2)[:, None]
     row_ptr = (out_ptr + target * width)[:, None]
     for start in range(0, size, BLOCK_BYTES):
         byte = start + tl.arange(0, BLOCK_BYTES)[None, :]
@@ -221,6 +241,68 @@ def _unpack_kernel(
                 tl.atomic_add(row_ptr + column, value, mask=mask, sem="relaxed")
             else:
                 tl.store(row_ptr + column, value, mask=mask)
+
+
+@triton.jit
+def _pack_wide_kernel(
+    x_ptr,
+    index_ptr,
+    order_ptr,
+    out_ptr,
+    ranges_ptr,
+    bad_ptr,
+    count,
+    width,
+    INDEXED: tl.constexpr,
+    TRACED: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Rows as int32 bits of float32, or int16 bits of bfloat16, whichever `out_ptr` has."""
+    place, there, message, source = _source(index_ptr, order_ptr, count, ROWS, INDEXED)
+    row_ptr, row_there = (x_ptr + source * width)[:, None], there[:, None]
+    low, high, finite = _range(row_ptr, row_there, width, ROWS, BLOCK)
+    tl.atomic_min(bad_ptr + place * 0, message, mask=there & (finite == 0))
+    if TRACED:
+        tl.store(ranges_ptr + message, high - low, mask=there)
+    for start in range(0, width, BLOCK):
+        column = start + tl.arange(0, BLOCK)[None, :]
+        mask = row_there & (column < width)
+        bits = tl.load(row_ptr + column, mask=mask, other=0.0).to(tl.int32, bitcast=True)
+        if out_ptr.dtype.element_ty == tl.int16:
+            # To the nearest and to even, but at most bfloat16's largest value.
+            magnitude = bits & 0x7FFFFFFF
+            rounded = tl.minimum((magnitude + 0x7FFF + ((magnitude >> 16) & 1)) >> 16, 0x7F7F)
+            bits = rounded | ((bits >> 16) & 0x8000)
+        tl.store(out_ptr + place[:, None] * width + column, bits.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _unpack_wide_kernel(
+    codes_ptr,
+    order_ptr,
+    index_ptr,
+    factor,
+    out_ptr,
+    count,
+    width,
+    INDEXED: tl.constexpr,
+    ADD: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    place, there, _, target = _source(index_ptr, order_ptr, count, ROWS, INDEXED)
+    for start in range(0, width, BLOCK):
+        column = start + tl.arange(0, BLOCK)[None, :]
+        mask = there[:, None] & (column < width)
+        bits = tl.load(codes_ptr + place[:, None] * width + column, mask=mask, other=0).to(tl.int32)
+        if codes_ptr.dtype.element_ty == tl.int16:
+            bits = bits << 16
+        value = bits.to(tl.float32, bitcast=True) * factor
+        if ADD:
+            tl.atomic_add(out_ptr + target[:, None] * width + column, value, mask=mask, sem="relaxed")
+        else:
+            tl.store(out_ptr + target[:, None] * width + column, value, mask=mask)
 
 
 @triton.jit
@@ -309,50 +391,70 @@ def pack(
     ranges: Tensor | None,
 ) -> int:
     """Encode messages into `out`; returns the number of the first message that cannot be coded, or -1."""
-    zeros = torch.empty(layout.num_quantized, dtype=torch.float32, device=x.device)
-    steps = torch.empty_like(zeros)
     bad = torch.full((1,), len(layout), dtype=torch.int64, device=x.device)
-    ids = rows.to(x.device)
-    first_wide = len(layout)
+    ids, places = rows.to(x.device), x if index is None else index
+    spans, modes = (
+        x if ranges is None else ranges,
+        {"INDEXED": index is not None, "TRACED": ranges is not None},
+    )
     for group in layout.groups:
+        order, count = _tables(layout, x.device)["order"][group.bits], len(group.order)
+        columns = min(_MAX_BLOCK, triton.next_power_of_2(layout.width))
         if group.bits >= 16:
-            message = reference.pack_wide(x, index, group, out, ranges)
-            first_wide = min(first_wide, message if message >= 0 else len(layout))
+            many = _rows_at_once(columns, _UNPACKED)
+            codes, aligned = _wide(out, group)
+            _pack_wide_kernel[(triton.cdiv(count, many),)](
+                x, places, order, codes, spans, bad, count, layout.width, **modes, ROWS=many, BLOCK=columns
+            )
+            if not aligned:
+                out[group.offset : group.offset + group.size_bytes].copy_(codes.view(torch.uint8))
             continue
         half = (layout.width + 1) // 2
         pairs = half if group.bits == 8 else group.row_bytes
-        at_once = min(_MAX_BLOCK, triton.next_power_of_2(pairs))
-        rows_at_once = _rows_at_once(at_once, _PACKED)
-        _pack_kernel[(triton.cdiv(len(group.order), rows_at_once),)](
+        bytes_at_once = min(_MAX_BLOCK, triton.next_power_of_2(pairs))
+        many = _rows_at_once(bytes_at_once, _PACKED)
+        _pack_kernel[(triton.cdiv(count, many),)](
             x,
-            x if index is None else index,
-            _tables(layout, x.device)["order"][group.bits],
+            places,
+            order,
             ids,
             key,
             out[group.offset :],
-            zeros[group.first_param :],
-            steps[group.first_param :],
-            zeros if ranges is None else ranges,
+            *_parameters_of(out, layout, group),
+            spans,
             bad,
-            len(group.order),
+            count,
             layout.width,
             group.row_bytes,
             half,
             BITS=group.bits,
-            NARROW=layout.param_bytes == 4,
+            ZERO_BYTES=layout.param_bytes - 2,
             STOCHASTIC=stochastic,
-            INDEXED=index is not None,
-            TRACED=ranges is not None,
             PAIRED=group.bits == 8 or half == pairs * (4 // group.bits),
-            ROWS=rows_at_once,
-            BLOCK=min(_MAX_BLOCK, triton.next_power_of_2(layout.width)),
-            BLOCK_BYTES=at_once,
-            num_warps=max(2, min(8, rows_at_once * at_once // 512)),
+            ROWS=many,
+            BLOCK=columns,
+            BLOCK_BYTES=bytes_at_once,
+            num_warps=max(2, min(8, many * bytes_at_once // 512)),
+            **modes,
             **_EXACT,
         )
-    reference.write_parameters(layout, out, zeros, steps)
-    first = min(first_wide, int(bad.item()) if layout.num_quantized else len(layout))
+    first = int(bad.item())
     return first if first < len(layout) else -1
+
+
+def _parameters_of(buffer: Tensor, layout: MessageLayout, group: Group) -> tuple[Tensor, Tensor]:
+    """Bytes of a buffer from the first zero point and the first step of a group on."""
+    zeros = layout.zeros_offset + (layout.param_bytes - 2) * group.first_param
+    return buffer[zeros:], buffer[layout.steps_offset + 2 * group.first_param :]
+
+
+def _wide(buffer: Tensor, group: Group) -> tuple[Tensor, bool]:
+    """Rows of 16 or 32 bits as whole numbers; whether they are the buffer's, or a copy, where it is not aligned."""
+    kind = torch.int16 if group.bits == 16 else torch.int32
+    rows = buffer[group.offset : group.offset + group.size_bytes]
+    if rows.data_ptr() % kind.itemsize or rows.storage_offset() % kind.itemsize:
+        return rows.clone().view(kind), False
+    return rows.view(kind), True
 
 
 def unpack(buffer: Tensor, layout: MessageLayout, out: Tensor, scale: float) -> None:
@@ -366,34 +468,34 @@ def unpack_add(buffer: Tensor, layout: MessageLayout, index: Tensor, out: Tensor
 
 
 def _unpack(buffer: Tensor, layout: MessageLayout, index: Tensor | None, out: Tensor, scale: float) -> None:
-    zeros, steps = reference.read_parameters(layout, buffer)
-    factor = torch.full((1,), scale, dtype=torch.float32, device=out.device)
+    modes, factor = {"INDEXED": index is not None, "ADD": index is not None}, float(scale)
     for group in layout.groups:
-        order = _tables(layout, out.device)["order"][group.bits]
+        order, count = _tables(layout, out.device)["order"][group.bits], len(group.order)
+        places = order if index is None else index
         if group.bits >= 16:
-            rows = reference.unpack_wide(buffer, group) * scale
-            if index is None:
-                out[order] = rows
-            else:
-                out.index_add_(0, index[order].long(), rows)
+            columns = min(_MAX_BLOCK, triton.next_power_of_2(layout.width))
+            many = _rows_at_once(columns, _UNPACKED)
+            codes, _ = _wide(buffer, group)
+            _unpack_wide_kernel[(triton.cdiv(count, many),)](
+                codes, order, places, factor, out, count, layout.width, **modes, ROWS=many, BLOCK=columns
+            )
             continue
         at_once = min(1024, triton.next_power_of_2(group.row_bytes))
-        rows_at_once = _rows_at_once(at_once, _UNPACKED)
-        _unpack_kernel[(triton.cdiv(len(group.order), rows_at_once),)](
+        many = _rows_at_once(at_once, _UNPACKED)
+        _unpack_kernel[(triton.cdiv(count, many),)](
             buffer[group.offset :],
             order,
-            order if index is None else index,
-            zeros[group.first_param :],
-            steps[group.first_param :],
+            places,
+            *_parameters_of(buffer, layout, group),
             factor,
             out,
-            len(group.order),
+            count,
             layout.width,
             group.row_bytes,
             BITS=group.bits,
-            INDEXED=index is not None,
-            ADD=index is not None,
-            ROWS=rows_at_once,
+            ZERO_BYTES=layout.param_bytes - 2,
+            **modes,
+            ROWS=many,
             BLOCK_BYTES=at_once,
             **_EXACT,
         )

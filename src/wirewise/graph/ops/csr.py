@@ -147,8 +147,9 @@ class Csr:
         if key not in self._cache:
             first, last = int(self.indptr[0]), int(self.indptr[-1])
             with warnings.catch_warnings():
-                # torch announces the layout as beta once a process.
-                warnings.filterwarnings("ignore", message=".*[Ss]parse CSR tensor support.*")
+                # torch announces once a process that the layout is beta, and 2.11 that it checks nothing, as told.
+                for announced in ("[Ss]parse CSR tensor support", "Sparse invariant checks are implicitly"):
+                    warnings.filterwarnings("ignore", message=f".*{announced}.*")
                 self._cache[key] = torch.sparse_csr_tensor(
                     self.indptr - first,
                     self.indices[first:last].long(),
