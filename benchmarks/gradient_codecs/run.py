@@ -89,7 +89,7 @@ def torch_top_k(v):
 
 
 def torch_random_k(v):
-    return pick(v, torch.randint(len(v), (int(RATIO * len(v)),)))
+    return pick(v, torch.randint(len(v), (int(RATIO * len(v)),), device=v.device))
 
 
 def scatter(payload, out):
@@ -142,14 +142,16 @@ def torch_tern_grad(v):
 
 
 def unpack_ternary(payload, out):
-    fields = (payload[0][:, None] >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8)) & 3
+    fields = (payload[0][:, None] >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8, device=out.device)) & 3
     torch.mul(fields.flatten().float() - 1, payload[1], out=out)
 
 
 def torch_dgc(v):
     """Threshold of 1.1 k from samples, adapted up to four times."""
     magnitudes, wanted = v.abs(), int(RATIO * len(v))
-    samples = magnitudes[torch.randint(len(v), (len(v) // (1000 if len(v) >= 1 << 20 else 100),))]
+    samples = magnitudes[
+        torch.randint(len(v), (len(v) // (1000 if len(v) >= 1 << 20 else 100),), device=v.device)
+    ]
     limit = samples.topk(max(1, int(1.1 * RATIO * len(samples)))).values[-1]
     for _ in range(4):
         places = (magnitudes >= limit).nonzero().flatten()
@@ -185,7 +187,7 @@ def torch_power_sgd():
 
     def encode(v):
         matrix = v.view(int(len(v) ** 0.5), -1)
-        start = factors.pop() if factors else torch.randn(matrix.shape[1], RANK)
+        start = factors.pop() if factors else torch.randn(matrix.shape[1], RANK, device=v.device)
         left = torch.linalg.qr(matrix @ start).Q
         right = matrix.T @ left
         factors.append(right)
@@ -219,17 +221,17 @@ PLAIN = {
 class Job:
     """Buffers of one codec and its four operations."""
 
-    def __init__(self, name, elements):
+    def __init__(self, name, elements, device):
         self.codec, self.segments = make(name), Segments([elements])
-        self.gradient, self.out = torch.randn(elements), torch.empty(elements)
+        self.gradient, self.out = (new(elements, device=device) for new in (torch.randn, torch.empty))
         kept = self.codec.memories
-        memory = torch.zeros(max(1, len(kept)), elements)
+        memory = torch.zeros(max(1, len(kept)), elements, device=device)
         self.memory = None if not kept else memory[0] if len(kept) == 1 else memory
         self.own_memory = None if self.memory is None else self.memory.clone()
-        self.buffer = torch.empty(1, self.codec.size_bytes(self.segments), dtype=torch.uint8)
+        self.buffer = torch.empty(1, self.codec.size_bytes(self.segments), dtype=torch.uint8, device=device)
         plain = PLAIN[name]
         self.plain_encode, self.plain_decode = plain() if callable(plain) else plain
-        self.plain = {kind: torch.zeros(elements) for kind in kept}
+        self.plain = {kind: torch.zeros(elements, device=device) for kind in kept}
         self.payload = None
         self.operations = ["copy", "torch_encode", "encode", "torch_decode", "decode"]
         if self.codec.looks_first:
@@ -291,12 +293,11 @@ class Copying:
 class Calm:
     """Times of operations that had the core to themselves, as far as that could be waited for."""
 
-    def __init__(self):
-        self.calm = self.all = 0
+    def __init__(self, device):
+        self.device, self.calm, self.all = device, 0, 0
 
     def seconds(self, operation):
-        if torch.get_default_device().type == "cuda":
-            self.calm, self.all = self.calm + 1, self.all + 1
+        if self.device == "cuda":
             return on_device(operation)
         for _ in range(TRIES):
             OTHER.sum()
@@ -363,7 +364,6 @@ def main():
     args = arguments(__doc__, ["copy", *CODECS], device=["cpu", "cuda"])
     (device,) = args.device[:1]
     torch.set_num_threads(1)
-    torch.set_default_device(device)
     preset, kernels = PRESETS[args.preset], "triton" if device == "cuda" else "numba"
     if device == "cuda" and args.preset == "paper":
         preset = preset | {"elements": CUDA_ELEMENTS}
@@ -374,10 +374,10 @@ def main():
         "Bound": BOUND.format(COPY_BYTES[device]) + TIMES[device],
     }
     page = Page("Gradient codecs against torch operations", args.preset, facts)
-    makers = {"copy": Copying, **{name: partial(Job, name) for name in CODECS}}
+    makers = {"copy": Copying, **{name: partial(Job, name, device=device) for name in CODECS}}
     names = [name for name in args.only if device == "cpu" or name != "copy"]
     jobs = {name: makers[name](preset["elements"]) for name in names}
-    calm = Calm()
+    calm = Calm(device)
     times = measure(jobs, preset["rounds"], calm)
     titles = (
         "codec", "way", "torch us", f"{kernels} us", f"torch / {kernels}", f"copy / {kernels}", "bytes",

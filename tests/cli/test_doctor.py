@@ -21,7 +21,7 @@ def test_this_machine_is_healthy():
 
 def test_it_says_that_paths_for_gpus_were_not_run():
     told = {check.name: check.found for check in doctor.checks()}
-    assert "were not yet run on one" in told["cuda"]
+    assert "between several GPUs were not yet run" in told["cuda"]
 
 
 def test_what_is_missing_has_advice():

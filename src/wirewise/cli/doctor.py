@@ -19,7 +19,7 @@ from wirewise.units import format_rate, format_size
 __all__ = ["Finding", "checks", "report"]
 
 _KERNELS = ("codec", "graph.ops", "planners.bitwidth")
-_UNTRIED = "wirewise's own paths for GPUs were not yet run on one"
+_UNTRIED = "wirewise's paths between several GPUs were not yet run"
 
 
 class Finding(NamedTuple):

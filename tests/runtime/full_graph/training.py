@@ -108,7 +108,9 @@ def train(
         trainer = build_trainer(parts[rank], transport, mode, **knobs)
         if before is not None:
             before(trainer)
-        losses = [trainer.train_epoch() for _ in range(epochs)]
+        # Ranks that are threads share the thread that torch keeps for each GPU: exchanges in it would wait for ever.
+        with torch.autograd.set_multithreading_enabled(knobs.get("device", "cpu") == "cpu"):
+            losses = [trainer.train_epoch() for _ in range(epochs)]
         gradients = [p.grad.clone() for p in trainer.model.parameters() if p.grad is not None]
         logits, scores = trainer.logits(bits=32), trainer.evaluate(bits=32)
         records = trainer.records()

@@ -48,8 +48,8 @@ def orthogonalise(flat: Tensor, tables: np.ndarray) -> None:
     """
     for rows, columns in np.unique(tables[:, 1:], axis=0).tolist():
         own = tables[(tables[:, 1:] == (rows, columns)).all(axis=1), 0]
-        places = torch.from_numpy(own)[:, None] + torch.arange(rows * columns)
-        places = places.to(flat.device)
+        places = torch.from_numpy(own).to(flat.device)[:, None]
+        places = places + torch.arange(rows * columns, device=flat.device)
         flat[places] = _orthonormal(flat[places].view(len(own), rows, columns)).flatten(1)
 
 
