@@ -1,0 +1,200 @@
+"""Collectives along the dimensions of a mesh: each sends what a ring of its kind sends, and returns at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wirewise.plans.parallel import DimPlacement
+from wirewise.runtime.parallel.parts import cut, joined
+from wirewise.runtime.transport import Transport
+
+__all__ = ["MeshGroups", "Pending", "RankGroups", "ThreadGroups", "moved"]
+
+
+class Pending:
+    """A tensor that is on its way.
+
+    Args:
+        wait: Waits for it; called once.
+    """
+
+    def __init__(self, wait: Callable[[], Tensor]) -> None:
+        self._wait: Callable[[], Tensor] | None = wait
+        self._found: Tensor | None = None
+
+    def wait(self) -> Tensor:
+        """Wait for the tensor; the same one each time.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        if self._wait is not None:
+            self._found, self._wait = self._wait(), None
+        assert self._found is not None
+        return self._found
+
+
+class MeshGroups(Protocol):
+    """This rank's place on a mesh, and collectives with the ranks that differ from it along one dimension."""
+
+    mesh: tuple[int, ...]
+    place: tuple[int, ...]
+
+    def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> Pending:
+        """Sum or maximum ("max") over the ranks; the tensor stays what it was."""
+        ...
+
+    def all_gather(self, axis: int, tensor: Tensor) -> Callable[[], list[Tensor]]:
+        """Start to collect the tensors of all ranks in their order; called, the result waits."""
+        ...
+
+    def all_to_all(self, axis: int, parts: list[Tensor]) -> Callable[[], list[Tensor]]:
+        """Start to give each rank its part; called, the result waits for what all gave this one."""
+        ...
+
+
+def moved(groups: MeshGroups, axis: int, tensor: Tensor, before: DimPlacement, after: DimPlacement) -> Pending:
+    """Start to change how a tensor lies along one dimension of the mesh.
+
+    Args:
+        groups: The mesh.
+        axis: Dimension of the mesh.
+        tensor: This rank's part.
+        before: Its present placement along it.
+        after: The wanted one.
+    """
+    parts, number = groups.mesh[axis], groups.place[axis]
+    if before == after or parts == 1:
+        return Pending(lambda: tensor)
+    if before.kind == "R":
+        return Pending(lambda: cut(tensor, after, parts, number))
+    if (before.kind, after.kind) == ("P", "R"):
+        return groups.all_reduce(axis, tensor)
+    if after.kind == "R":
+        gathered = groups.all_gather(axis, tensor)
+        return Pending(lambda: joined(gathered(), before))
+    if after.kind == "P":
+        return Pending(lambda: _alone(tensor, before, parts, number))
+    swapped = groups.all_to_all(axis, [cut(tensor, after, parts, rank) for rank in range(parts)])
+    if before.kind == "P":
+        # gloo's own reduce-scatter sends as much as an all-reduce.
+        return Pending(lambda: torch.stack(swapped()).sum(0))
+    return Pending(lambda: joined(swapped(), before))
+
+
+def _alone(tensor: Tensor, before: DimPlacement, parts: int, number: int) -> Tensor:
+    """A part as an addend: zeros where the others' are."""
+    empty = torch.zeros_like(tensor)
+    return joined([tensor if rank == number else empty for rank in range(parts)], before)
+
+
+class RankGroups:
+    """A mesh whose ranks are processes, or threads with groups of their own.
+
+    Args:
+        transports: Messages with the ranks along each dimension of the mesh.
+    """
+
+    def __init__(self, transports: Sequence[Transport]) -> None:
+        self._transports = tuple(transports)
+        self.mesh = tuple(one.world_size for one in transports)
+        self.place = tuple(one.rank for one in transports)
+
+    def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> Pending:
+        """Sum or maximum over the ranks; the tensor stays what it was."""
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM  # type: ignore[assignment]
+        found = tensor.clone(memory_format=torch.contiguous_format)
+        # Views of shape () or of an empty batch are reduced as they are.
+        return Pending(self._started(axis, lambda group: group.allreduce([found], options), lambda: found))
+
+    def all_gather(self, axis: int, tensor: Tensor) -> Callable[[], list[Tensor]]:
+        """Start to collect the tensors of all ranks in their order; called, the result waits."""
+        own = tensor.contiguous()
+        found = [torch.empty_like(own) for _ in range(self.mesh[axis])]
+        return self._started(axis, lambda group: group.allgather([found], [own]), lambda: found)
+
+    def all_to_all(self, axis: int, parts: list[Tensor]) -> Callable[[], list[Tensor]]:
+        """Start to give each rank its part; called, the result waits for what all gave this one."""
+        given = torch.stack(parts)
+        found = torch.empty_like(given)
+        start = partial(self._swap, found, given)
+        return self._started(axis, start, lambda: list(found.unbind(0)))
+
+    @staticmethod
+    def _swap(found: Tensor, given: Tensor, group: Any) -> dist.Work:
+        work: dist.Work = group.alltoall_base(found, given, [], [], dist.AllToAllOptions())
+        return work
+
+    def _started(
+        self, axis: int, start: Callable[[Any], dist.Work], found: Callable[[], Any]
+    ) -> Callable[[], Any]:
+        transport, works = self._transports[axis], list[dist.Work]()
+        what = f"a collective along dimension {axis} of the mesh"
+        transport.guard(lambda: works.append(start(transport.group)), what)
+
+        def wait() -> Any:
+            transport.wait_for(works[0], what)
+            return found()
+
+        return wait
+
+
+class ThreadGroups:
+    """A mesh whose ranks are threads of this process and hand each other tensors.
+
+    Args:
+        mesh: Ranks along each dimension.
+        place: This rank's place.
+        shared: What `ThreadGroups.meeting` made for all of them.
+    """
+
+    def __init__(self, mesh: tuple[int, ...], place: tuple[int, ...], shared: _Meeting) -> None:
+        self.mesh, self.place, self._shared = mesh, place, shared
+
+    @staticmethod
+    def meeting(ranks: int, timeout_s: float = 60.0) -> _Meeting:
+        """Where all ranks of a mesh meet for each collective."""
+        return _Meeting(ranks, timeout_s)
+
+    def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> Pending:
+        """Sum or maximum over the ranks; the tensor stays what it was."""
+        parts = torch.stack(self._met(axis, tensor))
+        found = parts.amax(0) if op == "max" else parts.sum(0)
+        return Pending(lambda: found)
+
+    def all_gather(self, axis: int, tensor: Tensor) -> Callable[[], list[Tensor]]:
+        """Collect the tensors of all ranks in their order."""
+        found = self._met(axis, tensor)
+        return lambda: found
+
+    def all_to_all(self, axis: int, parts: list[Tensor]) -> Callable[[], list[Tensor]]:
+        """Give each rank its part."""
+        found = [given[self.place[axis]] for given in self._met(axis, parts)]
+        return lambda: found
+
+    def _met(self, axis: int, value: Any) -> list[Any]:
+        given = self._shared.exchange(self.place, value)
+        return [given[self.place[:axis] + (n,) + self.place[axis + 1 :]] for n in range(self.mesh[axis])]
+
+
+class _Meeting:
+    """All ranks leave something, and take what they want when all have."""
+
+    def __init__(self, ranks: int, timeout_s: float) -> None:
+        self.barrier = threading.Barrier(ranks, timeout=timeout_s)
+        self._left: dict[tuple[int, ...], Any] = {}
+
+    def exchange(self, place: tuple[int, ...], value: Any) -> dict[tuple[int, ...], Any]:
+        self._left[place] = value
+        self.barrier.wait()
+        found = dict(self._left)
+        self.barrier.wait()
+        return found

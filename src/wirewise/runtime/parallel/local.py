@@ -1,0 +1,453 @@
+"""Operators on parts of tensors: what an operator of the whole step becomes on one rank.
+
+Most operators are computed as they are. Here is what differs: sizes in arguments, means over a dimension that is cut,
+rows and classes of which a rank has some, reductions that all ranks take part in, and random numbers, which every rank
+draws for the whole tensor so that they are those of one device.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from wirewise.errors import PlanError
+from wirewise.runtime.parallel.groups import MeshGroups
+from wirewise.runtime.parallel.parts import Placements, local_shape, part_of_mesh
+
+__all__ = ["LocalOperator", "draws_random_numbers", "local_operator"]
+
+_MEAN = 1
+"""`reduction` of losses."""
+
+
+@dataclass(frozen=True)
+class LocalOperator:
+    """An operator of the graph on this rank's parts."""
+
+    node: fx.Node
+    inputs: dict[fx.Node, Placements]
+    """How each input lies when the operator takes it."""
+    outputs: tuple[Placements, ...]
+    """How each output lies."""
+    groups: MeshGroups
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of this rank's part of the first output."""
+        return self.local(_values(self.node)[0], self.outputs[0])
+
+    def local(self, value: Tensor, placements: Placements) -> tuple[int, ...]:
+        """Shape of this rank's part of a value."""
+        return local_shape(value.shape, placements, self.groups.mesh)
+
+    def argument(self, position: int) -> fx.Node:
+        """The input at a position of the arguments."""
+        found = self.node.args[position]
+        assert isinstance(found, fx.Node)
+        return found
+
+    def placed(self, position: int) -> Placements:
+        """How the input at a position of the arguments lies."""
+        return self.inputs[self.argument(position)]
+
+    def axes(self, position: int, dim: int) -> list[int]:
+        """Dimensions of the mesh that cut a dimension of an input."""
+        dim %= max(self.argument(position).meta["val"].dim(), 1)
+        return [
+            axis for axis, one in enumerate(self.placed(position)) if one.kind == "S" and one.dim == dim
+        ]
+
+    def first_of(self, position: int, dim: int) -> int:
+        """Index in the whole of the first row that this rank has of an input.
+
+        Raises:
+            PlanError: The rows are not next to each other.
+        """
+        size, start = self.argument(position).meta["val"].shape[dim], 0
+        for axis in self.axes(position, dim):
+            if self.placed(position)[axis].factor > 1:
+                raise PlanError(
+                    f"{self.node.name} ({self.node.target}) takes parts of several blocks; expected rows next to each "
+                    "other: plan again"
+                )
+            size //= self.groups.mesh[axis]
+            start += self.groups.place[axis] * size
+        return start
+
+    def reduced(self, tensor: Tensor, axes: Sequence[int], op: str = "sum") -> Tensor:
+        """A reduction over the ranks along dimensions of the mesh."""
+        for axis in axes:
+            tensor = self.groups.all_reduce(axis, tensor, op).wait()
+        return tensor
+
+    def part(self, whole: Tensor, output: int = 0) -> Tensor:
+        """This rank's part of a whole output."""
+        return part_of_mesh(whole, self.outputs[output], self.groups.mesh, self.groups.place)
+
+
+Handler = Callable[..., Any]
+"""Called with the operator and the arguments of one run."""
+
+
+def local_operator(own: LocalOperator) -> Callable[..., Any]:
+    """What computes this rank's part of the operator's outputs, called with the operator's arguments.
+
+    Raises:
+        PlanError: Parts from which the operator cannot be computed.
+    """
+    target: Any = own.node.target
+    if target is operator.getitem:
+        return operator.getitem
+    split = [
+        one for placements in (*own.inputs.values(), *own.outputs) for one in placements if one.kind != "R"
+    ]
+    handler = _HANDLERS.get(_name(target))
+    if not split or handler is None:
+        if split and draws_random_numbers(own.node):
+            raise PlanError(
+                f"{own.node.name} ({target}) draws random numbers and is placed {_words(own.outputs[0])}; expected it "
+                "whole on every rank: plan again, or train without it"
+            )
+        return target  # type: ignore[no-any-return]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return handler(own, *args, **kwargs)
+
+    return run
+
+
+def draws_random_numbers(node: fx.Node) -> bool:
+    """Whether an operator's result depends on the state of a random number generator."""
+    tags = getattr(node.target, "tags", ())
+    if torch.Tag.nondeterministic_seeded not in tags:
+        return False
+    # Attention has an argument for dropout, which is mostly 0.
+    schema = node.target._schema  # type: ignore[union-attr]
+    for place, argument in enumerate(schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+            return bool(given)
+    return True
+
+
+def _name(target: Any) -> str:
+    return target._schema.name.removeprefix("aten::") if hasattr(target, "_schema") else str(target)
+
+
+def _words(placements: Placements) -> str:
+    return " ".join(map(str, placements))
+
+
+def _values(node: fx.Node) -> list[Tensor]:
+    value = node.meta["val"]
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _call(own: LocalOperator, *args: Any, **kwargs: Any) -> Any:
+    return own.node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+# Sizes in arguments.
+
+
+def _view(own: LocalOperator, x: Tensor, _size: Any) -> Tensor:
+    return x.reshape(own.shape)
+
+
+def _expand(own: LocalOperator, x: Tensor, _size: Any, **_: Any) -> Tensor:
+    return x.expand(own.shape)
+
+
+def _factory(own: LocalOperator, _size: Any, *args: Any, **kwargs: Any) -> Any:
+    return _call(own, own.shape, *args, **kwargs)
+
+
+def _like_factory(own: LocalOperator, x: Tensor, _size: Any, *args: Any, **kwargs: Any) -> Any:
+    return _call(own, x, own.shape, *args, **kwargs)
+
+
+def _whole_then_cut(own: LocalOperator, *args: Any, **kwargs: Any) -> Tensor:
+    return own.part(_call(own, *args, **kwargs))
+
+
+def _split(own: LocalOperator, x: Tensor, _size: Any, dim: int = 0) -> Any:
+    whole: Any = own.argument(0).meta["val"]
+    sizes = [part.shape[dim] * x.shape[dim] // whole.shape[dim] for part in _values(own.node)]
+    return x.split(sizes, dim)
+
+
+def _slice(
+    own: LocalOperator,
+    x: Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Any:
+    whole: int = own.argument(0).meta["val"].shape[dim]
+    if x.shape[dim] == whole:
+        return _call(own, x, dim, start, end, step)
+    first, last = (max(0, min(whole, at + whole * (at < 0))) for at in (start or 0, whole if end is None else end))
+    if step != 1 or first * x.shape[dim] % whole or last * x.shape[dim] % whole:
+        raise PlanError(
+            f"{own.node.name} takes {first} to {last} in steps of {step} of a dimension of {whole} that is cut; "
+            "expected bounds of whole blocks: plan again"
+        )
+    return _call(own, x, dim, first * x.shape[dim] // whole, last * x.shape[dim] // whole, 1)
+
+
+def _with_input_size(own: LocalOperator, gradient: Tensor, _size: Any, *args: Any) -> Any:
+    return _call(own, gradient, own.shape, *args)
+
+
+def _upsample_backward(own: LocalOperator, gradient: Tensor, output: Any, _size: Any, *args: Any) -> Any:
+    return _call(own, gradient, output, own.shape, *args)
+
+
+# Convolutions and norms of groups of channels.
+
+
+def _convolution(own: LocalOperator, x: Tensor, weight: Tensor, bias: Tensor | None, *args: Any) -> Any:
+    *_, groups = args
+    _no_spatial(own, 0)
+    if bias is not None and any(own.groups.place[axis] for axis in own.axes(0, 1) if own.axes(1, 1)):
+        # Ranks have addends: one of them adds the bias.
+        bias = torch.zeros_like(bias)
+    if groups != 1:
+        groups = groups * x.shape[1] // own.argument(0).meta["val"].shape[1]
+    return _call(own, x, weight, bias, *args[:-1], groups)
+
+
+def _convolution_backward(
+    own: LocalOperator, gradient: Tensor, x: Tensor, weight: Tensor, sizes: Any, *args: Any
+) -> Any:
+    _no_spatial(own, 1)
+    return _call(own, gradient, x, weight, sizes and [gradient.shape[1]], *args)
+
+
+def _no_spatial(own: LocalOperator, position: int) -> None:
+    for one in own.placed(position):
+        if one.kind == "S" and one.dim > 1:
+            raise PlanError(
+                f"{own.node.name} ({own.node.target}) takes an image cut along dimension {one.dim}; expected it whole "
+                "in height and width: rows at the borders are not exchanged, plan again"
+            )
+
+
+def _group_norm(
+    own: LocalOperator, x: Tensor, weight: Any, bias: Any, n: int, c: int, _space: int, group: int, eps: float
+) -> Any:
+    return _call(
+        own, x, weight, bias, *x.shape[:2], prod(x.shape[2:]), _groups(own, 0, x, group, c), eps
+    )
+
+
+def _group_norm_backward(
+    own: LocalOperator,
+    gradient: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Any,
+    n: int,
+    c: int,
+    _space: int,
+    group: int,
+    mask: Any,
+) -> Any:
+    sizes = (*x.shape[:2], prod(x.shape[2:]), _groups(own, 1, x, group, c))
+    return _call(own, gradient.contiguous(), x, mean, rstd, weight, *sizes, mask)
+
+
+def _groups(own: LocalOperator, position: int, x: Tensor, group: int, channels: int) -> int:
+    found, rest = divmod(group * x.shape[1], channels)
+    if rest:
+        raise PlanError(
+            f"{own.node.name} has {group} groups of channels, which {channels // x.shape[1]} ranks cannot share evenly; "
+            "expected a multiple: plan again"
+        )
+    return found
+
+
+# Means over a dimension that is cut, of which a rank has an addend.
+
+
+def _mean(own: LocalOperator, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    whole: Tensor = own.argument(0).meta["val"]
+    over = args[0] if args and args[0] else range(whole.dim())
+    share = prod(x.shape[dim] for dim in over) / max(prod(whole.shape[dim] for dim in over), 1)
+    return _call(own, x, *args, **kwargs) * share
+
+
+def _mse_loss(own: LocalOperator, x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
+    return _call(own, x, target, reduction) * (_share(own, 0, x) if reduction == _MEAN else 1.0)
+
+
+def _mse_loss_backward(own: LocalOperator, gradient: Tensor, x: Tensor, target: Tensor, reduction: int) -> Any:
+    return _call(own, gradient, x, target, reduction) * (_share(own, 1, x) if reduction == _MEAN else 1.0)
+
+
+def _share(own: LocalOperator, position: int, x: Tensor) -> float:
+    return x.numel() / max(own.argument(position).meta["val"].numel(), 1)
+
+
+# Rows and classes of which a rank has some.
+
+
+def _embedding(own: LocalOperator, weight: Tensor, indices: Tensor, *args: Any) -> Tensor:
+    if not own.axes(0, 0):
+        found: Tensor = _call(own, weight, indices, *args)
+        return found
+    at = indices - own.first_of(0, 0)
+    inside = (at >= 0) & (at < weight.shape[0])
+    return weight[torch.where(inside, at, 0)] * inside.unsqueeze(-1)
+
+
+def _embedding_backward(
+    own: LocalOperator, gradient: Tensor, indices: Tensor, count: int, padding: int, by_frequency: bool
+) -> Tensor:
+    axes = [axis for axis, one in enumerate(own.outputs[0]) if one.kind == "S" and one.dim == 0]
+    if not axes:
+        found: Tensor = _call(own, gradient, indices, count, padding, by_frequency)
+        return found
+    rows, first = own.shape[0], 0
+    size = count
+    for axis in axes:
+        size //= own.groups.mesh[axis]
+        first += own.groups.place[axis] * size
+    at = indices - first
+    # Rows that other ranks have go to one more row, which is left away.
+    at = torch.where((at >= 0) & (at < rows) & (indices != padding), at, rows)
+    kept: Tensor = _call(own, gradient, at, rows + 1, -1, by_frequency)
+    return kept[:rows]
+
+
+def _nll_loss(
+    own: LocalOperator, x: Tensor, target: Tensor, weight: Any, reduction: int, ignored: int
+) -> Any:
+    if weight is not None or reduction == 0:
+        if own.axes(0, 1 if own.argument(0).meta["val"].dim() > 1 else 0) or weight is not None:
+            raise PlanError(
+                f"{own.node.name} is a loss with weights of classes or without a reduction; expected a mean or a sum "
+                "without weights where classes or samples are cut"
+            )
+        return _call(own, x, target, weight, reduction, ignored)
+    rows, classes = own.axes(0, 0), own.axes(0, 1)
+    at = target - (own.first_of(0, 1) if classes else 0)
+    valid = target != ignored
+    inside = valid & (at >= 0) & (at < x.shape[1])
+    picked = x.gather(1, torch.where(inside, at, 0).unsqueeze(1)).squeeze(1)
+    own_total = valid.sum().to(x.dtype)
+    total = self_total = own_total
+    if rows and (reduction == _MEAN or all(own.outputs[1][axis].kind == "R" for axis in rows)):
+        total = own.reduced(own_total, rows)
+    loss = -(picked * inside).sum()
+    if reduction == _MEAN:
+        loss = loss / total
+    told = self_total if any(own.outputs[1][axis].kind == "P" for axis in rows) else total
+    for axis, one in enumerate(own.outputs[1]):
+        if one.kind == "P" and axis not in rows and own.groups.place[axis]:
+            told = torch.zeros_like(told)
+    return loss, told
+
+
+def _nll_loss_backward(
+    own: LocalOperator,
+    gradient: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Any,
+    reduction: int,
+    ignored: int,
+    total: Tensor,
+) -> Any:
+    if weight is not None or not own.axes(1, 1):
+        return _call(own, gradient, x, target, weight, reduction, ignored, total)
+    at = target - own.first_of(1, 1)
+    inside = (target != ignored) & (at >= 0) & (at < x.shape[1])
+    each = -gradient / total if reduction == _MEAN else -gradient
+    found = torch.zeros_like(x)
+    return found.scatter_(1, torch.where(inside, at, 0).unsqueeze(1), (each * inside).unsqueeze(1))
+
+
+# Softmax over a dimension that is cut: maximum and sum of each row are exchanged.
+
+
+def _softmax(own: LocalOperator, x: Tensor, dim: int, half: bool) -> Any:
+    axes = own.axes(0, dim)
+    if not axes:
+        return _call(own, x, dim, half)
+    x = x - own.reduced(x.amax(dim, keepdim=True), axes, "max")
+    total = own.reduced(x.exp().sum(dim, keepdim=True), axes)
+    return x - total.log() if _name(own.node.target) == "_log_softmax" else x.exp() / total
+
+
+def _softmax_backward(own: LocalOperator, gradient: Tensor, output: Tensor, dim: int, dtype: Any) -> Any:
+    axes = own.axes(1, dim)
+    if not axes:
+        return _call(own, gradient, output, dim, dtype)
+    if _name(own.node.target) == "_log_softmax_backward_data":
+        return gradient - output.exp() * own.reduced(gradient.sum(dim, keepdim=True), axes)
+    scaled = gradient * output
+    return scaled - output * own.reduced(scaled.sum(dim, keepdim=True), axes)
+
+
+# Random numbers: those of one device, of which a rank keeps its part.
+
+
+def _bernoulli(own: LocalOperator, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    if not args:
+        raise PlanError(
+            f"{own.node.name} draws by probabilities that are cut; expected them whole: plan again"
+        )
+    whole: Tensor = own.argument(0).meta["val"]
+    return own.part(_call(own, x.new_empty(whole.shape), *args, **kwargs))
+
+
+def _random_like(own: LocalOperator, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    whole: Tensor = own.argument(0).meta["val"]
+    return own.part(_call(own, x.new_empty(whole.shape), *args, **kwargs))
+
+
+def _native_dropout(own: LocalOperator, x: Tensor, p: float, train: bool | None) -> Any:
+    if not train:
+        return _call(own, x, p, train)
+    ones = torch.ones(own.argument(0).meta["val"].shape, dtype=x.dtype, device=x.device)
+    scaled, mask = _call(own, ones, p, train)
+    return x * own.part(scaled), own.part(mask, 1)
+
+
+_HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(("view", "_unsafe_view", "reshape"), _view),
+    "expand": _expand,
+    **dict.fromkeys(("full", "zeros", "ones", "empty"), _factory),
+    **dict.fromkeys(("new_zeros", "new_full", "new_ones", "new_empty"), _like_factory),
+    **dict.fromkeys(("arange", "rand", "randn", "randint"), _whole_then_cut),
+    **dict.fromkeys(("split", "split_with_sizes"), _split),
+    "slice": _slice,
+    **dict.fromkeys(("slice_backward", "select_backward"), _with_input_size),
+    "upsample_nearest2d_backward": _upsample_backward,
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    "native_group_norm": _group_norm,
+    "native_group_norm_backward": _group_norm_backward,
+    "mean": _mean,
+    "mse_loss": _mse_loss,
+    "mse_loss_backward": _mse_loss_backward,
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_backward,
+    "nll_loss_forward": _nll_loss,
+    "nll_loss_backward": _nll_loss_backward,
+    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
+    "bernoulli": _bernoulli,
+    **dict.fromkeys(("rand_like", "randn_like"), _random_like),
+    "native_dropout": _native_dropout,
+}
+"""Operators that differ on parts, by their names in ATen."""

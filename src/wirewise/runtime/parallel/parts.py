@@ -1,0 +1,90 @@
+"""Parts of tensors on a mesh of ranks: cutting one out, joining them again, their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from wirewise.errors import PlanError
+from wirewise.plans.parallel import DimPlacement
+
+__all__ = ["Placements", "cut", "joined", "local_shape", "part_of_mesh", "whole_of_parts"]
+
+Placements = tuple[DimPlacement, ...]
+"""Layout of a tensor, [dimensions of the mesh]; a later dimension cuts what an earlier one left."""
+
+
+def cut(tensor: Tensor, placed: DimPlacement, parts: int, number: int) -> Tensor:
+    """A part of a tensor along one dimension of the mesh, a view where it can be.
+
+    Args:
+        tensor: What all parts make up.
+        placed: How it is cut.
+        parts: Ranks along the dimension of the mesh.
+        number: Place of the part's rank.
+    """
+    if parts == 1 or placed.kind == "R":
+        return tensor
+    if placed.kind == "P":
+        return tensor if number == 0 else torch.zeros_like(tensor)
+    size = _part_size(tensor.shape[placed.dim], placed, parts)
+    if placed.factor == 1:
+        return tensor.narrow(placed.dim, number * size, size)
+    blocks = tensor.unflatten(placed.dim, (placed.factor, -1))
+    own = size // placed.factor
+    return blocks.narrow(placed.dim + 1, number * own, own).flatten(placed.dim, placed.dim + 1)
+
+
+def joined(parts: Sequence[Tensor], placed: DimPlacement) -> Tensor:
+    """The tensor whose parts along one dimension of the mesh these are."""
+    if placed.kind == "R" or len(parts) == 1:
+        return parts[0]
+    if placed.kind == "P":
+        return torch.stack(list(parts)).sum(0)
+    if placed.factor == 1:
+        return torch.cat(list(parts), placed.dim)
+    blocks = [part.unflatten(placed.dim, (placed.factor, -1)) for part in parts]
+    return torch.cat(blocks, placed.dim + 1).flatten(placed.dim, placed.dim + 1)
+
+
+def local_shape(shape: Sequence[int], placements: Placements, mesh: Sequence[int]) -> tuple[int, ...]:
+    """Shape of a rank's part, the same on all ranks.
+
+    Raises:
+        PlanError: A dimension that cannot be cut in equal parts.
+    """
+    found = list(shape)
+    for placed, parts in zip(placements, mesh, strict=True):
+        if placed.kind == "S" and parts > 1:
+            if placed.dim >= len(found):
+                raise PlanError(f"a tensor of {list(shape)} is placed {placed}; expected one of its dimensions")
+            found[placed.dim] = _part_size(found[placed.dim], placed, parts)
+    return tuple(found)
+
+
+def part_of_mesh(
+    tensor: Tensor, placements: Placements, mesh: Sequence[int], place: Sequence[int]
+) -> Tensor:
+    """A rank's part of a tensor, by its place along each dimension of the mesh."""
+    for placed, parts, number in zip(placements, mesh, place, strict=True):
+        tensor = cut(tensor, placed, parts, number)
+    return tensor
+
+
+def whole_of_parts(parts: Sequence[Tensor], placements: Placements, mesh: Sequence[int]) -> Tensor:
+    """The tensor of which all ranks of the mesh have these parts, in row-major order."""
+    found = list(parts)
+    for placed, count in reversed(list(zip(placements, mesh, strict=True))):
+        found = [joined(found[first : first + count], placed) for first in range(0, len(found), count)]
+    return found[0]
+
+
+def _part_size(size: int, placed: DimPlacement, parts: int) -> int:
+    if size % (parts * placed.factor):
+        raise PlanError(
+            f"a dimension of {size} is placed {placed} on {parts} ranks; expected a multiple of "
+            f"{parts * placed.factor}: plan again, unequal parts are not carried out"
+        )
+    return size // parts

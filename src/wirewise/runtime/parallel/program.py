@@ -1,0 +1,418 @@
+"""What one rank does in a step under a parallel plan: its stage's operators on its parts, and the plan's moves.
+
+A pass is the forward or the backward part of one microbatch. Moves start as soon as their tensor is there and are
+waited for where it is taken, so gradients travel beside the rest of the backward pass; those of parameters and inputs
+start one ahead of the move that is in use.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Literal, Protocol
+
+from torch import Tensor, fx
+
+from wirewise.errors import PlanError
+from wirewise.plans.parallel import DimPlacement, Move, ParallelPlan, parse_placements
+from wirewise.runtime.parallel.groups import MeshGroups, Pending, moved
+from wirewise.runtime.parallel.local import LocalOperator, draws_random_numbers, local_operator
+from wirewise.runtime.parallel.parts import Placements, local_shape
+from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
+
+__all__ = ["CapturedStep", "Messages", "Phase", "Program", "Values"]
+
+Phase = Literal["forward", "backward"]
+
+_HELD = ("input", "parameter", "buffer")
+
+
+class CapturedStep(Protocol):
+    """A training step as a graph of operators, and as what computes it."""
+
+    @property
+    def module(self) -> fx.GraphModule:
+        """Nodes with the names of the graph's."""
+        ...
+
+    @property
+    def graph(self) -> OperatorGraph:
+        """What planners see of it."""
+        ...
+
+
+class Messages(Protocol):
+    """Tensors between the ranks at the same place of two stages."""
+
+    def send(self, move: int, microbatch: int, target: int, tensor: Tensor) -> None:
+        """Start to send what a move takes to another stage."""
+        ...
+
+    def receive(self, move: int, microbatch: int, source: int, shape: tuple[int, ...], dtype: str) -> Pending:
+        """Start to receive it."""
+        ...
+
+
+class Values:
+    """What a rank holds of one microbatch between its passes.
+
+    Args:
+        microbatch: Number of the microbatch.
+        left: How often each output will be taken, by number of the node.
+        moves_left: How often what each move brings will be taken.
+    """
+
+    def __init__(self, microbatch: int, left: Mapping[int, int], moves_left: Mapping[int, int]) -> None:
+        self.microbatch = microbatch
+        self.found: dict[int, Any] = {}
+        self.moves: dict[int, Pending] = {}
+        self._left, self._moves_left = dict(left), dict(moves_left)
+
+    def keep(self, number: int, value: Any, times: int | None = None) -> None:
+        """Hold an output until it was taken as often as it will be."""
+        if times is not None:
+            self._left[number] = times
+        if self._left.get(number, 0):
+            self.found[number] = value
+
+    def done(self, number: int) -> None:
+        """Count that an output was taken."""
+        self._left[number] -= 1
+        if self._left[number] <= 0:
+            self.found.pop(number, None)
+
+    def done_with_move(self, number: int) -> None:
+        """Count that what a move brings was taken."""
+        self._moves_left[number] -= 1
+        if self._moves_left[number] <= 0:
+            self.moves.pop(number, None)
+
+
+class Program:
+    """All that one rank does in a step.
+
+    Args:
+        step: Captured step of a microbatch.
+        plan: How it is split.
+        groups: This rank's mesh.
+        stage: This rank's stage.
+        messages: Messages between stages, if the plan has several.
+
+    Raises:
+        PlanError: The plan is not one of this graph, or cannot be carried out; the message names the node.
+    """
+
+    def __init__(
+        self,
+        step: CapturedStep,
+        plan: ParallelPlan,
+        groups: MeshGroups,
+        stage: int = 0,
+        messages: Messages | None = None,
+    ) -> None:
+        self.graph, self.plan, self.groups, self.stage = step.graph, plan, groups, stage
+        self._messages = messages
+        if len(plan.placements) != len(step.graph.nodes):
+            raise PlanError(
+                f"the plan has {len(plan.placements)} nodes, the graph {len(step.graph.nodes)}; expected a plan of this "
+                "graph: the model, its batch or the version of torch differs, make the plan again"
+            )
+        named = {node.name: node for node in step.module.graph.nodes}
+        self.nodes: list[fx.Node] = [named[node.name] for node in step.graph.nodes]
+        self._of = {node: number for number, node in enumerate(self.nodes)}
+        self.takes = {
+            (move.producer, consumer): number
+            for number, move in enumerate(plan.moves)
+            for consumer in move.consumers
+        }
+        """Number of the move that brings an output to a node, by both nodes."""
+        self.recompute = frozenset(plan.recompute)
+        self._check()
+        own = [number for number, stage_of in enumerate(plan.stage_of) if stage_of == stage]
+        self.held = [number for number in own if self._node(number).op in _HELD]
+        """Tensors of the batch, parameters and buffers that this stage takes."""
+        computing = [number for number in own if self.nodes[number].op == "call_function"]
+        self._functions = {number: self._function(number) for number in computing}
+        self._passes: dict[Phase, list[int]] = {
+            "forward": [n for n in computing if self._node(n).phase == "forward"],
+            "backward": [n for n in computing if self._node(n).phase == "backward"],
+        }
+        self._ends = {*step.graph.gradients.values(), *step.graph.buffers.values(), step.graph.loss}
+        self._end = len(self.nodes) - 1
+        self._starts: dict[int, list[int]] = {}
+        for number, move in enumerate(plan.moves):
+            if plan.stage_of[move.producer] == stage:
+                self._starts.setdefault(move.producer, []).append(number)
+        self._count_uses(computing)
+
+    def _node(self, number: int) -> OperatorNode:
+        return self.graph.nodes[number]
+
+    def placements(self, number: int, part: int = 0) -> Placements:
+        """How a node's output lies."""
+        return self.plan.placement_of(number, part)
+
+    def taken(self, producer: int, consumer: int) -> Placements:
+        """How a node takes another's output."""
+        move = self.takes.get((producer, consumer))
+        return self.placements(producer) if move is None else parse_placements(self.plan.moves[move].target)
+
+    def end_placements(self, number: int) -> Placements:
+        """How an output of the step lies in the end."""
+        return self.taken(number, self._end)
+
+    def values(self, microbatch: int, held: Mapping[int, Tensor]) -> Values:
+        """What a microbatch begins with.
+
+        Args:
+            microbatch: Number of the microbatch.
+            held: This rank's parts of batch, parameters and buffers, by number of the node.
+        """
+        found = Values(microbatch, self._left, self._moves_left)
+        for number, tensor in held.items():
+            found.keep(number, tensor)
+        return found
+
+    def run(self, phase: Phase, values: Values, until: int | None = None) -> None:
+        """Carry out a pass of a microbatch.
+
+        Args:
+            phase: Forward or backward.
+            values: What the microbatch has so far.
+            until: Last node to compute; None: all.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        self._receive(phase, values)
+        if phase == "forward":
+            for number in self.held:
+                self._start_away(number, values)
+        for number in self._passes[phase]:
+            self._compute(number, values)
+            if number == until:
+                return
+
+    def end(self, number: int, values: Values) -> Tensor:
+        """An output of the step as it lies in the end, waited for."""
+        found: Tensor = self._input(number, self._end, values)
+        return found
+
+    def bring(self, number: int, tensor: Tensor) -> Pending:
+        """Start to move an output of the step to where it lies in the end, once for all microbatches."""
+        move = self.takes.get((number, self._end))
+        return Pending(lambda: tensor) if move is None else self._moving(self.plan.moves[move], tensor, -1, move)
+
+    def once(self, number: int) -> bool:
+        """Whether an output of the step moves once for all microbatches."""
+        move = self.takes.get((number, self._end))
+        return move is not None and self.plan.moves[move].once
+
+    # Computing.
+
+    def _compute(self, number: int, values: Values, *, again: bool = False) -> Any:
+        node = self.nodes[number]
+        got: dict[fx.Node, Any] = {
+            source: self._input(self._of[source], number, values) for source in node.all_input_nodes
+        }
+        found = self._functions[number](
+            *fx.map_arg(node.args, got.__getitem__), **fx.map_arg(node.kwargs, got.__getitem__)
+        )
+        for source in node.all_input_nodes:
+            self._took(self._of[source], number, values)
+        if again:
+            values.keep(number, found, self._again[number])
+            return found
+        values.keep(number, found)
+        for move in self._starts.get(number, ()):
+            if not (self.plan.moves[move].once and self.plan.microbatches > 1):
+                self._start(move, found, values)
+        return found
+
+    def _value(self, number: int, values: Values) -> Any:
+        if number not in values.found and number in self.recompute:
+            return self._compute(number, values, again=True)
+        return values.found[number]
+
+    def _input(self, producer: int, consumer: int, values: Values) -> Any:
+        move = self.takes.get((producer, consumer))
+        if move is None:
+            return self._value(producer, values)
+        if move not in values.moves:
+            self._start(move, self._value(producer, values), values)
+        found = values.moves[move].wait()
+        self._start_next(move, values)
+        return found
+
+    def _took(self, producer: int, consumer: int, values: Values) -> None:
+        move = self.takes.get((producer, consumer))
+        if move is None:
+            values.done(producer)
+        else:
+            values.done_with_move(move)
+
+    # Moving.
+
+    def _start(self, move: int, tensor: Tensor, values: Values) -> None:
+        one = self.plan.moves[move]
+        values.moves[move] = self._moving(one, tensor, values.microbatch, move)
+        if self.plan.stage_of[one.consumers[0]] != self.stage:
+            # All was sent; nothing here takes it.
+            values.moves.pop(move)
+        values.done(one.producer)
+
+    def _start_next(self, move: int, values: Values) -> None:
+        """Start the move of a parameter or an input that will be in use after this one."""
+        following = self._following.get(move)
+        if following is not None and following not in values.moves:
+            producer = self.plan.moves[following].producer
+            if producer in values.found:
+                self._start(following, values.found[producer], values)
+
+    def _start_away(self, number: int, values: Values) -> None:
+        """Start the moves of a parameter or an input to other stages."""
+        for move in self._starts.get(number, ()):
+            if self.plan.stage_of[self.plan.moves[move].consumers[0]] != self.stage:
+                self._start(move, values.found[number], values)
+
+    def _moving(self, move: Move, tensor: Tensor, microbatch: int, number: int) -> Pending:
+        now, target = list(parse_placements(move.source)), parse_placements(move.target)
+        found = Pending(lambda: tensor)
+        kinds = [step.kind for step in move.steps]
+        for place, step in enumerate(move.steps):
+            if step.kind == "send":
+                assert self._messages is not None
+                to = self.plan.stage_of[move.consumers[0]]
+                self._messages.send(number, microbatch, to, found.wait())
+                return found
+            after = _after(step.kind, target[step.mesh_dim])
+            before, now[step.mesh_dim] = now[step.mesh_dim], after
+            found = self._chained(found, step.mesh_dim, before, after, first=place == 0)
+        if "send" not in kinds and tuple(now) != target:
+            raise PlanError(
+                f"a move of node {move.producer} ends as {' '.join(map(str, now))} - at `$.moves[{number}]`; expected "
+                f"{' '.join(move.target)}"
+            )
+        return found
+
+    def _chained(
+        self, found: Pending, axis: int, before: DimPlacement, after: DimPlacement, *, first: bool
+    ) -> Pending:
+        if first:
+            return moved(self.groups, axis, found.wait(), before, after)
+        return Pending(lambda: moved(self.groups, axis, found.wait(), before, after).wait())
+
+    def _receive(self, phase: Phase, values: Values) -> None:
+        """Post what comes from other stages for this pass."""
+        for number in self._receives[phase]:
+            move = self.plan.moves[number]
+            assert self._messages is not None
+            now, target = list(parse_placements(move.source)), parse_placements(move.target)
+            kinds = [step.kind for step in move.steps]
+            if "send" not in kinds:
+                raise PlanError(
+                    f"no message brings node {move.producer} to another stage - at `$.moves[{number}]`; expected a send"
+                )
+            at = kinds.index("send")
+            for step in move.steps[:at]:
+                now[step.mesh_dim] = _after(step.kind, target[step.mesh_dim])
+            node = self._node(move.producer)
+            shape = local_shape(node.shape, tuple(now), self.plan.mesh)
+            source = self.plan.stage_of[move.producer]
+            found = self._messages.receive(number, values.microbatch, source, shape, node.dtype)
+            for step in move.steps[at + 1 :]:
+                after = _after(step.kind, target[step.mesh_dim])
+                before, now[step.mesh_dim] = now[step.mesh_dim], after
+                found = self._chained(found, step.mesh_dim, before, after, first=False)
+            values.moves[number] = found
+
+    # What is known before the first step.
+
+    def _check(self) -> None:
+        nodes, stages = self.graph.nodes, self.plan.stage_of
+        for number, node in enumerate(nodes[:-1]):
+            for source in node.inputs:
+                if stages[source] != stages[number] and (source, number) not in self.takes:
+                    raise PlanError(
+                        f"no move brings {nodes[source].name!r} of stage {stages[source]} to {node.name!r} of stage "
+                        f"{stages[number]} - at `$.moves`; expected one with a message"
+                    )
+                if nodes[source].phase != node.phase or not nodes[source].computes:
+                    continue
+                if (stages[source] > stages[number]) if node.phase == "forward" else (stages[source] < stages[number]):
+                    raise PlanError(
+                        f"the {node.phase} node {node.name!r} of stage {stages[number]} takes {nodes[source].name!r} of "
+                        f"stage {stages[source]} - at `$.stage_of`; expected stages in the order of the pass"
+                    )
+        for number in self.recompute:
+            if draws_random_numbers(self.nodes[number]):
+                raise PlanError(
+                    f"{nodes[number].name!r} draws random numbers and is computed again - at `$.recompute`; expected "
+                    "it to be kept"
+                )
+
+    def _function(self, number: int) -> Callable[..., Any]:
+        node = self.nodes[number]
+        inputs = {source: self.taken(self._of[source], number) for source in node.all_input_nodes}
+        parts = range(max(len(self._node(number).parts), 1))
+        outputs = tuple(self.placements(number, part) for part in parts)
+        return local_operator(LocalOperator(node, inputs, outputs, self.groups))
+
+    def _count_uses(self, computing: Iterable[int]) -> None:
+        """How often outputs and moves are taken, of each microbatch; what is computed again begins anew."""
+        uses: Counter[int] = Counter()
+        again: Counter[int] = Counter()
+        moves: Counter[int] = Counter()
+        first_use: dict[int, int] = {}
+
+        def take(producer: int, consumer: int) -> None:
+            move = self.takes.get((producer, consumer))
+            if move is not None:
+                moves[move] += 1
+                first_use.setdefault(move, consumer)
+            elif producer in self.recompute and self._node(consumer).phase == "backward":
+                again[producer] += 1
+            else:
+                uses[producer] += 1
+
+        for number in computing:
+            for source in self.nodes[number].all_input_nodes:
+                take(self._of[source], number)
+        for number in self._ends:
+            if self.plan.stage_of[number] == self.stage:
+                take(number, self._end)
+        for number in self.recompute:
+            if again[number]:
+                for source in self.nodes[number].all_input_nodes:
+                    producer = self._of[source]
+                    move = self.takes.get((producer, number))
+                    if move is not None:
+                        moves[move] += 1
+                    else:
+                        (again if producer in self.recompute else uses)[producer] += 1
+        for number, move in enumerate(self.plan.moves):
+            away = self.plan.stage_of[move.consumers[0]] != self.stage
+            if self.plan.stage_of[move.producer] == self.stage and (moves[number] or away):
+                uses[move.producer] += 1
+        self._left, self._moves_left, self._again = uses, moves, again
+        of_held = sorted(
+            (use, move)
+            for move, use in first_use.items()
+            if self._node(self.plan.moves[move].producer).op in _HELD
+        )
+        self._following = {move: after for (_, move), (_, after) in zip(of_held, of_held[1:], strict=False)}
+        position = {number: phase for phase, numbers in self._passes.items() for number in numbers}
+        self._receives: dict[Phase, list[int]] = {"forward": [], "backward": []}
+        for number, move in enumerate(self.plan.moves):
+            if self.plan.stage_of[move.producer] != self.stage:
+                phases = {position.get(consumer) for consumer in move.consumers}
+                for phase in ("forward", "backward"):
+                    if phase in phases:
+                        self._receives[phase].append(number)  # type: ignore[index]
+                        break
+
+
+def _after(kind: str, target: DimPlacement) -> DimPlacement:
+    """Placement along a dimension of the mesh behind a step."""
+    return DimPlacement("R") if kind in ("all_reduce", "all_gather") else target

@@ -1,0 +1,229 @@
+"""A whole training step of one rank: microbatches through its stage, sums of gradients, messages between stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wirewise.errors import InputError, PlanError
+from wirewise.plans.parallel import ParallelPlan
+from wirewise.runtime.parallel.groups import MeshGroups, Pending
+from wirewise.runtime.parallel.local import draws_random_numbers
+from wirewise.runtime.parallel.parts import part_of_mesh
+from wirewise.runtime.parallel.program import CapturedStep, Phase, Program, Values
+from wirewise.runtime.transport import Transport
+
+__all__ = ["StageMessages", "StepRunner"]
+
+
+class StageMessages:
+    """Messages between the ranks at the same place of two stages.
+
+    Args:
+        transport: Messages between all ranks of the plan.
+        plan: Stages and their ranks.
+    """
+
+    def __init__(self, transport: Transport, plan: ParallelPlan) -> None:
+        self._transport, self._plan = transport, plan
+        stage, _ = plan.place_of(transport.rank)
+        self._number = plan.ranks[stage].index(transport.rank)
+        self._sent: list[tuple[int, dist.Work, Tensor]] = []
+
+    def send(self, move: int, microbatch: int, target: int, tensor: Tensor) -> None:
+        """Start to send what a move takes to another stage."""
+        peer, given = self._plan.ranks[target][self._number], tensor.contiguous()
+        what = f"the message of move {move} to stage {target}"
+        self._transport.guard(
+            lambda: self._sent.append(
+                (peer, self._transport.group.send([given], peer, self._tag(move, microbatch)), given)
+            ),
+            what,
+            peer,
+        )
+
+    def receive(self, move: int, microbatch: int, source: int, shape: tuple[int, ...], dtype: str) -> Pending:
+        """Start to receive it."""
+        peer, found = self._plan.ranks[source][self._number], torch.empty(shape, dtype=getattr(torch, dtype))
+        what, works = f"the message of move {move} from stage {source}", list[dist.Work]()
+        tag = self._tag(move, microbatch)
+        self._transport.guard(lambda: works.append(self._transport.group.recv([found], peer, tag)), what, peer)
+
+        def wait() -> Tensor:
+            self._transport.guard(partial(works[0].wait, self._transport.timeout), what, peer)
+            return found
+
+        return Pending(wait)
+
+    def finish(self) -> None:
+        """Wait until all was sent.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        sent, self._sent = self._sent, []
+        for peer, work, _ in sent:
+            what = f"messages to rank {peer}"
+            self._transport.guard(partial(work.wait, self._transport.timeout), what, peer)
+
+    def _tag(self, move: int, microbatch: int) -> int:
+        return 1 + max(microbatch, 0) * len(self._plan.moves) + move
+
+
+class StepRunner:
+    """Loss and gradients of a batch, computed by all ranks of a plan together.
+
+    Args:
+        step: Captured step of a microbatch, which is the whole batch where the plan has one.
+        plan: How it is split.
+        groups: This rank's mesh.
+        stage: This rank's stage.
+        world: Messages between all ranks; None: no other ranks than those of the mesh, and no random numbers.
+
+    Raises:
+        PlanError: As `Program`; or random numbers that one device would draw in another order.
+    """
+
+    def __init__(
+        self,
+        step: CapturedStep,
+        plan: ParallelPlan,
+        groups: MeshGroups,
+        stage: int = 0,
+        world: Transport | None = None,
+    ) -> None:
+        self.plan, self.graph, self._world, self._stage = plan, step.graph, world, stage
+        self._messages = StageMessages(world, plan) if world is not None and plan.stages > 1 else None
+        self.program = Program(step, plan, groups, stage, self._messages)
+        self._random = [node.name for node in self.program.nodes if draws_random_numbers(node)]
+        if self._random and (plan.stages > 1 or plan.microbatches > 1):
+            raise PlanError(
+                f"{self._random[0]} draws random numbers, which {plan.stages} stages and {plan.microbatches} "
+                "microbatches would draw in another order than one device; expected one stage and one microbatch, or "
+                "a model without dropout"
+            )
+        nodes = step.graph.nodes
+        self.parameters = {nodes[n].source: n for n in self.program.held if nodes[n].op == "parameter"}
+        """Number of the node of each parameter of this stage, by its name."""
+        self.buffers = {nodes[n].source: n for n in self.program.held if nodes[n].op == "buffer"}
+        """Number of the node of each buffer of this stage, by its name."""
+        self._inputs = {n: int(nodes[n].source) for n in self.program.held if nodes[n].op == "input"}
+        self._gradients = {
+            name: number for name, number in step.graph.gradients.items() if plan.stage_of[number] == stage
+        }
+
+    def __call__(
+        self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], *, backward: bool = True
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """Carry out a step.
+
+        Args:
+            inputs: The whole batch, the same on all ranks.
+            state: This rank's parts of parameters and buffers, by name.
+            backward: Whether gradients are wanted.
+
+        Returns:
+            Loss, this rank's parts of the gradients, new values of buffers.
+
+        Raises:
+            InputError: A batch of other shapes than the captured one.
+            PeerError: A peer is gone.
+        """
+        self._share_random_numbers()
+        held = {number: state[name] for name, number in (self.parameters | self.buffers).items()}
+        open_: dict[int, Values] = {}
+        losses: list[Tensor] = []
+        sums: dict[str, Tensor] = {}
+        ended: dict[str, Pending] = {}
+        buffers: dict[str, Tensor] = {}
+        with torch.no_grad():
+            for phase, microbatch in self._timetable(backward=backward):
+                if phase == "forward":
+                    open_[microbatch] = self.program.values(microbatch, held | self._batch(inputs, microbatch))
+                values = open_[microbatch]
+                own_loss = self.plan.stage_of[self.graph.loss] == self._stage
+                until = self.graph.loss if own_loss and not backward else None
+                self.program.run(phase, values, until)
+                if phase == "forward" and own_loss:
+                    losses.append(self.program.end(self.graph.loss, values))
+                if phase == "backward":
+                    last = microbatch == self.plan.microbatches - 1
+                    self._add(values, sums, ended, last=last)
+                    buffers = self._new_buffers(values)
+                    del open_[microbatch]
+            gradients = {name: pending.wait() for name, pending in ended.items()}
+            loss = self._loss(losses)
+            if self._messages is not None:
+                self._messages.finish()
+        return loss, gradients, buffers
+
+    def _timetable(self, *, backward: bool) -> Iterator[tuple[Phase, int]]:
+        """Passes of this stage in their order: forward passes ahead for each later stage, then in turns (1F1B)."""
+        count = self.plan.microbatches
+        ahead = min(count, self.plan.stages - self._stage) if backward else count
+        for microbatch in range(count + ahead):
+            if microbatch < count:
+                yield "forward", microbatch
+            if backward and microbatch >= ahead - 1 and microbatch - ahead + 1 < count:
+                yield "backward", microbatch - ahead + 1
+
+    def _batch(self, inputs: Sequence[Tensor], microbatch: int) -> dict[int, Tensor]:
+        """This rank's parts of a microbatch."""
+        found = {}
+        for number, place in self._inputs.items():
+            node, given = self.graph.nodes[number], inputs[place]
+            dims = [dim for dim, size in enumerate(node.shape) if given.shape[dim] != size]
+            if len(dims) > 1 or any(given.shape[d] != node.shape[d] * self.plan.microbatches for d in dims):
+                raise InputError(
+                    f"input {place} is {list(given.shape)}; this step was captured for {list(node.shape)} in each of "
+                    f"{self.plan.microbatches} microbatches: give a batch of that size, or capture and plan again"
+                )
+            part = given.chunk(self.plan.microbatches, dims[0])[microbatch] if dims else given
+            groups = self.program.groups
+            placements = self.program.placements(number)
+            found[number] = part_of_mesh(part, placements, groups.mesh, groups.place)
+        return found
+
+    def _add(
+        self, values: Values, sums: dict[str, Tensor], ended: dict[str, Pending], *, last: bool
+    ) -> None:
+        """Add up the gradients of a microbatch; behind the last one they move to where they lie in the end."""
+        count = self.plan.microbatches
+        for name, number in self._gradients.items():
+            once = count > 1 and self.program.once(number)
+            if count == 1:
+                ended[name] = Pending(partial(self.program.end, number, values))
+                continue
+            own = values.found[number] if once else self.program.end(number, values)
+            sums[name] = own / count if name not in sums else sums[name].add_(own, alpha=1 / count)
+            if last:
+                total = sums[name]
+                ended[name] = self.program.bring(number, total) if once else Pending(lambda total=total: total)
+
+    def _new_buffers(self, values: Values) -> dict[str, Tensor]:
+        return {
+            name: self.program.end(number, values)
+            for name, number in self.graph.buffers.items()
+            if self.plan.stage_of[number] == self._stage
+        }
+
+    def _loss(self, losses: Sequence[Tensor]) -> Tensor:
+        """Mean over the microbatches, on all ranks."""
+        own = torch.stack(list(losses)).mean() if losses else torch.zeros(())
+        if self.plan.stages > 1 and self._world is not None:
+            # One rank of the stage that has it gives it.
+            first = self.plan.ranks[self.plan.stage_of[self.graph.loss]][0]
+            own = own.clone() if self._world.rank == first else torch.zeros_like(own)
+            self._world.all_reduce(own, "the loss")
+        return own
+
+    def _share_random_numbers(self) -> None:
+        """All ranks draw what rank 0 would."""
+        if self._random and self._world is not None:
+            state = {"state": torch.get_rng_state()}
+            self._world.broadcast(state, "the state of the random numbers", compared=True)
+            torch.set_rng_state(state["state"])
