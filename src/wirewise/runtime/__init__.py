@@ -12,6 +12,7 @@ __all__ = [
     "full_graph",
     "incremental",
     "mini_batch",
+    "parallel",
     "pipeline",
     "recovery",
     "transport",

@@ -60,7 +60,9 @@ class MeshGroups(Protocol):
         ...
 
 
-def moved(groups: MeshGroups, axis: int, tensor: Tensor, before: DimPlacement, after: DimPlacement) -> Pending:
+def moved(
+    groups: MeshGroups, axis: int, tensor: Tensor, before: DimPlacement, after: DimPlacement
+) -> Pending:
     """Start to change how a tensor lies along one dimension of the mesh.
 
     Args:
@@ -77,9 +79,10 @@ def moved(groups: MeshGroups, axis: int, tensor: Tensor, before: DimPlacement, a
         return Pending(lambda: cut(tensor, after, parts, number))
     if (before.kind, after.kind) == ("P", "R"):
         return groups.all_reduce(axis, tensor)
-    if after.kind == "R":
+    if after.kind == "R" or (before.kind, before.dim) == ("S", after.dim):
+        # Other blocks of the same dimension: what a rank needs is spread over all.
         gathered = groups.all_gather(axis, tensor)
-        return Pending(lambda: joined(gathered(), before))
+        return Pending(lambda: cut(joined(gathered(), before), after, parts, number))
     if after.kind == "P":
         return Pending(lambda: _alone(tensor, before, parts, number))
     swapped = groups.all_to_all(axis, [cut(tensor, after, parts, rank) for rank in range(parts)])
@@ -182,7 +185,7 @@ class ThreadGroups:
 
     def _met(self, axis: int, value: Any) -> list[Any]:
         given = self._shared.exchange(self.place, value)
-        return [given[self.place[:axis] + (n,) + self.place[axis + 1 :]] for n in range(self.mesh[axis])]
+        return [given[(*self.place[:axis], n, *self.place[axis + 1 :])] for n in range(self.mesh[axis])]
 
 
 class _Meeting:

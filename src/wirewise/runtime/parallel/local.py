@@ -59,9 +59,7 @@ class LocalOperator:
     def axes(self, position: int, dim: int) -> list[int]:
         """Dimensions of the mesh that cut a dimension of an input."""
         dim %= max(self.argument(position).meta["val"].dim(), 1)
-        return [
-            axis for axis, one in enumerate(self.placed(position)) if one.kind == "S" and one.dim == dim
-        ]
+        return [axis for axis, one in enumerate(self.placed(position)) if one.kind == "S" and one.dim == dim]
 
     def first_of(self, position: int, dim: int) -> int:
         """Index in the whole of the first row that this rank has of an input.
@@ -104,6 +102,9 @@ def local_operator(own: LocalOperator) -> Callable[..., Any]:
     target: Any = own.node.target
     if target is operator.getitem:
         return operator.getitem
+    if _name(target).startswith("_assert"):
+        # What was checked when the step was captured.
+        return lambda *_, **__: None
     split = [
         one for placements in (*own.inputs.values(), *own.outputs) for one in placements if one.kind != "R"
     ]
@@ -193,13 +194,32 @@ def _slice(
     whole: int = own.argument(0).meta["val"].shape[dim]
     if x.shape[dim] == whole:
         return _call(own, x, dim, start, end, step)
-    first, last = (max(0, min(whole, at + whole * (at < 0))) for at in (start or 0, whole if end is None else end))
-    if step != 1 or first * x.shape[dim] % whole or last * x.shape[dim] % whole:
+    first, last = _part_of_bounds(own, whole, x.shape[dim], start, end, step)
+    return _call(own, x, dim, first, last, 1)
+
+
+def _part_of_bounds(
+    own: LocalOperator, whole: int, part: int, start: int | None, end: int | None, step: int
+) -> tuple[int, int]:
+    """First index of a slice and the one after the last in this rank's part of each block."""
+    given = (start or 0, whole if end is None else end)
+    first, last = (max(0, min(whole, at + whole * (at < 0))) for at in given)
+    if step != 1 or first * part % whole or last * part % whole:
         raise PlanError(
             f"{own.node.name} takes {first} to {last} in steps of {step} of a dimension of {whole} that is cut; "
             "expected bounds of whole blocks: plan again"
         )
-    return _call(own, x, dim, first * x.shape[dim] // whole, last * x.shape[dim] // whole, 1)
+    return first * part // whole, last * part // whole
+
+
+def _slice_backward(
+    own: LocalOperator, gradient: Tensor, _size: Any, dim: int, start: int, end: int, step: int
+) -> Any:
+    whole, part = _values(own.node)[0].shape[dim], own.shape[dim]
+    if part == whole:
+        return _call(own, gradient, own.shape, dim, start, end, step)
+    first, last = _part_of_bounds(own, whole, part, start, end, step)
+    return _call(own, gradient, own.shape, dim, first, last, 1)
 
 
 def _with_input_size(own: LocalOperator, gradient: Tensor, _size: Any, *args: Any) -> Any:
@@ -243,9 +263,8 @@ def _no_spatial(own: LocalOperator, position: int) -> None:
 def _group_norm(
     own: LocalOperator, x: Tensor, weight: Any, bias: Any, n: int, c: int, _space: int, group: int, eps: float
 ) -> Any:
-    return _call(
-        own, x, weight, bias, *x.shape[:2], prod(x.shape[2:]), _groups(own, 0, x, group, c), eps
-    )
+    sizes = (*x.shape[:2], prod(x.shape[2:]), _groups(own, 0, x, group, c))
+    return _call(own, x.contiguous(), weight, bias, *sizes, eps)
 
 
 def _group_norm_backward(
@@ -262,15 +281,15 @@ def _group_norm_backward(
     mask: Any,
 ) -> Any:
     sizes = (*x.shape[:2], prod(x.shape[2:]), _groups(own, 1, x, group, c))
-    return _call(own, gradient.contiguous(), x, mean, rstd, weight, *sizes, mask)
+    return _call(own, gradient.contiguous(), x.contiguous(), mean, rstd, weight, *sizes, mask)
 
 
 def _groups(own: LocalOperator, position: int, x: Tensor, group: int, channels: int) -> int:
     found, rest = divmod(group * x.shape[1], channels)
     if rest:
         raise PlanError(
-            f"{own.node.name} has {group} groups of channels, which {channels // x.shape[1]} ranks cannot share evenly; "
-            "expected a multiple: plan again"
+            f"{own.node.name} has {group} groups of channels, which {channels // x.shape[1]} ranks cannot share evenly;"
+            " expected a multiple: plan again"
         )
     return found
 
@@ -289,7 +308,9 @@ def _mse_loss(own: LocalOperator, x: Tensor, target: Tensor, reduction: int = _M
     return _call(own, x, target, reduction) * (_share(own, 0, x) if reduction == _MEAN else 1.0)
 
 
-def _mse_loss_backward(own: LocalOperator, gradient: Tensor, x: Tensor, target: Tensor, reduction: int) -> Any:
+def _mse_loss_backward(
+    own: LocalOperator, gradient: Tensor, x: Tensor, target: Tensor, reduction: int
+) -> Any:
     return _call(own, gradient, x, target, reduction) * (_share(own, 1, x) if reduction == _MEAN else 1.0)
 
 
@@ -304,9 +325,93 @@ def _embedding(own: LocalOperator, weight: Tensor, indices: Tensor, *args: Any) 
     if not own.axes(0, 0):
         found: Tensor = _call(own, weight, indices, *args)
         return found
-    at = indices - own.first_of(0, 0)
-    inside = (at >= 0) & (at < weight.shape[0])
-    return weight[torch.where(inside, at, 0)] * inside.unsqueeze(-1)
+    at, inside = _inside(own, weight, 0, indices)
+    return weight[at] * inside.unsqueeze(-1)
+
+
+def _inside(own: LocalOperator, table: Tensor, dim: int, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Where this rank has the rows of a table, 0 for others' rows, and whether it has them."""
+    size: int = own.argument(0).meta["val"].shape[dim]
+    at = torch.where(indices < 0, indices + size, indices) - own.first_of(0, dim)
+    inside = (at >= 0) & (at < table.shape[dim])
+    return torch.where(inside, at, 0), inside
+
+
+def _beside(rows: Tensor, inside: Tensor, dim: int) -> Tensor:
+    """Rows with zeros where they are others', [..., indices, ...]."""
+    return rows * inside.view(*inside.shape, *[1] * (rows.dim() - dim - inside.dim()))
+
+
+def _index(own: LocalOperator, x: Tensor, indices: Sequence[Tensor | None]) -> Any:
+    numbers = _row_numbers(own, indices)
+    if numbers is None:
+        return _call(own, x, indices)
+    at, inside = _inside(own, x, 0, numbers)
+    return _beside(x[at], inside, 0)
+
+
+def _row_numbers(own: LocalOperator, indices: Sequence[Tensor | None]) -> Tensor | None:
+    """What picks rows of which this rank has some; None: it has all."""
+    if not own.axes(0, 0) or indices[0] is None:
+        return None
+    if len(indices) > 1:
+        raise PlanError(
+            f"{own.node.name} takes elements by the numbers of several dimensions of which the first is cut; expected "
+            "it whole: plan again"
+        )
+    return indices[0]
+
+
+def _index_select(own: LocalOperator, x: Tensor, dim: int, indices: Tensor) -> Any:
+    dim %= x.dim()
+    if not own.axes(0, dim):
+        return _call(own, x, dim, indices)
+    at, inside = _inside(own, x, dim, indices)
+    return _beside(_call(own, x, dim, at), inside, dim)
+
+
+def _gather(own: LocalOperator, x: Tensor, dim: int, indices: Tensor, **more: Any) -> Any:
+    if not own.axes(0, dim):
+        return _call(own, x, dim, indices, **more)
+    at, inside = _inside(own, x, dim % x.dim(), indices)
+    return _call(own, x, dim, at, **more) * inside
+
+
+def _added_to(own: LocalOperator, x: Tensor) -> Tensor:
+    """What rows are added to; of addends one rank has it."""
+    alone = [
+        axis
+        for axis, (before, after) in enumerate(zip(own.placed(0), own.outputs[0], strict=True))
+        if (before.kind, after.kind) == ("R", "P")
+    ]
+    return torch.zeros_like(x) if any(own.groups.place[axis] for axis in alone) else x
+
+
+def _index_add(own: LocalOperator, x: Tensor, dim: int, indices: Tensor, rows: Tensor, **more: Any) -> Any:
+    x, dim = _added_to(own, x), dim % x.dim()
+    if own.axes(0, dim):
+        indices, inside = _inside(own, x, dim, indices)
+        rows = _beside(rows, inside, dim)
+    return _call(own, x, dim, indices, rows, **more)
+
+
+def _index_put(
+    own: LocalOperator, x: Tensor, indices: Sequence[Tensor | None], rows: Tensor, accumulate: bool = False
+) -> Any:
+    if accumulate:
+        x, numbers = _added_to(own, x), _row_numbers(own, indices)
+        if numbers is not None:
+            at, inside = _inside(own, x, 0, numbers)
+            indices, rows = [at], _beside(rows, inside, 0)
+    return _call(own, x, indices, rows, accumulate)
+
+
+def _scatter_add(own: LocalOperator, x: Tensor, dim: int, indices: Tensor, rows: Tensor) -> Any:
+    x = _added_to(own, x)
+    if own.axes(0, dim):
+        indices, inside = _inside(own, x, dim % x.dim(), indices)
+        rows = rows * inside
+    return _call(own, x, dim, indices, rows)
 
 
 def _embedding_backward(
@@ -343,18 +448,14 @@ def _nll_loss(
     valid = target != ignored
     inside = valid & (at >= 0) & (at < x.shape[1])
     picked = x.gather(1, torch.where(inside, at, 0).unsqueeze(1)).squeeze(1)
-    own_total = valid.sum().to(x.dtype)
-    total = self_total = own_total
-    if rows and (reduction == _MEAN or all(own.outputs[1][axis].kind == "R" for axis in rows)):
-        total = own.reduced(own_total, rows)
+    # A mean is one over all samples.
+    total = own.reduced(valid.sum().to(x.dtype), rows)
     loss = -(picked * inside).sum()
     if reduction == _MEAN:
         loss = loss / total
-    told = self_total if any(own.outputs[1][axis].kind == "P" for axis in rows) else total
-    for axis, one in enumerate(own.outputs[1]):
-        if one.kind == "P" and axis not in rows and own.groups.place[axis]:
-            told = torch.zeros_like(told)
-    return loss, told
+    # Of addends one rank has the total.
+    told = [axis for axis, one in enumerate(own.outputs[1]) if one.kind == "P"]
+    return loss, torch.zeros_like(total) if any(own.groups.place[axis] for axis in told) else total
 
 
 def _nll_loss_backward(
@@ -431,7 +532,8 @@ _HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("arange", "rand", "randn", "randint"), _whole_then_cut),
     **dict.fromkeys(("split", "split_with_sizes"), _split),
     "slice": _slice,
-    **dict.fromkeys(("slice_backward", "select_backward"), _with_input_size),
+    "slice_backward": _slice_backward,
+    "select_backward": _with_input_size,
     "upsample_nearest2d_backward": _upsample_backward,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
@@ -442,6 +544,12 @@ _HANDLERS: dict[str, Handler] = {
     "mse_loss_backward": _mse_loss_backward,
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward,
+    **dict.fromkeys(("index", "_unsafe_index"), _index),
+    "index_select": _index_select,
+    "gather": _gather,
+    "index_add": _index_add,
+    **dict.fromkeys(("index_put", "_unsafe_index_put"), _index_put),
+    "scatter_add": _scatter_add,
     "nll_loss_forward": _nll_loss,
     "nll_loss_backward": _nll_loss_backward,
     **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),

@@ -128,7 +128,7 @@ class ParallelModel(nn.Module):
 
     def _split(self, model: nn.Module) -> None:
         """Replace each parameter, at all its places, by this rank's part, or by nothing where others have it."""
-        runner, plan = self._runner, self._runner.plan
+        runner = self._runner
         graph = {node.source for node in runner.graph.nodes if node.op == "parameter"}
         places: dict[int, list[tuple[nn.Module, str]]] = {}
         for module in model.modules():
@@ -156,7 +156,6 @@ class ParallelModel(nn.Module):
                 )
             for module, attribute in places[id(parameter)]:
                 module._parameters[attribute] = found
-        del plan
 
     def _local(self, whole: Tensor, placements: Placements) -> Tensor:
         groups = self._runner.program.groups
@@ -191,9 +190,7 @@ class ParallelModel(nn.Module):
         groups, program = self._runner.program.groups, self._runner.program
         state = {name: _part(named[name]) for name in self._runner.parameters}
         for name, number in self._runner.buffers.items():
-            state[name] = part_of_mesh(
-                buffers[name], program.placements(number), groups.mesh, groups.place
-            )
+            state[name] = part_of_mesh(buffers[name], program.placements(number), groups.mesh, groups.place)
         loss, gradients, changed = self._runner(inputs, state, backward=backward)
         for name, value in changed.items():
             buffers[name].copy_(value)

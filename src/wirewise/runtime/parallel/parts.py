@@ -59,14 +59,14 @@ def local_shape(shape: Sequence[int], placements: Placements, mesh: Sequence[int
     for placed, parts in zip(placements, mesh, strict=True):
         if placed.kind == "S" and parts > 1:
             if placed.dim >= len(found):
-                raise PlanError(f"a tensor of {list(shape)} is placed {placed}; expected one of its dimensions")
+                raise PlanError(
+                    f"a tensor of {list(shape)} is placed {placed}; expected one of its dimensions"
+                )
             found[placed.dim] = _part_size(found[placed.dim], placed, parts)
     return tuple(found)
 
 
-def part_of_mesh(
-    tensor: Tensor, placements: Placements, mesh: Sequence[int], place: Sequence[int]
-) -> Tensor:
+def part_of_mesh(tensor: Tensor, placements: Placements, mesh: Sequence[int], place: Sequence[int]) -> Tensor:
     """A rank's part of a tensor, by its place along each dimension of the mesh."""
     for placed, parts, number in zip(placements, mesh, place, strict=True):
         tensor = cut(tensor, placed, parts, number)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 from torch import Tensor, fx
@@ -115,8 +115,8 @@ class Program:
         self._messages = messages
         if len(plan.placements) != len(step.graph.nodes):
             raise PlanError(
-                f"the plan has {len(plan.placements)} nodes, the graph {len(step.graph.nodes)}; expected a plan of this "
-                "graph: the model, its batch or the version of torch differs, make the plan again"
+                f"the plan has {len(plan.placements)} nodes, the graph {len(step.graph.nodes)}; expected a plan of "
+                "this graph: the model, its batch or the version of torch differs, make the plan again"
             )
         named = {node.name: node for node in step.module.graph.nodes}
         self.nodes: list[fx.Node] = [named[node.name] for node in step.graph.nodes]
@@ -202,7 +202,9 @@ class Program:
     def bring(self, number: int, tensor: Tensor) -> Pending:
         """Start to move an output of the step to where it lies in the end, once for all microbatches."""
         move = self.takes.get((number, self._end))
-        return Pending(lambda: tensor) if move is None else self._moving(self.plan.moves[move], tensor, -1, move)
+        return (
+            Pending(lambda: tensor) if move is None else self._moving(self.plan.moves[move], tensor, -1, move)
+        )
 
     def once(self, number: int) -> bool:
         """Whether an output of the step moves once for all microbatches."""
@@ -340,10 +342,14 @@ class Program:
                     )
                 if nodes[source].phase != node.phase or not nodes[source].computes:
                     continue
-                if (stages[source] > stages[number]) if node.phase == "forward" else (stages[source] < stages[number]):
+                if (
+                    (stages[source] > stages[number])
+                    if node.phase == "forward"
+                    else (stages[source] < stages[number])
+                ):
                     raise PlanError(
-                        f"the {node.phase} node {node.name!r} of stage {stages[number]} takes {nodes[source].name!r} of "
-                        f"stage {stages[source]} - at `$.stage_of`; expected stages in the order of the pass"
+                        f"the {node.phase} node {node.name!r} of stage {stages[number]} takes {nodes[source].name!r} "
+                        f"of stage {stages[source]} - at `$.stage_of`; expected stages in the order of the pass"
                     )
         for number in self.recompute:
             if draws_random_numbers(self.nodes[number]):
@@ -391,26 +397,23 @@ class Program:
                         moves[move] += 1
                     else:
                         (again if producer in self.recompute else uses)[producer] += 1
-        for number, move in enumerate(self.plan.moves):
-            away = self.plan.stage_of[move.consumers[0]] != self.stage
-            if self.plan.stage_of[move.producer] == self.stage and (moves[number] or away):
-                uses[move.producer] += 1
+        for number, one in enumerate(self.plan.moves):
+            away = self.plan.stage_of[one.consumers[0]] != self.stage
+            if self.plan.stage_of[one.producer] == self.stage and (moves[number] or away):
+                uses[one.producer] += 1
         self._left, self._moves_left, self._again = uses, moves, again
         of_held = sorted(
-            (use, move)
-            for move, use in first_use.items()
-            if self._node(self.plan.moves[move].producer).op in _HELD
+            (use, number)
+            for number, use in first_use.items()
+            if self._node(self.plan.moves[number].producer).op in _HELD
         )
-        self._following = {move: after for (_, move), (_, after) in zip(of_held, of_held[1:], strict=False)}
-        position = {number: phase for phase, numbers in self._passes.items() for number in numbers}
+        self._following = {before: behind for (_, before), (_, behind) in pairwise(of_held)}
+        phases: dict[int, Phase] = {n: phase for phase, numbers in self._passes.items() for n in numbers}
         self._receives: dict[Phase, list[int]] = {"forward": [], "backward": []}
-        for number, move in enumerate(self.plan.moves):
-            if self.plan.stage_of[move.producer] != self.stage:
-                phases = {position.get(consumer) for consumer in move.consumers}
-                for phase in ("forward", "backward"):
-                    if phase in phases:
-                        self._receives[phase].append(number)  # type: ignore[index]
-                        break
+        for number, one in enumerate(self.plan.moves):
+            used = [phases[consumer] for consumer in one.consumers if consumer in phases]
+            if used and self.plan.stage_of[one.producer] != self.stage:
+                self._receives["forward" if "forward" in used else "backward"].append(number)
 
 
 def _after(kind: str, target: DimPlacement) -> DimPlacement:

@@ -51,7 +51,9 @@ class StageMessages:
         peer, found = self._plan.ranks[source][self._number], torch.empty(shape, dtype=getattr(torch, dtype))
         what, works = f"the message of move {move} from stage {source}", list[dist.Work]()
         tag = self._tag(move, microbatch)
-        self._transport.guard(lambda: works.append(self._transport.group.recv([found], peer, tag)), what, peer)
+        self._transport.guard(
+            lambda: works.append(self._transport.group.recv([found], peer, tag)), what, peer
+        )
 
         def wait() -> Tensor:
             self._transport.guard(partial(works[0].wait, self._transport.timeout), what, peer)
@@ -143,7 +145,9 @@ class StepRunner:
         with torch.no_grad():
             for phase, microbatch in self._timetable(backward=backward):
                 if phase == "forward":
-                    open_[microbatch] = self.program.values(microbatch, held | self._batch(inputs, microbatch))
+                    open_[microbatch] = self.program.values(
+                        microbatch, held | self._batch(inputs, microbatch)
+                    )
                 values = open_[microbatch]
                 own_loss = self.plan.stage_of[self.graph.loss] == self._stage
                 until = self.graph.loss if own_loss and not backward else None
@@ -188,9 +192,7 @@ class StepRunner:
             found[number] = part_of_mesh(part, placements, groups.mesh, groups.place)
         return found
 
-    def _add(
-        self, values: Values, sums: dict[str, Tensor], ended: dict[str, Pending], *, last: bool
-    ) -> None:
+    def _add(self, values: Values, sums: dict[str, Tensor], ended: dict[str, Pending], *, last: bool) -> None:
         """Add up the gradients of a microbatch; behind the last one they move to where they lie in the end."""
         count = self.plan.microbatches
         for name, number in self._gradients.items():
@@ -202,7 +204,9 @@ class StepRunner:
             sums[name] = own / count if name not in sums else sums[name].add_(own, alpha=1 / count)
             if last:
                 total = sums[name]
-                ended[name] = self.program.bring(number, total) if once else Pending(lambda total=total: total)
+                ended[name] = (
+                    self.program.bring(number, total) if once else Pending(partial(torch.detach, total))
+                )
 
     def _new_buffers(self, values: Values) -> dict[str, Tensor]:
         return {

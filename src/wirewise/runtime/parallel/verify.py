@@ -14,6 +14,7 @@ from torch import Tensor, fx
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.parallel import ParallelPlan
 from wirewise.runtime.parallel.groups import ThreadGroups
+from wirewise.runtime.parallel.local import draws_random_numbers
 from wirewise.runtime.parallel.parts import part_of_mesh, whole_of_parts
 from wirewise.runtime.parallel.program import CapturedStep, Program
 
@@ -60,16 +61,20 @@ def verify(
         tolerance: Largest difference, as a share of the node's largest value.
 
     Raises:
-        InputError: The plan has several stages or microbatches.
+        InputError: The plan has several stages or microbatches, or the step draws random numbers.
         PlanError: Names the first node that differs, with how it is placed.
     """
     if plan.stages > 1 or plan.microbatches > 1:
         raise InputError(
             f"the plan has {plan.stages} stages and {plan.microbatches} microbatches; expected one of each"
         )
-    state_of_random = torch.get_rng_state()
+    if random := [node.name for node in step.module.graph.nodes if draws_random_numbers(node)]:
+        raise InputError(
+            f"{random[0]} draws random numbers, which differ each time; expected a step without dropout: capture it "
+            "with the model in eval()"
+        )
     whole = whole_step(step, inputs, state)
-    found = _on_parts(plan, step, inputs, state, state_of_random)
+    found = _on_parts(plan, step, inputs, state)
     for number, node in enumerate(step.graph.nodes):
         wanted = whole.get(node.name)
         if node.op == "output" or not isinstance(wanted, Tensor) or number not in found[0]:
@@ -93,9 +98,7 @@ def _near(got: Tensor, wanted: Tensor, tolerance: float) -> bool:
 
 
 def _takes(plan: ParallelPlan, step: CapturedStep, number: int) -> str:
-    target = {
-        (move.producer, consumer): move.target for move in plan.moves for consumer in move.consumers
-    }
+    target = {(move.producer, consumer): move.target for move in plan.moves for consumer in move.consumers}
     words = (
         f"{step.graph.nodes[source].name} {' '.join(target.get((source, number), plan.placements[source]))}"
         for source in step.graph.nodes[number].inputs
@@ -118,15 +121,12 @@ def _on_parts(
     step: CapturedStep,
     inputs: Sequence[Tensor],
     state: Mapping[str, Tensor],
-    random: Tensor,
 ) -> list[dict[int, Any]]:
     """Outputs of all nodes on each rank."""
     meeting = ThreadGroups.meeting(prod(plan.mesh))
     places = list(itertools.product(*map(range, plan.mesh)))
     found: list[dict[int, Any]] = [{} for _ in places]
     errors: list[BaseException] = []
-    # Threads share torch's generator: one draws at a time.
-    del random
 
     def run(number: int) -> None:
         try:
