@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.harness.processes import run_ranks_as_processes
 from wirewise.errors import LabError
-from wirewise.lab import VirtualAccelerator, VirtualLayer
+from wirewise.lab import PacedProducts, VirtualAccelerator, VirtualLayer
 
 
 def test_gradients_are_those_of_the_formula():
@@ -81,3 +81,17 @@ def test_data_parallel_training_with_hooks_works_for_real():
     assert [last for _, last in buckets] == [False, False, True]
     # The mean over ranks of the sum of six inputs, shared out over 1000 weights.
     assert gradients == pytest.approx([6 * 1.5 / 1000] * 3)
+
+
+def test_products_sleep_what_is_left_of_their_time_and_nothing_else_does(monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    x, weight = torch.randn(8, 16), torch.randn(16, 32, requires_grad=True)
+    with PacedProducts(1e3):
+        (x @ weight).relu().sum().backward()
+    # The sleeps are none here, so what is due adds up; forward and backward are a product each.
+    assert len(slept) == 2
+    assert slept[0] == pytest.approx(2 * 8 * 16 * 32 / 1e3, rel=0.05)
+    assert slept[1] == pytest.approx(2 * slept[0], rel=0.05)
+    with pytest.raises(LabError, match="flops_per_s is 0; expected a finite number above 0"):
+        PacedProducts(0)

@@ -18,6 +18,7 @@ __all__ = [
     "JobResult",
     "Lab",
     "Loopback",
+    "PacedProducts",
     "Pairs",
     "RankFault",
     "RunningJob",
@@ -37,7 +38,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # The only part of the lab that needs torch.
-    if name in ("VirtualAccelerator", "VirtualLayer"):
+    if name in ("PacedProducts", "VirtualAccelerator", "VirtualLayer"):
         from wirewise.lab import accelerator
 
         return getattr(accelerator, name)

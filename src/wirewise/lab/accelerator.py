@@ -12,10 +12,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import flop_registry
 
 from wirewise.errors import LabError
 
-__all__ = ["VirtualAccelerator", "VirtualLayer"]
+__all__ = ["PacedProducts", "VirtualAccelerator", "VirtualLayer"]
+
+_LEAST_SLEEP_S = 5e-4
 
 
 class VirtualLayer(nn.Module):
@@ -72,6 +77,47 @@ class VirtualAccelerator(nn.Sequential):
         share, rest = divmod(num_parameters, num_layers)
         times = (forward_s / num_layers, backward_s / num_layers)
         return cls([(share + (number < rest), *times) for number in range(num_layers)])
+
+
+class PacedProducts(TorchDispatchMode):
+    """Products and convolutions that take as long as on an accelerator of some speed; the numbers are real.
+
+    An operator runs, and then the rest of its time is slept, so whatever computes in this context is paced alike:
+    modules, their backward passes, captured graphs.
+
+    Args:
+        flops_per_s: Floating-point operations a second of the accelerator.
+
+    Raises:
+        LabError: A speed that is none.
+    """
+
+    def __init__(self, flops_per_s: float) -> None:
+        super().__init__()
+        if not 0 < flops_per_s < float("inf"):
+            raise LabError(f"flops_per_s is {flops_per_s}; expected a finite number above 0")
+        self._flops_per_s, self._due_s = flops_per_s, 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, and sleep what is left of its time."""
+        start_s = time.perf_counter()
+        found = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            flops = count(*_local(args), **_local(kwargs or {}), out_val=_local(found))
+            self._due_s += flops / self._flops_per_s - (time.perf_counter() - start_s)
+            # Short sleeps are longer than they should be.
+            if self._due_s > _LEAST_SLEEP_S:
+                before_s = time.perf_counter()
+                time.sleep(self._due_s)
+                self._due_s -= time.perf_counter() - before_s
+            self._due_s = max(self._due_s, -_LEAST_SLEEP_S)
+        return found
+
+
+def _local(value: Any) -> Any:
+    """What this rank has of DTensors, anywhere in arguments."""
+    return tree_map(lambda one: getattr(one, "_local_tensor", one), value)
 
 
 class _Slept(torch.autograd.Function):

@@ -18,14 +18,14 @@ from wirewise.errors import PlanError
 from wirewise.plans.parallel import DimPlacement, Move, ParallelPlan, parse_placements
 from wirewise.runtime.parallel.groups import MeshGroups, Pending, moved
 from wirewise.runtime.parallel.local import LocalOperator, draws_random_numbers, local_operator
-from wirewise.runtime.parallel.parts import Placements, local_shape
+from wirewise.runtime.parallel.parts import Placements, local_shape, part_of_mesh
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 
 __all__ = ["CapturedStep", "Messages", "Phase", "Program", "Values"]
 
 Phase = Literal["forward", "backward"]
 
-_HELD = ("input", "parameter", "buffer")
+_HELD = ("input", "parameter", "buffer", "constant")
 
 
 class CapturedStep(Protocol):
@@ -112,7 +112,7 @@ class Program:
         messages: Messages | None = None,
     ) -> None:
         self.graph, self.plan, self.groups, self.stage = step.graph, plan, groups, stage
-        self._messages = messages
+        self._messages, self._module = messages, step.module
         if len(plan.placements) != len(step.graph.nodes):
             raise PlanError(
                 f"the plan has {len(plan.placements)} nodes, the graph {len(step.graph.nodes)}; expected a plan of "
@@ -131,7 +131,7 @@ class Program:
         self._check()
         own = [number for number, stage_of in enumerate(plan.stage_of) if stage_of == stage]
         self.held = [number for number in own if self._node(number).op in _HELD]
-        """Tensors of the batch, parameters and buffers that this stage takes."""
+        """Tensors of the batch, parameters, buffers and constants that this stage takes."""
         computing = [number for number in own if self.nodes[number].op == "call_function"]
         self._functions = {number: self._function(number) for number in computing}
         self._passes: dict[Phase, list[int]] = {
@@ -167,7 +167,7 @@ class Program:
 
         Args:
             microbatch: Number of the microbatch.
-            held: This rank's parts of batch, parameters and buffers, by number of the node.
+            held: This rank's parts of what `held` names, by number of the node.
         """
         found = Values(microbatch, self._left, self._moves_left)
         for number, tensor in held.items():
@@ -193,6 +193,19 @@ class Program:
             self._compute(number, values)
             if number == until:
                 return
+
+    def constants(self) -> dict[int, Tensor]:
+        """This rank's parts of tensors that the model's code holds, by number of the node."""
+        return {
+            number: part_of_mesh(
+                getattr(self._module, str(self.nodes[number].target)),
+                self.placements(number),
+                self.groups.mesh,
+                self.groups.place,
+            )
+            for number in self.held
+            if self.nodes[number].op == "get_attr"
+        }
 
     def end(self, number: int, values: Values) -> Tensor:
         """An output of the step as it lies in the end, waited for."""
@@ -259,7 +272,7 @@ class Program:
     def _start(self, move: int, tensor: Tensor, values: Values) -> None:
         one = self.plan.moves[move]
         values.moves[move] = self._moving(one, tensor, values.microbatch, move)
-        if self.plan.stage_of[one.consumers[0]] != self.stage:
+        if self._goes_to(one) != self.stage:
             # All was sent; nothing here takes it.
             values.moves.pop(move)
         values.done(one.producer)
@@ -275,8 +288,13 @@ class Program:
     def _start_away(self, number: int, values: Values) -> None:
         """Start the moves of a parameter or an input to other stages."""
         for move in self._starts.get(number, ()):
-            if self.plan.stage_of[self.plan.moves[move].consumers[0]] != self.stage:
+            if self._goes_to(self.plan.moves[move]) != self.stage:
                 self._start(move, values.found[number], values)
+
+    def _goes_to(self, move: Move) -> int:
+        """Stage that takes what a move brings; outputs of the step end where they are made."""
+        at = move.producer if move.consumers[0] == self._end else move.consumers[0]
+        return self.plan.stage_of[at]
 
     def _moving(self, move: Move, tensor: Tensor, microbatch: int, number: int) -> Pending:
         now, target = list(parse_placements(move.source)), parse_placements(move.target)
@@ -285,7 +303,7 @@ class Program:
         for place, step in enumerate(move.steps):
             if step.kind == "send":
                 assert self._messages is not None
-                to = self.plan.stage_of[move.consumers[0]]
+                to = self._goes_to(move)
                 self._messages.send(number, microbatch, to, found.wait())
                 return found
             after = _after(step.kind, target[step.mesh_dim])
@@ -398,7 +416,7 @@ class Program:
                     else:
                         (again if producer in self.recompute else uses)[producer] += 1
         for number, one in enumerate(self.plan.moves):
-            away = self.plan.stage_of[one.consumers[0]] != self.stage
+            away = self._goes_to(one) != self.stage
             if self.plan.stage_of[one.producer] == self.stage and (moves[number] or away):
                 uses[one.producer] += 1
         self._left, self._moves_left, self._again = uses, moves, again

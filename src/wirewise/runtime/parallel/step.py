@@ -137,6 +137,7 @@ class StepRunner:
         """
         self._share_random_numbers()
         held = {number: state[name] for name, number in (self.parameters | self.buffers).items()}
+        held |= self.program.constants()
         open_: dict[int, Values] = {}
         losses: list[Tensor] = []
         sums: dict[str, Tensor] = {}

@@ -133,9 +133,11 @@ def _on_parts(
             groups = ThreadGroups(plan.mesh, places[number], meeting)
             program = _Recorded(step, plan, groups)
             program.record = found[number]
-            held = {}
+            held = program.constants()
             for n in program.held:
                 node = step.graph.nodes[n]
+                if node.op == "constant":
+                    continue
                 whole = inputs[int(node.source)] if node.op == "input" else state[node.source]
                 held[n] = part_of_mesh(whole, program.placements(n), plan.mesh, places[number])
             program.record.update(held)

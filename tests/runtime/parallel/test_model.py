@@ -1,0 +1,134 @@
+"""Models under parallel plans against one device: losses, gradients, weights, and what is refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+from wirewise.runtime.joint_graph import capture_step
+
+from tests.harness.processes import RankError, run_ranks_as_processes
+from tests.runtime.parallel.plans import data_parallel, in_stages
+from wirewise.recipes.parallel_models import MODELS
+from wirewise.runtime.parallel import parallelize
+
+STEPS = 5
+HALF = {
+    "mlp": {"batch": 16},
+    "gpt": {"batch": 4},
+    "moe": {"batch": 4},
+    "unet": {"batch": 4},
+    "cnn": {"batch": 8},
+}
+"""Half of each model's batch."""
+
+
+def captured(name, **sizes):
+    return capture_step(*MODELS[name](**sizes))
+
+
+def trained(model, inputs, seed=0):
+    """Losses and gradients of some steps, and the weights behind them."""
+    torch.manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses, gradients = [], []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(*inputs)
+        loss.backward()
+        losses.append(float(loss.detach()))
+        gradients.append({name: wholly(p.grad) for name, p in model.named_parameters()})
+        optimizer.step()
+    return losses, gradients, {name: wholly(p.detach()) for name, p in model.named_parameters()}
+
+
+def wholly(tensor):
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+
+
+def same(got, wanted):
+    """Whether all that `trained` tells is equal within 1e-5 of the largest value; stages tell of their own weights."""
+    losses, gradients, _ = got
+    torch.testing.assert_close(losses, wanted[0], rtol=1e-5, atol=1e-5)
+    for own, one in zip(gradients, wanted[1], strict=True):
+        for name, gradient in own.items():
+            most = float(one[name].abs().max())
+            torch.testing.assert_close(gradient, one[name], rtol=0, atol=1e-5 * max(most, 1.0), msg=name)
+
+
+def one_rank(rank, names, settings):
+    """A rank that trains several models one after the other; ranks have seeds of their own."""
+    found = []
+    for name, (plan, sizes, seed) in zip(names, settings, strict=True):
+        model, inputs = MODELS[name](**sizes)
+        part = {**sizes, "batch": 2 * HALF[name]["batch"] // plan.microbatches}
+        micro = captured(name, **part) if plan.microbatches > 1 else None
+        parallel = parallelize(model, plan, capture_step(model, inputs), microbatch=micro, timeout_s=30.0)
+        found.append(trained(parallel, inputs, seed=seed + rank))
+    return found
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_the_batch_in_parts_trains_as_one_device():
+    names = list(HALF)
+    plans = {}
+    for name in names:
+        model, inputs = MODELS[name]()
+        plans[name] = data_parallel(capture_step(model, inputs), captured(name, **HALF[name]), 4)
+    found = run_ranks_as_processes(4, one_rank, names, [(plans[name], {}, 0) for name in names])
+    for place, name in enumerate(names):
+        wanted = trained(*MODELS[name]())
+        for one in found:
+            same(one[place], wanted)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_dropout_microbatches_and_stages_train_as_one_device():
+    sizes = {"dropout": 0.2}
+    dropped = capture_step(*MODELS["gpt"](**sizes))
+    settings = [
+        (data_parallel(dropped, captured("gpt", **sizes, **HALF["gpt"]), 4), sizes, 7),
+    ]
+    step = captured("gpt")
+    plain = data_parallel(step, captured("gpt", **HALF["gpt"]), 4)
+    ends = step.graph.gradients.values()
+    once = tuple(
+        msgspec.structs.replace(move, once=True) if move.producer in ends else move for move in plain.moves
+    )
+    settings.append((msgspec.structs.replace(plain, microbatches=2, moves=once), {}, 0))
+    pairs = data_parallel(step, captured("gpt", **HALF["gpt"]), 2)
+    staged = in_stages(step, pairs, stage_of_module, 2)
+    settings.append((staged, {}, 0))
+    settings.append((msgspec.structs.replace(staged, microbatches=4), {}, 0))
+    for plan, _, _ in settings:
+        plan.check_itself()
+    found = run_ranks_as_processes(4, one_rank, ["gpt"] * len(settings), settings)
+    wanted = [trained(*MODELS["gpt"](**one), seed=seed) for _, one, seed in settings]
+    for own in found:
+        for place, (got, one) in enumerate(zip(own, wanted, strict=True)):
+            same(got, one)
+            assert len(got[2]) == len(one[2]) or settings[place][0].stages > 1
+    names = {name for own in found for name in own[2][2]}
+    assert names == set(wanted[2][2]), "every parameter is on a stage"
+
+
+def stage_of_module(name):
+    if name.startswith(("tokens", "places", "blocks.0")):
+        return 0
+    return 1 if name.startswith(("blocks", "norm", "head")) else None
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_plans_for_others_are_refused():
+    step = captured("mlp")
+    plan = data_parallel(step, captured("mlp", batch=16), 2)
+    with pytest.raises(RankError, match="the plan is for 3 ranks, the process group has 2"):
+        run_ranks_as_processes(
+            2, one_rank, ["mlp"], [(data_parallel(step, captured("mlp", batch=16), 3), {}, 0)]
+        )
+    with pytest.raises(RankError, match=r"was made for the graph"):
+        run_ranks_as_processes(2, one_rank, ["mlp"], [(plan, {"batch": 8}, 0)])
