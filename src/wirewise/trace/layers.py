@@ -52,18 +52,19 @@ def named_layers(modules: Any) -> dict[str, Any]:
 
 
 def layer_sources(
-    names: Iterable[str], given: Mapping[str, Sequence[str]] | None
+    names: Iterable[str], given: Mapping[str, Sequence[str]] | None, inputs: Sequence[str] = (INPUT,)
 ) -> dict[str, tuple[str, ...]]:
-    """What each module is called with: names of modules that come before it, or `INPUT`.
+    """What each module is called with: names of modules that come before it, or of what the model is given.
 
     Args:
         names: All modules, in order.
         given: Sources of those that do not take the output of the one before.
+        inputs: Names of what the model is given.
 
     Raises:
         InputError: Sources of another module, or some that do not come before.
     """
-    given, found, before = dict(given or {}), dict[str, tuple[str, ...]](), [INPUT]
+    given, found, before = dict(given or {}), dict[str, tuple[str, ...]](), list(inputs)
     for name in names:
         found[name] = tuple(given.pop(name, (before[-1],)))
         unknown = [one for one in found[name] if one not in before]
@@ -75,6 +76,6 @@ def layer_sources(
         before.append(name)
     if given:
         raise InputError(
-            f"got sources of {sorted(given)}; expected those of modules: {', '.join(before[1:])}"
+            f"got sources of {sorted(given)}; expected those of modules: {', '.join(before[len(inputs) :])}"
         )
     return found

@@ -78,21 +78,21 @@ def batches(count: int, batch: int = BATCH) -> list[tuple[Tensor, Tensor]]:
 
 
 def one_process(
-    model: LayerGraph, data: Sequence[tuple[Tensor, Tensor]]
+    model: LayerGraph, data: Sequence[tuple[Tensor, Tensor]], loss: Any = nn.functional.mse_loss
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Losses and state at the end of a training without ranks."""
     layers = copy.deepcopy(model)
     own = list(dict.fromkeys(p for module in layers.modules.values() for p in module.parameters()))
     optimizer, losses = torch.optim.SGD(own, lr=0.1, momentum=0.9), []
     for x, y in data:
-        values = {"input": x}
+        values = dict(zip(layers.inputs, (x, y), strict=False))
         for name, module in layers.modules.items():
             values[name] = module(*(values[source] for source in layers.sources[name]))
         optimizer.zero_grad()
-        loss = nn.functional.mse_loss(values[layers.output], y)
-        loss.backward()
+        mean = values[layers.output] if loss is None else loss(values[layers.output], y)
+        mean.backward()
         optimizer.step()
-        losses.append(float(loss.detach()))
+        losses.append(float(mean.detach()))
     return losses, state_of(layers)
 
 
@@ -109,14 +109,13 @@ def deployed(
     plan: DeploymentPlan,
     data: Sequence[tuple[Tensor, Tensor]],
     look: Callable[[Deployment], Any] = lambda _: None,
+    loss: Any = nn.functional.mse_loss,
 ) -> list[tuple[list[float], dict[str, Tensor], Any]]:
     """Losses and whole state on each rank of a training under a plan, and what a look at each rank's end finds."""
 
     def rank(number: int, bare: Any, store: Any) -> Any:
         layers = copy.deepcopy(model)
-        deployment = Deployment(
-            layers, plan, loss=nn.functional.mse_loss, process_group=bare, store=store, timeout_s=20.0
-        )
+        deployment = Deployment(layers, plan, loss=loss, process_group=bare, store=store, timeout_s=20.0)
         own = deployment.parameters()
         optimizer = torch.optim.SGD(own, lr=0.1, momentum=0.9) if own else None
         losses = []

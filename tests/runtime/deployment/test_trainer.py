@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_refused_by_name():
     (x, y), *_ = batches(1)
     with pytest.raises(PlanError, match=r"differ in the modules \['out'\]"):
         _made(chain(), plan_of(2, [group(CHAIN[:3], two)]), x, y)
-    with pytest.raises(InputError, match="inputs have 6 rows; expected 8, the batch of the plan"):
+    with pytest.raises(InputError, match="'input' has 6 rows; expected 8, the batch of the plan"):
         _made(chain(), plan_of(2, [group(CHAIN, two)]), x[:6], y)
     normed = LayerGraph({"in": nn.Linear(6, 8), "norm": nn.BatchNorm1d(8), "out": nn.Linear(8, 4)})
     with pytest.raises(InputError, match=r"BatchNorm1d .* mixes the rows of a batch, on ranks \[0, 1\]"):
@@ -151,3 +151,25 @@ def test_batch_norm_on_one_rank_is_that_of_one_process():
         assert all(
             torch.allclose(own[key].double(), value.double(), atol=1e-5) for key, value in state.items()
         )
+
+
+def test_f7_a_model_that_gives_its_loss_as_users_write_it():
+    from torch.nn import functional
+
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 32), nn.Linear(32, 4)
+
+        def forward(self, x, target):
+            return functional.mse_loss(self.second(torch.tanh(self.first(x))), target)
+
+    torch.manual_seed(6)
+    model, data = WithLoss(), batches(10)
+    layers = LayerGraph(model, several=True)
+    first, *others = layers.names
+    plan = plan_of(2, [group((first,), {0: 2, 1: 6}, "ps", owners=(1,)), group(others, {0: 5, 1: 3})])
+    losses, state = one_process(layers, data, loss=None)
+    for found, own, _ in deployed(layers, plan, data, loss=None):
+        assert found == pytest.approx(losses, abs=1e-5)
+        assert all(torch.allclose(own[key], value, atol=1e-5) for key, value in state.items())

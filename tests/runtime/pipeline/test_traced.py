@@ -13,6 +13,7 @@ from torch.nn import functional
 from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.pipeline.examples import outputs, parameters_of, plan_for, worst
 from wirewise.errors import InputError
+from wirewise.plans import StagePlan
 from wirewise.profile import stage_trace
 from wirewise.runtime.pipeline import LayerGraph, Pipeline
 
@@ -310,3 +311,38 @@ def test_what_belongs_to_a_model_alone_or_to_a_list_alone_is_refused() -> None:
         LayerGraph(_model(UNet), {"last": ("first",)})
     with pytest.raises(InputError, match="for a list of modules"):
         LayerGraph([nn.Linear(2, 2)], whole=("0",))
+
+
+def test_a_model_that_takes_its_targets_too():
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.out = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor, target: Tensor, weight: float = 1.0) -> Tensor:
+            return weight * functional.cross_entropy(self.out(self.layer(x)), target.flatten() - 1)
+
+    layers = LayerGraph(WithLoss(), several=True)
+    assert layers.inputs == ("input", "input:target") and layers.sources[layers.output][-1] == "input:target"
+    with pytest.raises(InputError, match=r"takes \['x', 'target', 'weight'\]; expected one tensor"):
+        LayerGraph(WithLoss())
+    plan = StagePlan.by_hand(layers.names, [], style="gpipe", microbatches=1, microbatch_size=2)
+    with pytest.raises(InputError, match=r"takes \['input', 'input:target'\]; expected one tensor"):
+        Pipeline(layers, plan, loss=functional.mse_loss, optimizer=torch.optim.SGD)
+
+
+def test_a_buffer_of_the_model_itself():
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.out = nn.Linear(4, 6), nn.Linear(6, 3)
+            self.register_buffer("shift", torch.arange(6.0))
+            self.places = nn.Embedding(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.layer(x) + self.places(self.shift.long()).sum(0) + self.shift)
+
+    model = Shifted()
+    layers, x = LayerGraph(model), torch.ones(2, 4)
+    # An embedding of places has no rows of its own.
+    assert layers.names == ("layer", "places", "add_1", "out") and torch.equal(outputs(layers, x), model(x))

@@ -7,8 +7,7 @@ against 2 (ranks - 1) / ranks inputs outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -94,18 +93,13 @@ class FactorExchange:
             for all_, parts in zip(flat, sizes, strict=True)
         ]
 
-    def multiply(self, around: Callable[[str], AbstractContextManager[Any]]) -> None:
-        """Make the gradients of what was exchanged.
-
-        Args:
-            around: Context of the products of a layer, by its name.
-        """
-        for number, (name, layer) in enumerate(self._layers.items()):
-            with around(name):
-                x, delta = (torch.cat([one[2 * number + side] for one in self._everyone]) for side in (0, 1))
-                layer.weight.grad = delta.t() @ x
-                if layer.bias is not None:
-                    layer.bias.grad = delta.sum(0)
+    def multiply(self) -> None:
+        """Make the gradients of what was exchanged."""
+        for number, layer in enumerate(self._layers.values()):
+            x, delta = (torch.cat([one[2 * number + side] for one in self._everyone]) for side in (0, 1))
+            layer.weight.grad = delta.t() @ x
+            if layer.bias is not None:
+                layer.bias.grad = delta.sum(0)
         self._everyone = []
 
     def close(self) -> None:

@@ -129,7 +129,7 @@ class GradientQueue:
 
     def __init__(self, ordered: Iterable[SharedGradients]) -> None:
         self._sets = list(ordered)
-        self._ready = [threading.Event() for _ in self._sets]
+        self._ready, self._done = ([threading.Event() for _ in self._sets] for _ in range(2))
         self._given_up = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -141,8 +141,9 @@ class GradientQueue:
 
     def begin(self) -> None:
         """Begin a step: all gradients are zero."""
-        for one, event in zip(self._sets, self._ready, strict=True):
-            event.clear()
+        for one, ready, done in zip(self._sets, self._ready, self._done, strict=True):
+            ready.clear()
+            done.clear()
             one.begin()
         self._thread = threading.Thread(target=self._work, name="wirewise-gradients", daemon=True)
         self._thread.start()
@@ -150,6 +151,12 @@ class GradientQueue:
     def ready(self, one: SharedGradients) -> None:
         """Say that this rank's addends are all there."""
         self._ready[self._sets.index(one)].set()
+
+    def wait(self, one: SharedGradients) -> None:
+        """Wait for the exchange of one set; errors as `finish`."""
+        self._done[self._sets.index(one)].wait()
+        if self._error is not None:
+            raise self._error
 
     def finish(self) -> None:
         """Wait for all exchanges of the step.
@@ -168,13 +175,17 @@ class GradientQueue:
 
     def _work(self) -> None:
         try:
-            for one, event in zip(self._sets, self._ready, strict=True):
-                while not event.wait(_LOOK_S):
+            for one, ready, done in zip(self._sets, self._ready, self._done, strict=True):
+                while not ready.wait(_LOOK_S):
                     if self._given_up.is_set():
                         return
                 one.exchange()
+                done.set()
         except BaseException as error:
             self._error = error
+        finally:
+            for done in self._done:
+                done.set()
 
 
 def members(transport: Transport) -> Callable[[Sequence[int], str], Transport]:

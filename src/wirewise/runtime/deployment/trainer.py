@@ -23,14 +23,14 @@ from wirewise.runtime.deployment.gradients import (
 )
 from wirewise.runtime.deployment.moves import Rows, ValueMove
 from wirewise.runtime.pipeline.groups import check_same_plan
-from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
+from wirewise.runtime.pipeline.layers import LayerGraph
 from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["Around", "Deployment"]
 
 Around = Callable[[str, str, int], AbstractContextManager[Any]]
-"""Context of a pass: name of the module, "forward", "backward" or "product", number of rows; products of factors have
-the name of the linear layer."""
+"""Context of a pass: name of a module, "forward", "backward" or "product", number of rows. The products of a group's
+factors come together, under the name of its first module."""
 
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
 """Modules that mix the rows of a batch while they are trained."""
@@ -46,7 +46,8 @@ class Deployment:
         layers: The model, or a list of modules in which each feeds the next; modules treat each row of the batch by
             itself. All ranks give the same.
         plan: Ranks, rows and communication of each module, the same on all ranks.
-        loss: Mean loss over rows, from the model's output and the targets.
+        loss: Mean loss over rows, from the model's output and the targets; None: the model gives it, from inputs and
+            targets (`LayerGraph(model, several=True)`).
         process_group: Ranks of the plan, gloo; none: the default group.
         around: Context in which each pass of a module is computed, without its messages.
         timeout_s: Seconds to wait for any one message before the peer counts as silent.
@@ -63,7 +64,7 @@ class Deployment:
         layers: LayerGraph | nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module],
         plan: DeploymentPlan,
         *,
-        loss: Callable[[Tensor, Tensor], Tensor],
+        loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         process_group: dist.ProcessGroup | Transport | None = None,
         around: Around | None = None,
         timeout_s: float = 120.0,
@@ -96,7 +97,9 @@ class Deployment:
         moving = group_of(range(transport.world_size), "deployment rows")
         self._moves = self._made_moves(moving)
         self._out, self._back = self._orders()
-        self._transports, self._factors = [moving], list[FactorExchange]()
+        self._transports = [moving]
+        self._factors: list[tuple[str, tuple[int, ...], FactorExchange]] = []
+        """Sufficient factors in the order of the backward pass: name of a group's first module, ranks."""
         self._waits: dict[str, list[tuple[tuple[int, ...], SharedGradients]]] = {}
         """What is ready for exchange once a module was passed backward, by its name; with the ranks."""
         self._queues = self._made_queues(group_of)
@@ -109,24 +112,28 @@ class Deployment:
         found = (p for module in self.modules.values() for p in module.parameters() if p.requires_grad)
         return list(dict.fromkeys(found))
 
-    def step(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def step(self, *batch: Tensor) -> Tensor:
         """Forward and backward pass over a batch, and the exchange of its gradients.
 
         Args:
-            inputs: The whole batch on every rank, [batch, ...]; only this rank's rows are read.
-            targets: Targets of all rows, [batch, ...].
+            batch: What the model takes, and the targets for `loss`: all rows on every rank, of which this rank's are
+                read, [batch, ...] each.
 
         Returns:
             This rank's addend of the mean loss, 0 without the last module; `total` sums them.
 
         Raises:
-            InputError: A batch of another size than the plan's.
+            InputError: Another number of tensors, or of rows than the plan's.
             PeerError: A peer is gone; parameters are those before the step.
         """
-        for what, value in (("inputs", inputs), ("targets", targets)):
+        names = [*self.layers.inputs, *(["targets"] if self._loss is not None else [])]
+        if len(batch) != len(names):
+            raise InputError(f"got {len(batch)} tensors; expected {len(names)}: {', '.join(names)}")
+        given = dict(zip(names, batch, strict=True))
+        for name, value in given.items():
             if len(value) != self.plan.batch:
                 raise InputError(
-                    f"{what} have {len(value)} rows; expected {self.plan.batch}, the batch of the plan"
+                    f"{name!r} has {len(value)} rows; expected {self.plan.batch}, the batch of the plan"
                 )
         queues = list(self._queues.values())
         before = sum(queue.bytes_sent for queue in queues)
@@ -135,17 +142,19 @@ class Deployment:
         for queue in queues:
             queue.begin()
         try:
-            outputs, leaves = self._forward(inputs)
-            found = self._backward(outputs, leaves, targets)
+            outputs, leaves = self._forward(given)
+            found = self._backward(outputs, leaves, given)
             self.bytes_sent += sum(move.finish() for move in self._back)
+            for name, devices, factors in self._factors:
+                self._queues[devices].wait(factors)
+                with self._around(name, "product", self.plan.batch):
+                    factors.multiply()
             for queue in queues:
                 queue.finish()
         except BaseException:
             for queue in queues:
                 queue.give_up()
             raise
-        for one in self._factors:
-            one.multiply(lambda name: self._around(name, "product", self.plan.batch))
         self.bytes_sent += sum(queue.bytes_sent for queue in queues) - before
         return found
 
@@ -169,12 +178,14 @@ class Deployment:
         """End threads, and give modules back as they were."""
         for queue in self._queues.values():
             queue.give_up()
-        for one in self._factors:
-            one.close()
+        for *_, factors in self._factors:
+            factors.close()
         for transport in self._transports:
             transport.close()
 
-    def _forward(self, inputs: Tensor) -> tuple[dict[str, Tensor], dict[tuple[str, int], Tensor]]:
+    def _forward(
+        self, batch: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[tuple[str, int], Tensor]]:
         """Outputs of this rank's modules, and what they took: by name of the value and number of its rows."""
         outputs, leaves = dict[str, Tensor](), dict[tuple[str, int], Tensor]()
         for move in self._out:
@@ -183,7 +194,7 @@ class Deployment:
         for name in self._order:
             if name in self.modules:
                 module = self.modules[name]
-                given = [self._taken(s, name, inputs, outputs, leaves) for s in self.layers.sources[name]]
+                given = [self._taken(s, name, batch, outputs, leaves) for s in self.layers.sources[name]]
                 if any(getattr(part, "inplace", False) for part in module.modules()):
                     given = [value.clone() for value in given]
                 with self._around(name, "forward", self._count(name)):
@@ -198,14 +209,14 @@ class Deployment:
         self,
         source: str,
         name: str,
-        inputs: Tensor,
+        batch: Mapping[str, Tensor],
         outputs: Mapping[str, Tensor],
         leaves: dict[tuple[str, int], Tensor],
     ) -> Tensor:
         """A value as a module takes it: a leaf, which gathers its gradient."""
-        if source == INPUT:
+        if source in batch:
             start, stop = self._rows[name][self.transport.rank]
-            return inputs[start:stop]
+            return batch[source][start:stop]
         key = source, self._targets[source, name]
         if key not in leaves:
             move, own = self._moves[source].get(key[1]), outputs.get(source)
@@ -221,7 +232,10 @@ class Deployment:
         return leaves[key]
 
     def _backward(
-        self, outputs: dict[str, Tensor], leaves: Mapping[tuple[str, int], Tensor], targets: Tensor
+        self,
+        outputs: dict[str, Tensor],
+        leaves: Mapping[tuple[str, int], Tensor],
+        batch: Mapping[str, Tensor],
     ) -> Tensor:
         for move in self._back:
             if move.trained:
@@ -235,7 +249,10 @@ class Deployment:
                     output = outputs.pop(name)
                     if name == last:
                         start, stop = self._rows[name][rank]
-                        loss = self._loss(output, targets[start:stop]) * ((stop - start) / self.plan.batch)
+                        mean = (
+                            output if self._loss is None else self._loss(output, batch["targets"][start:stop])
+                        )
+                        loss = mean * ((stop - start) / self.plan.batch)
                         found = loss.detach()
                         loss.backward()  # type: ignore[no-untyped-call]
                     elif gradient is not None and output.requires_grad:
@@ -290,12 +307,15 @@ class Deployment:
 
     def _checked(self, name: str, value: Any) -> Tensor:
         count = self._count(name)
+        if self._loss is None and name == self.layers.output:
+            if not isinstance(value, Tensor) or value.numel() != 1:
+                raise InputError(
+                    f"module {name!r} returned {_said(value)}; expected the mean loss, a scalar, or give `loss`"
+                )
+            return value
         if not isinstance(value, Tensor) or value.dim() < 1 or len(value) != count:
-            got = (
-                f"a {list(value.shape)} tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-            )
             raise InputError(
-                f"module {name!r} returned {got} for {count} rows; expected one tensor with as many rows"
+                f"module {name!r} returned {_said(value)} for {count} rows; expected one tensor with as many rows"
             )
         return value
 
@@ -316,7 +336,7 @@ class Deployment:
         known: dict[str, list[dict[int, tuple[int, int]]]] = {}
         for name in self._order:
             for source in self.layers.sources[name]:
-                if source == INPUT:
+                if source in self.layers.inputs:
                     continue
                 rows = dict(self._rows[name])
                 kinds = known.setdefault(source, [dict(self._rows[source])])
@@ -364,7 +384,7 @@ class Deployment:
             sets: list[SharedGradients] = []
             if layers:
                 factors = FactorExchange(layers, group.rows, transport, tag, what)
-                self._factors.append(factors)
+                self._factors.insert(0, (first, devices, factors))
                 sets.append(factors)
             if group.communication == "ps":
                 by_owner: dict[int, list[nn.Parameter]] = {}
@@ -420,6 +440,10 @@ def _linear_layers(
             yield f"{name}.{path}".rstrip("."), layer
 
 
+def _said(value: Any) -> str:
+    return f"a {list(value.shape)} tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
 def _gradient_of(leaf: Tensor) -> Tensor | None:
     if not leaf.requires_grad:
         return None
@@ -440,7 +464,7 @@ def _order(layers: LayerGraph, plan: DeploymentPlan) -> tuple[str, ...]:
             "plan again with the names of this model"
         )
     for place, name in enumerate(planned):
-        behind = [s for s in layers.sources[name] if s != INPUT and s not in planned[:place]]
+        behind = [s for s in layers.sources[name] if s not in layers.inputs and s not in planned[:place]]
         if behind:
             raise PlanError(
                 f"the plan by {plan.planner!r} has module {name!r} before {behind[0]!r}, whose output it takes - at "

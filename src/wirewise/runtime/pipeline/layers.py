@@ -36,6 +36,8 @@ class LayerGraph:
             order, modules further up or `INPUT`. This is how skip connections are said; a model has its own.
         whole: Submodules of such a model that are not cut, as names with wildcards, such as "encoder.layers.*"; none:
             those that hold less than an eighth of it.
+        several: Whether such a model may take several tensors, its targets among them: all arguments without a default.
+            Deployments train these, pipelines do not.
 
     Raises:
         InputError: No modules, sources that do not come before, or a forward pass that cannot be followed.
@@ -47,19 +49,22 @@ class LayerGraph:
         sources: Mapping[str, Sequence[str]] | None = None,
         *,
         whole: Sequence[str] = (),
+        several: bool = False,
     ) -> None:
+        self.inputs: tuple[str, ...] = (INPUT,)
+        """Names of what the model is given, in order."""
         if isinstance(modules, nn.Module) and not is_list(modules):
             if sources is not None:
                 raise InputError(
                     "got sources for a model with a forward pass, which says them itself; leave them out"
                 )
-            modules, sources = traced_layers(modules, whole)
+            modules, sources, self.inputs = traced_layers(modules, whole, several=several)
         elif whole:
             raise InputError(
                 f"got whole={list(whole)} for a list of modules, none of which is cut; leave it out"
             )
         self.modules: dict[str, nn.Module] = named_layers(modules)
-        self.sources = layer_sources(self.modules, sources)
+        self.sources = layer_sources(self.modules, sources, self.inputs)
         self.output = self.names[-1]
         """Name of the last module, whose output the loss is of."""
 

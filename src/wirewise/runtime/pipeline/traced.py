@@ -41,14 +41,19 @@ _HELP = (
 Sources = dict[str, tuple[str, ...]]
 
 
-def traced_layers(model: nn.Module, whole: Sequence[str] = ()) -> tuple[dict[str, nn.Module], Sources]:
-    """Layers of a model by name, and what each of them takes: names of earlier ones, or `INPUT`.
+def traced_layers(
+    model: nn.Module, whole: Sequence[str] = (), *, several: bool = False
+) -> tuple[dict[str, nn.Module], Sources, tuple[str, ...]]:
+    """Layers of a model by name; what each takes: names of earlier ones, or of what the model is given; and the latter.
 
     Args:
         model: Takes one tensor and returns one; further arguments keep their defaults. It is followed in the mode,
             training or evaluation, in which it is.
         whole: Submodules that are not cut, as names with wildcards, such as "encoder.layers.*"; others are cut where
             they are large.
+
+        several: Whether all arguments without a default are tensors that the model takes; those behind the first are
+            called `INPUT` and their name, such as "input:target".
 
     Raises:
         InputError: A forward pass that cannot be followed, with the place in its source; or a submodule of `whole` that
@@ -60,10 +65,11 @@ def traced_layers(model: nn.Module, whole: Sequence[str] = ()) -> tuple[dict[str
         raise InputError(f"whole has {unknown}, which no submodule is called; there are: {_some(names[1:])}")
     leaves = {name for name in names if any(fnmatchcase(name, one) for one in whole)}
     with _attributes_kept(model):
-        tracer = _followed(model, leaves)
-        if small := _small(model, tracer):
-            tracer = _followed(model, leaves | small)
-        return _Cut(model, tracer.graph).layers()
+        tracer, inputs = _followed(model, leaves, several)
+        if small := _small(model, tracer, inputs):
+            tracer, _ = _followed(model, leaves | small, several)
+        cut = _Cut(model, tracer.graph, inputs)
+        return *cut.layers(), tuple(cut.inputs.values())
 
 
 class _Tracer(fx.Tracer):
@@ -75,6 +81,11 @@ class _Tracer(fx.Tracer):
         super().__init__(param_shapes_constant=True)
         self.leaves, self.returned = leaves, dict[str, list[fx.Node | None]]()
         self._state = _state()
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        # torch takes what has constant shapes for a parameter, and refuses a buffer.
+        self.param_shapes_constant = isinstance(attr_val, nn.Parameter)
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         hooks = m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
@@ -122,15 +133,18 @@ def _attributes_kept(model: nn.Module) -> Iterator[None]:
             module.__dict__.update(own)
 
 
-def _followed(model: nn.Module, leaves: set[str]) -> _Tracer:
+def _followed(model: nn.Module, leaves: set[str], several: bool) -> tuple[_Tracer, int]:
+    """What a model does, and how many of its arguments are tensors that it is given."""
     _, *others = inspect.signature(type(model).forward).parameters.values()  # `self` comes first
     given = [p for p in others if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if not given or any(p.default is p.empty for p in given[1:]):
+    needed = [p for p in given if p.default is p.empty]
+    if not given or len(needed) > 1 + several * len(given):
         raise InputError(
             f"the forward pass of {type(model).__name__} takes {[p.name for p in given]}; expected one tensor, others "
             "with defaults: join them into one, or wrap the model"
         )
-    defaults = {p.name: p.default for p in given[1:]}
+    inputs = max(len(needed), 1)
+    defaults = {p.name: p.default for p in given[inputs:]}
     while True:
         tracer = _Tracer(set(leaves))
         try:
@@ -151,7 +165,7 @@ def _followed(model: nn.Module, leaves: set[str]) -> _Tracer:
                 f"rank would not see; {_HELP}"
             )
         if not stored:
-            return tracer
+            return tracer, inputs
         leaves = tracer.leaves | stored
 
 
@@ -164,9 +178,9 @@ def _place(model: nn.Module, error: Exception) -> str:
     return f"the forward pass of {type(model).__name__} cannot be followed{at} ({said})"
 
 
-def _small(model: nn.Module, tracer: _Tracer) -> set[str]:
+def _small(model: nn.Module, tracer: _Tracer, inputs: int) -> set[str]:
     """Submodules that stay whole: each call hands on one tensor, and they are a small part of the model."""
-    flow = _Flow(model, tracer.graph)
+    flow = _Flow(model, tracer.graph, inputs)
     calls: dict[str, list[list[fx.Node]]] = {}
     for node in flow.real:
         for key in node.meta.get("nn_module_stack", {}):
@@ -201,16 +215,21 @@ def _small(model: nn.Module, tracer: _Tracer) -> set[str]:
 class _Flow:
     """Which operations of a graph make and take tensors; sizes and parameters aside, which are read again anywhere."""
 
-    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
-        inputs = [node for node in graph.nodes if node.op == "placeholder"]
-        self.input, others = inputs[0], set(inputs[1:])
+    def __init__(self, model: nn.Module, graph: fx.Graph, inputs: int) -> None:
+        given = [node for node in graph.nodes if node.op == "placeholder"]
+        self.inputs, others = given[:inputs], set(given[inputs:])
         plain: set[fx.Node] = set()
+        self._further = set(self.inputs[1:])
+        """Further inputs, and what is made of them alone, which layers make again as they need it."""
         for node in graph.nodes:
             # What only checks that further arguments have their defaults.
             if node.op not in ("placeholder", "output") and others & set(node.all_input_nodes):
                 others.add(node)
             elif _is_plain(node, plain):
                 plain.add(node)
+            elif self._is_further(node, plain):
+                plain.add(node)
+                self._further.add(node)
         self.plain = plain
         self.real = [
             n
@@ -219,7 +238,7 @@ class _Flow:
         ]
         self.output = next(node for node in graph.nodes if node.op == "output")
         self.needs = {node: self._needs(node) for node in (*self.real, self.output)}
-        self.users: dict[fx.Node, list[fx.Node]] = {self.input: []}
+        self.users: dict[fx.Node, list[fx.Node]] = {node: [] for node in self.inputs}
         for node, sources in self.needs.items():
             for source in sources:
                 self.users.setdefault(source, []).append(node)
@@ -228,6 +247,11 @@ class _Flow:
         for node in self.real:
             if _in_place(model, node):
                 self._keep(node.all_input_nodes[0])
+
+    def _is_further(self, node: fx.Node, plain: set[fx.Node]) -> bool:
+        sources = set(node.all_input_nodes)
+        operation = node.op in ("call_method", "call_function")
+        return operation and bool(sources & self._further) and sources <= self._further | plain
 
     def _needs(self, node: fx.Node) -> list[fx.Node]:
         """Tensors that an operation needs, in order, through sizes."""
@@ -238,7 +262,7 @@ class _Flow:
         return list(found)
 
     def _keep(self, node: fx.Node) -> None:
-        if node is self.input:
+        if node in self.inputs:
             raise InputError(
                 "the forward pass changes the model's input in place, which other layers take as it was; copy it first"
             )
@@ -301,20 +325,24 @@ class _Cut:
     Args:
         model: Owner of modules and parameters.
         graph: What its forward pass does.
+        inputs: Number of tensors that it takes.
     """
 
-    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
-        self._model, self._flow = model, _Flow(model, graph)
+    def __init__(self, model: nn.Module, graph: fx.Graph, inputs: int) -> None:
+        self._model, self._flow = model, _Flow(model, graph, inputs)
+        first, *others = self._flow.inputs
+        self.inputs = {first: INPUT, **{one: f"{INPUT}:{one.target}" for one in others}}
+        """Names of what the model is given, in order."""
 
     def layers(self) -> tuple[dict[str, nn.Module], Sources]:
         """Modules and their sources."""
         runs = self._joined(self._runs())
-        names: dict[fx.Node, str] = {self._flow.input: INPUT}
+        names: dict[fx.Node, str] = dict(self.inputs)
         modules, sources = dict[str, nn.Module](), Sources()
         for run in runs:
             (result,) = self._flow.leaving(run)
             taken = list(dict.fromkeys(s for n in run for s in self._flow.needs[n] if s not in run))
-            taken = taken or [self._flow.input]
+            taken = taken or self._flow.inputs[:1]
             name = self._name(run, names.values())
             names[result] = name
             modules[name] = self._module(run, result, taken)
@@ -327,7 +355,9 @@ class _Cut:
         for node in flow.real:
             run.append(node)
             leaving = flow.leaving(run)
-            if len(leaving) == 1 and flow.ends(leaving[0]):
+            # What takes no tensor, such as an embedding of places, has no rows: it stays with what comes next.
+            takes = any(source not in run for one in run for source in flow.needs[one])
+            if takes and len(leaving) == 1 and flow.ends(leaving[0]):
                 found.append(run)
                 run = []
         (given,) = flow.output.args

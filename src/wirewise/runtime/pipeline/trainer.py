@@ -124,6 +124,10 @@ class Pipeline:
         journal: MessageJournal | None = None,
     ) -> None:
         layers = layers if isinstance(layers, LayerGraph) else LayerGraph(layers)
+        if len(layers.inputs) > 1:
+            raise InputError(
+                f"the model takes {list(layers.inputs)}; expected one tensor: stages hand the targets to `loss` alone"
+            )
         plan.check_itself()
         _check(plan, clip, delay_correction)
         if journal is not None:
