@@ -37,7 +37,8 @@ from wirewise.planners.cache import CacheProblem
 from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.fusion.cupcake import LEAST_GAIN, RULES, compression_problem, plan_groups
 from wirewise.planners.fusion.disco import METHODS, Knobs, plan_operators
-from wirewise.planners.placement import PlacementProblem
+from wirewise.planners.placement import PlacementProblem, tag
+from wirewise.planners.placement.tag.drawn import random_problem as random_deployment
 from wirewise.planners.reshard import ReshardProblem
 from wirewise.plans import LaidOutTensor, Plan, parse_sharding
 from wirewise.plans.reshard import STRATEGIES
@@ -332,6 +333,11 @@ def queued(*args: Any, **more: Any) -> Instance:
     return Instance(problem=jobs.problem_of(queue), job=queue)
 
 
+def deployed(seed: int, **drawn: Any) -> Instance:
+    problem = random_deployment(seed, **drawn)
+    return Instance(problem=problem, links=problem.links, job=problem.trace)
+
+
 INSTANCES: Mapping[str, Mapping[str, Make]] = {
     "bitwidth": {
         "two": bits_of_two,
@@ -439,6 +445,11 @@ INSTANCES: Mapping[str, Mapping[str, Make]] = {
         "even": lambda: queued(((16, 16), (16, 16)), 3.0, jobs=16, seed=1),
         "noise": lambda: queued(((4, 4), (12, 8), (8, 16)), 4.0, jobs=16, noise=0.4, swing=0.5, seed=2),
     },
+    "deployment": {
+        "two-hosts": lambda: deployed(1, hosts=2, groups=4),
+        "branches": lambda: deployed(2, hosts=3, groups=6, kind="branches"),
+        "attention": lambda: deployed(3, hosts=4, groups=5, kind="attention"),
+    },
 }
 """By what is decided on, then by name."""
 
@@ -456,6 +467,7 @@ REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "reshard": tuple(reshard.PLANNERS),
     "stages": tuple(pipeline.METHODS),
     "jobs": tuple(jobs.PLANNERS),
+    "deployment": tuple(tag.PLANNERS),
 }
 """Names of all planners."""
 
@@ -614,6 +626,17 @@ def _job_variants(name: str) -> Iterator[Variant]:
         yield rule, "", lambda one, rule=rule: jobs.PLANNERS[rule](one.problem, seed=3)
 
 
+def _deployment_variants(name: str) -> Iterator[Variant]:
+    for method in tag.PLANNERS:
+        few = {"simulations": 60} | ({"playouts": 20} if method == "tag" else {})
+        yield method, "", lambda one, method=method, few=few: tag.PLANNERS[method](one.problem, seed=3, **few)
+    yield (
+        "tag",
+        "unlearned",
+        lambda one: tag.PLANNERS["tag"](one.problem, learned=False, playouts=30, simulations=80),
+    )
+
+
 VARIANTS: Mapping[str, Callable[[str], Iterator[Variant]]] = {
     "bitwidth": _bitwidth_variants,
     "modules": _module_variants,
@@ -626,6 +649,7 @@ VARIANTS: Mapping[str, Callable[[str], Iterator[Variant]]] = {
     "reshard": _reshard_variants,
     "stages": _stage_variants,
     "jobs": _job_variants,
+    "deployment": _deployment_variants,
 }
 
 

@@ -13,7 +13,7 @@ from tests.conformance.instances import CASES
 from wirewise.collective.network import Network
 from wirewise.cost import Links
 from wirewise.cost.gradients import V100, CodecTimes, GroupCost
-from wirewise.plans import FusionPlan
+from wirewise.plans import DeploymentPlan, FusionPlan
 from wirewise.sim import BatchTimes, predict
 from wirewise.trace import GradientTensor, GradientTrace
 
@@ -67,6 +67,7 @@ PREDICT = {
     "jobs": lambda one, plan, links: predict(plan, one.job),
     "reshard": lambda one, plan, links: predict(plan, None, links),
     "stages": lambda one, plan, links: predict(plan, one.job, links),
+    "deployment": lambda one, plan, links: predict(plan, one.job, links),
 }
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.grain}/{case.id}")
@@ -92,7 +93,7 @@ def test_it_is_what_the_planner_predicted(case):
         )
         assert found.step_s == pytest.approx(seconds + 2 * links.latency_s.max(), rel=1e-9)
     else:
-        wanted = plan.predicted_step_s if isinstance(plan, FusionPlan) else plan.predicted_s
+        wanted = plan.predicted_step_s if isinstance(plan, (DeploymentPlan, FusionPlan)) else plan.predicted_s
         # A measured overlap slows operators down from moment to moment in the planner, here as a mean over regions.
         learned = case.grain == "operators" and case.instance.problem.overlap_rate < 1.0
         assert found.step_s == pytest.approx(wanted, rel=1e-2 if learned else 1e-9)

@@ -40,6 +40,8 @@ def test_a_plan_is_that_of_the_familys_own_call(case):
         known = {"alpha": 0.3}
     if case.grain == "placement":
         known = {"steps": 40}
+    if case.grain == "deployment":
+        known = {"simulations": 60} | ({"playouts": 20} if case.planner == "tag" else {})
     assert planner(family, case.planner)(problem, seed=wanted.seed, **known) == wanted
 
 

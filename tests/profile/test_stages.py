@@ -40,6 +40,18 @@ def test_the_first_module_has_no_gradient_of_its_input():
     assert middle.weight_gradient_s == (0.0,)
 
 
+def test_linear_layers_have_sufficient_factors():
+    """Input and output of each sample stand for the gradients of weight and bias; shared weights are left out."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)), nn.LayerNorm(4))
+    dense, norm = stage_trace(model, torch.randn(6, 8), repeats=1).modules
+    assert (dense.factor_bytes, dense.factored_bytes) == (4 * (8 + 16 + 16 + 4), dense.parameter_bytes)
+    assert (norm.factor_bytes, norm.factored_bytes) == (0.0, 0.0)
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[1].weight = tied[0].weight
+    (whole,) = stage_trace([tied], torch.randn(2, 4), repeats=1).modules
+    assert whole.factored_bytes == 0.0
+
+
 def test_gradients_that_are_there_stay():
     model = mlp()
     model(torch.randn(2, 8)).sum().backward()

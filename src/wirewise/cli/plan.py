@@ -37,8 +37,8 @@ __all__ = ["app"]
 
 _IN_TRAINING = ("bitwidth",)
 """Families whose jobs no file describes: `wirewise run adaqp` plans them while it trains."""
-_OTHER_NAMES = ("stages",)
-"""Families whose command has the name of their planners' folder: `wirewise plan pipeline`."""
+_OTHER_NAMES = ("stages", "deployment")
+"""Families whose command has the name of their planners' folder: `wirewise plan pipeline` and `plan placement`."""
 
 
 class _Families(TyperGroup):

@@ -1,4 +1,4 @@
-"""`wirewise plan placement`: on which host each task of mini-batch GNN training runs."""
+"""`wirewise plan placement`: on which host each task of mini-batch GNN training runs, or each op of a model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import typer
 from wirewise import options as opt
 from wirewise.cli.options import Given, with_options
 from wirewise.cli.output import JsonOption, Said
-from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
+from wirewise.cli.plan_deployment import Deployed, deployment
+from wirewise.cli.plan_job import OutOption, make_plan, tell
 from wirewise.cli.sampling import Tasks, chosen_tasks
 from wirewise.cli.topo import open_topology
-from wirewise.errors import PlanError
+from wirewise.errors import InputError, PlanError
+from wirewise.planners import PLANNERS
 from wirewise.planners.placement import STARTS, PlacementProblem, problem_of
 from wirewise.plans import PlacementPlan
 from wirewise.plans.placement import FlowPolicy
@@ -40,30 +42,62 @@ class Search(opt.Options, frozen=True, kw_only=True):
     seed: opt.Seed = 0
 
 
+_PLANNERS_HELP = (
+    f"Of tasks: one of {', '.join(PLANNERS['placement'])}, by default the first; of a model: one of "
+    f"{', '.join(PLANNERS['deployment'])}, by default the first."
+)
+
+
 @with_options
 def placement(
     topology: Annotated[str, typer.Option(help="A preset (`wirewise topo list`) or a file.")],
     given: Given[Tasks],
-    search: Search,
-    method: str = planned_with("placement"),
+    search: Given[Search],
+    deployed: Given[Deployed],
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL.py:NAME|PROFILE]",
+            help="Model to deploy, a function that returns it and an input, or a file of `wirewise profile stages`.",
+        ),
+    ] = None,
+    method: Annotated[str | None, typer.Option("--with", help=_PLANNERS_HELP)] = None,
     out: OutOption = None,
     job_out: Annotated[
         Path | None, typer.Option(help="File that takes the tasks and flows, for `wirewise check --job`.")
     ] = None,
     json: JsonOption = None,
 ) -> None:
-    """Choose hosts for the samplers, workers and parameter servers of GNN training.
+    """Choose hosts for the samplers, workers and parameter servers of GNN training, or devices for a model's ops.
 
-    With --dataset, bytes are those of the batches that training will draw: nothing has to run before. All times are
-    simulated.
+    With --dataset, bytes are those of the batches that training will draw: nothing has to run before. With MODEL, ops
+    are placed on unequal devices, which the topology lists with their speeds. All times are simulated.
     """
-    hosts = open_topology(topology)
-    tasks = chosen_tasks(given, [host.name for host in hosts.hosts], search.seed)
+    if method is None:
+        method = next(iter(PLANNERS["placement" if model is None else "deployment"]))
+    if method in PLANNERS["deployment"]:
+        if model is None:
+            raise InputError(
+                f"--with {method} deploys a model; give MODEL.py:NAME or a file of `profile stages`"
+            )
+        if named := sorted((given.named | search.named) - {"seed", "job_out"}) or (
+            ["job_out"] if job_out else []
+        ):
+            raise InputError(f"--{named[0].replace('_', '-')} is for tasks of GNN training, not for a model")
+        deployment(model, open_topology(topology), method, deployed.record(), search.record().seed, out, json)
+        return
+    if model is not None or deployed.named:
+        what = "MODEL" if model is not None else f"--{min(deployed.named).replace('_', '-')}"
+        raise InputError(
+            f"{what} is for planners of models ({', '.join(PLANNERS['deployment'])}), and {method!r} places tasks"
+        )
+    hosts, asked = open_topology(topology), search.record()
+    tasks = chosen_tasks(given, [host.name for host in hosts.hosts], asked.seed)
     problem = problem_of(tasks, hosts)
-    found = make_plan(PlacementPlan, method, problem, **msgspec.structs.asdict(search))
+    found = make_plan(PlacementPlan, method, problem, **msgspec.structs.asdict(asked))
     if job_out is not None:
         write_tasks(tasks, job_out)
-    compared = _compare(problem, found, search.seed)
+    compared = _compare(problem, found, asked.seed)
     record = {"plan": msgspec.to_builtins(found), "simulated": compared}
     tell(found, out, json, *_said(found, compared), record=record)
 

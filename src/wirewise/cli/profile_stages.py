@@ -66,8 +66,8 @@ def names_code(source: str) -> bool:
     return Path(source.rpartition(":")[0]).suffix == ".py"
 
 
-def measured(source: str, sizes: Sequence[int] = (1,), repeats: int = 5) -> StageTrace:
-    """Modules of a function in a file, measured.
+def measured(source: str, sizes: Sequence[int] | None = (1,), repeats: int = 5) -> StageTrace:
+    """Modules of a function in a file, measured; without sizes, at 1, 2, 4 and so on up to the input's samples.
 
     Raises:
         InputError: No such file or function, an error in it, or something else than a model and an input.
@@ -82,6 +82,8 @@ def measured(source: str, sizes: Sequence[int] = (1,), repeats: int = 5) -> Stag
             f"{source} returns a {type(made).__name__}; expected a model or its modules, and an input; or modules, an "
             "input and sources by module"
         )
+    if sizes is None:
+        sizes = [2**k for k in range(len(made[1]).bit_length())]
     layers = LayerGraph(made[0], made[2] if len(made) == 3 else None)
     return stage_trace(
         layers.modules, made[1], sizes=sizes, sources=layers.sources, repeats=repeats, model=name

@@ -15,6 +15,7 @@ from wirewise.planners import (
     reshard,
 )
 from wirewise.planners.faces import Planner
+from wirewise.planners.placement import tag
 
 __all__ = ["PLANNERS", "planner"]
 
@@ -22,6 +23,7 @@ PLANNERS: dict[str, dict[str, Planner]] = {
     "bitwidth": bitwidth.PLANNERS,
     "cache": cache.PLANNERS,
     "collective": collective.PLANNERS,
+    "deployment": tag.PLANNERS,
     "fusion": fusion.PLANNERS,
     "jobs": jobs.PLANNERS,
     "placement": placement.PLANNERS,

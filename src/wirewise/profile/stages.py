@@ -72,6 +72,10 @@ def stage_trace(
                 output_bytes=by_size[-1][name][3] / sizes[-1],
                 saved_bytes=by_size[-1][name][4] / sizes[-1],
                 parameter_bytes=float(sum(p.numel() * p.element_size() for p in module.parameters())),
+                factor_bytes=by_size[-1][name][5] / sizes[-1],
+                factored_bytes=float(
+                    sum(p.numel() * p.element_size() for one in _linear(module) for p in one.parameters())
+                ),
             )
             for name, module in named.items()
         ),
@@ -83,8 +87,19 @@ def stage_trace(
     )
 
 
-_Figures = tuple[float, float, float, float, float]
-"""Forward, backward and weight gradient seconds; output and saved bytes."""
+_Figures = tuple[float, float, float, float, float, float]
+"""Forward, backward and weight gradient seconds; output and saved bytes, those of sufficient factors."""
+
+
+def _linear(module: nn.Module) -> list[nn.Linear]:
+    """Layers whose gradients are products of inputs and output gradients, and which share them with no other."""
+    owners = [p for one in module.modules() for p in one.parameters(recurse=False)]
+    return [
+        one
+        for one in module.modules()
+        if type(one) is nn.Linear
+        and all(p.requires_grad and sum(p is other for other in owners) == 1 for p in one.parameters())
+    ]
 
 
 def _measured(
@@ -110,8 +125,19 @@ def _module(name: str, module: nn.Module, inputs: list[Tensor], repeats: int) ->
             kept[_storage(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
-        output = module(*inputs)
+    factors: list[int] = []
+    hooks = [
+        layer.register_forward_hook(
+            lambda _, given, made: factors.append(sum(x.numel() * x.element_size() for x in (given[0], made)))
+        )
+        for layer in _linear(module)
+    ]
+    try:
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = module(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
     if not isinstance(output, Tensor):
         raise InputError(
             f"module {name!r} returns a {type(output).__name__}; stages hand on one tensor, wrap the module so that it "
@@ -130,7 +156,8 @@ def _module(name: str, module: nn.Module, inputs: list[Tensor], repeats: int) ->
     seconds = [statistics.median(one[1:]) for one in (forward, whole, inner)]
     weight_s = max(seconds[1] - seconds[2], 0.0) if weights else 0.0
     size = float(output.numel() * output.element_size())
-    return (seconds[0], seconds[1], weight_s, size, float(sum(kept.values()))), output.detach()
+    found = (seconds[0], seconds[1], weight_s, size, float(sum(kept.values())), float(sum(factors)))
+    return found, output.detach()
 
 
 def _backward_s(output: Tensor, wanted: list[Tensor], wait: Callable[[], None]) -> float:

@@ -7,6 +7,7 @@ from wirewise.topology.paths import Path, link_between, neighbours, path_between
 from wirewise.topology.presets import PRESETS, lab_hosts, preset
 from wirewise.topology.processor import processor
 from wirewise.topology.smi import from_smi
+from wirewise.topology.unequal import UnequalHost, random_unequal, unequal_hosts
 
 __all__ = [
     "PRESETS",
@@ -16,6 +17,7 @@ __all__ = [
     "Path",
     "Switch",
     "Topology",
+    "UnequalHost",
     "dumps",
     "from_pairs",
     "from_smi",
@@ -27,5 +29,7 @@ __all__ = [
     "path_between",
     "preset",
     "processor",
+    "random_unequal",
     "save",
+    "unequal_hosts",
 ]

@@ -1,0 +1,110 @@
+"""`wirewise plan placement MODEL`: devices, rows and communication of a model's ops on unequal machines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from wirewise import options as opt
+from wirewise.cli.output import Said
+from wirewise.cli.plan_job import make_plan, tell
+from wirewise.cli.profile_stages import measured, names_code
+from wirewise.errors import InputError
+from wirewise.planners import planner as find_planner
+from wirewise.planners.placement.tag import problem_of
+from wirewise.plans import DeploymentPlan
+from wirewise.report.figures import factor, seconds
+from wirewise.topology import Topology
+from wirewise.trace import StageTrace, read_stage_trace
+from wirewise.units import format_size
+
+__all__ = ["Deployed", "deployment"]
+
+
+class Deployed(opt.Options, frozen=True, kw_only=True):
+    """A step of the model, and how far a planner searches."""
+
+    batch: Annotated[opt.Count | None, opt.about("Rows of a step (MODEL), by default 8 a device.")] = None
+    groups: Annotated[opt.Count, opt.about("Largest number of op groups (MODEL).")] = 12
+    simulations: Annotated[
+        opt.Count | None, opt.about("Strategies that are simulated (MODEL), by default 2000.")
+    ] = None
+    profile: Annotated[
+        list[str],
+        opt.about(
+            "TYPE=FILE: the model profiled on a type of device of the topology (MODEL); several times."
+        ),
+    ] = msgspec.field(default_factory=list)
+    weights: Annotated[
+        str | None, opt.about("Weights of tag's network (MODEL), by default those of wirewise.")
+    ] = None
+
+
+def deployment(
+    model: str,
+    topology: Topology,
+    method: str,
+    asked: Deployed,
+    seed: int,
+    out: Path | None,
+    json: str | None,
+) -> None:
+    """Plan for a model, tell the plan.
+
+    Args:
+        model: A file of a profile, or code that returns a model.
+        topology: The devices and their links.
+        method: Name of a planner.
+        asked: Step and search.
+        seed: Seed of random choices.
+        out: File that takes the plan.
+        json: Target of `JsonOption`.
+
+    Raises:
+        InputError: A file that cannot be used.
+        PlanError: No plan fits the memory.
+    """
+    find_planner("deployment", method)
+    trace = measured(model, None) if names_code(model) else read_stage_trace(model)
+    problem = problem_of(
+        trace, topology, batch=asked.batch, profiles=_profiles(asked.profile), groups=asked.groups
+    )
+    begin = time.perf_counter()
+    found = make_plan(
+        DeploymentPlan, method, problem, seed=seed, simulations=asked.simulations, weights=asked.weights
+    )
+    planning_s = time.perf_counter() - begin
+    record = {
+        "plan": msgspec.to_builtins(found),
+        "predicted_step_s": found.predicted_step_s,
+        "baseline_step_s": found.baseline_step_s,
+        "placements": found.placements,
+        "planning_s": planning_s,
+    }
+    tell(found, out, json, *_said(found, planning_s), record=record)
+
+
+def _profiles(words: list[str]) -> dict[str, StageTrace]:
+    found = {}
+    for word in words:
+        kind, _, file = word.partition("=")
+        if not kind or not file:
+            raise InputError(f"--profile is {word!r}; expected TYPE=FILE")
+        found[kind] = read_stage_trace(file)
+    return found
+
+
+def _said(found: DeploymentPlan, planning_s: float) -> Iterator[Said]:
+    quicker = factor(found.baseline_step_s / found.predicted_step_s)
+    yield (
+        f"A step of {found.batch} rows on {found.world_size} devices takes {seconds(found.predicted_step_s)} "
+        f"simulated, {seconds(found.baseline_step_s)} data-parallel ({quicker}); a device needs at most "
+        f"{format_size(max(found.predicted_bytes))}. Planned in {seconds(planning_s)}."
+    )
+    yield found.table()
+    for line in found.notes:
+        yield f"Note: {line}."

@@ -1,0 +1,61 @@
+"""TAG: deployment of a model on unequal machines by a learned policy, tree search and simulation."""
+
+from __future__ import annotations
+
+from math import inf
+
+from wirewise.errors import PlanError
+from wirewise.planners.placement.tag.problem import DeploymentProblem
+from wirewise.planners.placement.tag.search import Times, descend, tree_search
+from wirewise.plans.deployment import DeploymentPlan
+
+__all__ = ["plan_tag"]
+
+
+def plan_tag(
+    problem: DeploymentProblem,
+    *,
+    playouts: int = 800,
+    simulations: int = 2000,
+    weights: str | None = None,
+    learned: bool = True,
+    seed: int = 0,
+) -> DeploymentPlan:
+    """Choose devices, rows and communication of each op group.
+
+    S. Zhang et al.: Expediting Distributed DNN Training with Device Topology-Aware Graph Deployment, TPDS 2023.
+    Objective: seconds of a simulated step. Variables: for each op group a set of device groups; all-reduce, servers,
+    sufficient factors or model parallelism; beyond the paper, even or proportional rows. Constraint: memory. A
+    heterogeneous graph network, which has seen other models and topologies, says what is likely, tree search tries it
+    out, and descent changes runs of op groups of the best. Time is that of `simulations`, each in proportion to op
+    groups times devices.
+
+    Args:
+        problem: Model, devices and batch.
+        playouts: Playouts of the tree search.
+        simulations: Strategies that may be simulated, playouts and descent together.
+        weights: File of weights of the network; none: those that come with wirewise.
+        learned: Whether the network leads the search; otherwise all actions are alike.
+        seed: Seed of random choices.
+
+    Raises:
+        InputError: The file holds no weights.
+        PlanError: Nothing fits into the memory of the devices; says which is short and by how much.
+    """
+    if playouts < 0 or simulations < 2:
+        raise PlanError(f"got {playouts} playouts and {simulations} simulations; expected at least 0 and 2")
+    policy = None
+    if learned and playouts:
+        from wirewise.planners.placement.tag.network import shipped_policy
+
+        policy = shipped_policy(weights)
+    times = Times(problem, simulations)
+    starts = [problem.baseline()]
+    if simulations > 2:
+        starts += [problem.everywhere(way, proportional=True) for way in ("allreduce", "duplicate")]
+    for start in starts:
+        if len(times.known) < simulations:
+            times.of(start)
+    found = tree_search(times, playouts=playouts, policy=policy, seed=seed)
+    descend(times, min((found.strategy, *starts), key=lambda one: times.known.get(one, inf)), seed=seed)
+    return problem.plan(times.best, "tag", seed)

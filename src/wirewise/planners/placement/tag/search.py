@@ -1,0 +1,229 @@
+"""Monte Carlo tree search over strategies, and descent from what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.planners.placement.tag.problem import Action, DeploymentProblem, Strategy
+
+__all__ = ["Found", "Policy", "Times", "descend", "inherited", "tree_search", "value"]
+
+Vector = NDArray[np.float64]
+
+Policy = Callable[[DeploymentProblem, Strategy, int], Vector]
+"""Probabilities of the actions of the op group at a place in the order, `(problem, strategy, place)`; groups at earlier
+places are decided."""
+
+
+class Times:
+    """Simulated seconds of strategies, each simulated once.
+
+    Args:
+        problem: What strategies are for.
+        most: Largest number of strategies to simulate; asking for more raises `Times.Spent`.
+    """
+
+    class Spent(Exception):
+        """No more strategies may be simulated."""
+
+    def __init__(self, problem: DeploymentProblem, most: float = inf) -> None:
+        self.problem, self.most = problem, most
+        self.known: dict[Strategy, float] = {}
+
+    def of(self, strategy: Strategy) -> float:
+        """Seconds of a step; infinite where it does not fit."""
+        found = self.known.get(strategy)
+        if found is None:
+            if len(self.known) >= self.most:
+                raise Times.Spent
+            found = self.known[strategy] = self.problem.seconds_of(strategy)
+        return found
+
+    @property
+    def best(self) -> Strategy:
+        """The quickest one so far."""
+        return min(self.known, key=lambda one: self.known[one])
+
+
+class Found(NamedTuple):
+    """What a tree search found."""
+
+    strategy: Strategy
+    seconds: float
+    trail: list[float]
+    """Fewest seconds so far after each playout."""
+
+
+class _Node:
+    __slots__ = ("children", "done", "gains", "prior", "visits")
+
+    def __init__(self, prior: Vector) -> None:
+        self.prior = prior
+        self.visits = np.zeros(len(prior))
+        self.gains = np.zeros(len(prior))
+        self.done = np.zeros(len(prior), bool)
+        self.children: dict[int, _Node] = {}
+
+
+def inherited(problem: DeploymentProblem, decided: Strategy) -> Strategy:
+    """The strategy in which op groups that are not decided follow the first one.
+
+    Args:
+        problem: What is decided.
+        decided: Actions of the op groups at the first places of the order.
+    """
+    if not decided:
+        return problem.baseline()
+    order, actions = problem.order, problem.actions
+    first = actions[order[0]][decided[0]]
+    chosen = [_like(actions[g], first) for g in range(len(actions))]
+    for g, action in zip(order, decided, strict=False):
+        chosen[g] = action
+    return tuple(chosen)
+
+
+def _like(actions: list[Action], wanted: Action) -> int:
+    plainer = (
+        wanted,
+        wanted._replace(communication="allreduce"),
+        wanted._replace(communication="allreduce", proportional=False),
+    )
+    for one in plainer:
+        if one in actions:
+            return actions.index(one)
+    return next((i for i, one in enumerate(actions) if one.groups == wanted.groups), len(actions) - 1)
+
+
+def value(seconds: float, baseline_s: float) -> float:
+    """What a leaf is worth: the gain over the baseline, large ones flattened; -1 where memory is short."""
+    if seconds == inf:
+        return -1.0
+    gain = baseline_s / seconds - 1.0
+    return float(gain**0.25 if gain > 1.0 else gain)
+
+
+def tree_search(
+    times: Times, *, playouts: int, policy: Policy | None = None, seed: int = 0, until_s: float = 0.0
+) -> Found:
+    """Decide op groups in order, the longest first, each playout ending in a simulation.
+
+    A playout follows `Q + c p sqrt(N) / (1 + n)` with `c = sqrt(actions / 10)` (PUCT, as in TAG, TPDS 2023) until it
+    comes to a new node, whose undecided groups follow the first one. Subtrees that were seen whole are left out.
+
+    Args:
+        times: Simulated seconds of strategies.
+        playouts: Largest number of playouts.
+        policy: Probabilities of actions; none: all alike.
+        seed: Seed of the order among equals.
+        until_s: Seconds at which to stop.
+    """
+    problem, random = times.problem, np.random.default_rng(seed)
+    order, actions = problem.order, problem.actions
+    baseline_s = times.of(problem.baseline())
+    if baseline_s == inf:
+        baseline_s = problem.step(problem.baseline()).step_s
+    # Equals are tried in a random order.
+    jitter = [1e-6 * random.random(len(one)) for one in actions]
+
+    def node(decided: Strategy) -> _Node:
+        group = order[len(decided)]
+        if policy is None:
+            return _Node(np.full(len(actions[group]), 1.0 / len(actions[group])))
+        return _Node(policy(problem, inherited(problem, decided), len(decided)))
+
+    root = node(())
+    best, best_s, trail = problem.baseline(), times.of(problem.baseline()), list[float]()
+    for _ in range(playouts):
+        if root.done.all() or best_s <= until_s:
+            break
+        path, at = list[tuple[_Node, int]](), root
+        decided: Strategy = ()
+        while True:
+            count = len(at.prior)
+            bonus = np.sqrt(count / 10 * (1 + at.visits.sum())) * at.prior / (1 + at.visits)
+            mean = at.gains / np.maximum(at.visits, 1)
+            scores = np.where(at.done, -inf, mean + bonus + jitter[order[len(decided)]])
+            chosen = int(np.argmax(scores))
+            path.append((at, chosen))
+            decided = (*decided, chosen)
+            if len(decided) == len(order):
+                at.done[chosen] = True
+                break
+            if chosen not in at.children:
+                at.children[chosen] = node(decided)
+                break
+            at = at.children[chosen]
+        strategy = inherited(problem, decided)
+        try:
+            seconds = times.of(strategy)
+        except Times.Spent:
+            break
+        if seconds < best_s:
+            best, best_s = strategy, seconds
+        trail.append(best_s)
+        gain = value(seconds, baseline_s)
+        for place, (one, action) in enumerate(reversed(path)):
+            one.visits[action] += 1
+            one.gains[action] += gain
+            if place and one.children[action].done.all():
+                one.done[action] = True
+    return Found(best, best_s, trail)
+
+
+def descend(
+    times: Times, start: Strategy, *, seed: int = 0, allowed: Callable[[int, int], bool] | None = None
+) -> Strategy:
+    """Change runs of neighbouring op groups alike as long as steps get shorter; the fastest strategy that was met.
+
+    Args:
+        times: Simulated seconds of strategies, whose limit ends the descent.
+        start: Strategy to begin with.
+        seed: Seed of the order of changes.
+        allowed: Whether an op group may have an action, by their numbers; none: always.
+    """
+    problem, random = times.problem, np.random.default_rng(seed)
+    best, best_s = start, times.of(start)
+    try:
+        better = True
+        while better:
+            better = False
+            for changed in _changes(problem, best, random):
+                tried = changed(best)
+                if allowed is not None and not all(map(allowed, range(len(tried)), tried)):
+                    continue
+                if (seconds := times.of(tried)) < best_s * (1 - 1e-9):
+                    best, best_s, better = tried, seconds, True
+    except Times.Spent:
+        pass
+    return best
+
+
+def _changes(
+    problem: DeploymentProblem, strategy: Strategy, random: np.random.Generator
+) -> Iterator[Callable[[Strategy], Strategy]]:
+    """Runs of 1, 2, 4, ... neighbouring op groups, each with every action, in a random order."""
+    count = len(strategy)
+    wanted = list(dict.fromkeys(action for of_group in problem.actions for action in of_group))
+    lengths = [2**k for k in range(count.bit_length()) if 2**k < count] + [count]
+    moves = [
+        (start, length, action)
+        for length in lengths
+        for start in range(0, count - length + 1, max(length // 2, 1))
+        for action in wanted
+    ]
+    for place in random.permutation(len(moves)):
+        start, length, action = moves[place]
+
+        def changed(
+            of: Strategy, start: int = start, stop: int = start + length, action: Action = action
+        ) -> Strategy:
+            return tuple(
+                _like(problem.actions[g], action) if start <= g < stop else own for g, own in enumerate(of)
+            )
+
+        yield changed
