@@ -1,0 +1,119 @@
+"""Every Triton kernel compiles to machine code for A100 and H100, without a GPU, and keeps its values in registers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from wirewise.codec.gradients.kernels import gpu_codes
+from wirewise.codec.kernels import triton_gpu
+
+pytestmark = [pytest.mark.slow, pytest.mark.triton]
+
+KINDS = {
+    triton_gpu: {
+        "*i64": "index_ptr order_ptr rows_ptr bad_ptr offset_ptr slot_ptr indptr_ptr indices_ptr",
+        "*u8": "codes_ptr buffer_ptr bits_ptr",
+        "i64": "key",
+        "fp32": "factor",
+    },
+    gpu_codes: {
+        "*i64": "table_ptr ids_ptr count_ptr bad_ptr",
+        "*fp64": "low_ptr high_ptr",
+        "fp32": "share most limit largest scale",
+        "i64": "key",
+    },
+}
+"""Types of arguments, by module; other pointers are of float32, other numbers int32."""
+FLAGS = {"STOCHASTIC": True, "INDEXED": True, "TRACED": False, "ADD": False, "KEEP": True, "MOVE": False}
+CODES = {"out_ptr": "*u8", "zeros_ptr": "*u8", "steps_ptr": "*u8"}
+PACKED = FLAGS | CODES | {"ZERO_BYTES": 4, "PAIRED": True, "num_warps": 2}
+WIDE = FLAGS | {"ROWS": 8, "BLOCK": 256}
+BYTES = FLAGS | {"out_ptr": "*u8"}
+VARIANTS: list[tuple[Any, str, dict[str, Any]]] = [
+    *(
+        (triton_gpu, "_pack_kernel", PACKED | {"BITS": bits, "ROWS": rows, "BLOCK": 256, "BLOCK_BYTES": size})
+        for bits, rows, size in ((8, 8, 128), (4, 8, 128), (2, 16, 64), (1, 16, 32))
+    ),
+    (triton_gpu, "_pack_kernel", PACKED | {"BITS": 2, "PAIRED": False, "ROWS": 4, "BLOCK": 1024, "BLOCK_BYTES": 256}),
+    *(
+        (triton_gpu, "_unpack_kernel", FLAGS | {"zeros_ptr": "*u8", "steps_ptr": "*u8", "ZERO_BYTES": 4, "BITS": bits,
+                                                "ADD": bits == 2, "ROWS": rows, "BLOCK_BYTES": size})
+        for bits, rows, size in ((8, 8, 256), (4, 16, 128), (2, 16, 64), (1, 16, 32))
+    ),
+    (triton_gpu, "_pack_wide_kernel", WIDE | {"out_ptr": "*i16"}),
+    (triton_gpu, "_pack_wide_kernel", WIDE | {"out_ptr": "*i32"}),
+    (triton_gpu, "_unpack_wide_kernel", WIDE | {"codes_ptr": "*i16"}),
+    (triton_gpu, "_unpack_wide_kernel", WIDE | {"codes_ptr": "*i32", "ADD": True}),
+    (triton_gpu, "_aggregate_kernel", {"BLOCK": 256}),
+    (gpu_codes, "block_peaks", FLAGS | {"out_ptr": "*i32", "BLOCK": 4096}),
+    (gpu_codes, "block_sums", FLAGS | {"out_ptr": "*fp64", "SQUARE": True, "BLOCK": 4096}),
+    (gpu_codes, "block_halves", FLAGS | {"BLOCK": 4096}),
+    (gpu_codes, "write_cast", FLAGS | {"out_ptr": "*fp16", "BLOCK": 4096}),
+    (gpu_codes, "write_cast", FLAGS | {"out_ptr": "*i16", "BLOCK": 4096}),
+    (gpu_codes, "add_cast", {"rows_ptr": "*i16", "ROWS": 2, "BLOCK": 4096}),
+    (gpu_codes, "write_signs", BYTES | {"low_ptr": "*fp32", "high_ptr": "*fp32", "BYTES": 512}),
+    (gpu_codes, "write_ternary", BYTES | {"BYTES": 1024}),
+    (gpu_codes, "write_codes", BYTES | {"OWN": True, "DRAWN": True, "BITS": 8, "BYTES": 256, "most": "i32"}),
+    (gpu_codes, "write_codes", BYTES | {"OWN": True, "DRAWN": False, "BITS": 4, "BYTES": 128, "most": "i32"}),
+    (gpu_codes, "add_planes", {"rows_ptr": "*u8", "low_ptr": "*fp32", "high_ptr": "*fp32", "ROWS": 2, "BITS": 1,
+                               "BYTES": 512}),
+    (gpu_codes, "add_codes", {"rows_ptr": "*u8", "ROWS": 2, "OWN": True, "BITS": 4, "BYTES": 128}),
+    (gpu_codes, "compensate", {"BLOCK": 1024}),
+]  # fmt: skip
+
+
+def signature(
+    module: Any, kernel: JITFunction, variant: dict[str, Any]
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Types of the arguments of a kernel, and the values of those that are known when it is compiled."""
+    named = {name: kind for kind, names in KINDS[module].items() for name in names.split()}
+    kinds, values = {}, {}
+    for name in kernel.arg_names:
+        if name.isupper():
+            kinds[name], values[name] = "constexpr", variant[name]
+        else:
+            kinds[name] = variant.get(name, named.get(name, "*fp32" if name.endswith("_ptr") else "i32"))
+    return kinds, values
+
+
+@pytest.mark.parametrize("generation", [80, 90])
+def test_kernels_compile_and_do_not_spill(generation: int, tmp_path: Path) -> None:
+    spilt, told = [], {name for _, name, _ in VARIANTS}
+    for number, (module, name, variant) in enumerate(VARIANTS):
+        kernel = getattr(module, name)
+        kinds, values = signature(module, kernel, variant)
+        options = {"num_warps": variant.get("num_warps", 4), "enable_fp_fusion": False}
+        target = GPUTarget("cuda", generation, 32)
+        made = triton.compile(
+            ASTSource(fn=kernel, signature=kinds, constexprs=values), target=target, options=options
+        )
+        assert made.asm["cubin"] and "fma.rn" not in made.asm["ptx"], name
+        source = tmp_path / f"{number}.ptx"
+        source.write_text(made.asm["ptx"])
+        ptxas = get_ptxas(generation) if get_ptxas.__code__.co_argcount else get_ptxas()
+        command = [ptxas.path, "-v", f"--gpu-name=sm_{generation}{'a' if generation == 90 else ''}", source,
+                   "-o", tmp_path / "out"]  # fmt: skip
+        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stderr
+        (stores,) = re.findall(r"(\d+) bytes spill stores", said)
+        spilt += [(name, variant)] if int(stores) else []
+    assert not spilt
+    kernels = {
+        name
+        for module in KINDS
+        for name, value in vars(module).items()
+        if isinstance(value, JITFunction) and (name.endswith("_kernel") or name in module.__all__)
+    }
+    assert kernels - {"mix32", "row_key_of"} <= told
