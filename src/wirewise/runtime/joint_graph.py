@@ -382,7 +382,7 @@ def _module_of(node: fx.Node, inputs: Sequence[OperatorNode], backward: bool) ->
 
 def _value(node: fx.Node) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], str]:
     """Shape, shapes of several outputs, and type of elements."""
-    value = node.meta.get("val")
+    value: Any = node.meta.get("val")
     several = isinstance(value, tuple | list)
     tensors = [one for one in value if isinstance(one, Tensor)] if several else [value]
     if node.op == "output" or not tensors or not isinstance(tensors[0], Tensor):

@@ -1,0 +1,84 @@
+"""Seconds of the operators of a step from figures of a device: a launch, and the longer of computing and moving."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from wirewise.errors import InputError
+from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
+
+__all__ = ["DEVICES", "DeviceFigures", "moves_nothing", "roofline_times"]
+
+_REACHED = 0.7
+"""Share of published peaks that is counted with, as AutoParallel does."""
+_VIEWS = frozenset(
+    f"aten.{name}"
+    for name in "view.default _unsafe_view.default t.default transpose.int permute.default unsqueeze.default "
+    "squeeze.dim squeeze.dims squeeze.default expand.default slice.Tensor select.int split.Tensor "
+    "split_with_sizes.default chunk.default unbind.int alias.default detach.default as_strided.default "
+    "diagonal.default unfold.default".split()
+)
+
+
+class DeviceFigures(NamedTuple):
+    """What a device reaches."""
+
+    flops_per_s: float
+    """Floating-point operations a second on elements of 4 bytes and more."""
+    half_flops_per_s: float
+    """The same on elements of 2 bytes and less."""
+    bytes_per_s: float
+    """Bytes a second from and to memory."""
+    launch_s: float = 7e-6
+    """Seconds of the smallest operator."""
+
+    def seconds(self, flops: float, moved_bytes: float, item_bytes: int) -> float:
+        """Seconds of an operator."""
+        rate = self.flops_per_s if item_bytes > 2 else self.half_flops_per_s
+        return max(self.launch_s, flops / rate, moved_bytes / self.bytes_per_s)
+
+
+DEVICES = {
+    name: DeviceFigures(*(_REACHED * figure for figure in figures))
+    for name, figures in {
+        "v100": (15.7e12, 125e12, 0.9e12),
+        "a100": (19.5e12, 312e12, 2.04e12),
+        "h100": (67e12, 989e12, 3.35e12),
+    }.items()
+}
+"""Devices by name: 70 % of the peaks that NVIDIA publishes for V100-SXM2, A100-SXM4-80GB and H100-SXM5."""
+
+
+def moves_nothing(node: OperatorNode) -> bool:
+    """Whether a node is a view, a part of an output, or no operator."""
+    return not node.computes or node.op in _VIEWS
+
+
+def roofline_times(graph: OperatorGraph, device: str | DeviceFigures) -> OperatorGraph:
+    """The graph with seconds of a device.
+
+    Args:
+        graph: Training step.
+        device: One of `DEVICES`, or figures.
+
+    Raises:
+        InputError: No device has that name.
+    """
+    if isinstance(device, str):
+        if device not in DEVICES:
+            raise InputError(f"unknown device {device!r}; expected one of: {', '.join(DEVICES)}")
+        figures, name = DEVICES[device], device
+    else:
+        figures, name = device, "figures"
+    nodes = [
+        msgspec.structs.replace(node, time_s=0.0 if moves_nothing(node) else _seconds(graph, node, figures))
+        for node in graph.nodes
+    ]
+    return msgspec.structs.replace(graph, nodes=tuple(nodes), device=name)
+
+
+def _seconds(graph: OperatorGraph, node: OperatorNode, figures: DeviceFigures) -> float:
+    moved = node.output_bytes + sum(graph.nodes[one].output_bytes for one in node.inputs)
+    return figures.seconds(node.flops, moved, node.item_bytes)
