@@ -39,7 +39,8 @@ def list_(json: JsonOption = None) -> None:
         json,
         {"topologies": [_counts(t) for t in found]},
         (["name", "hosts", "ranks", "links", "description"], rows),
-        f"h4 and h4-quarter are known, too, and lab-N@RATE, lab-NxR, pcie-N, {machines} for any N.",
+        f"h4 and h4-quarter are known, too, and lab-N@RATE, lab-NxR, pcie-N, {machines} for any N, "
+        f"behind a fabric with {', '.join(f'@{kind}' for kind in topology.FABRICS)}, such as dgx-h100x16@fat-tree/2.",
     )
 
 

@@ -1,5 +1,6 @@
 """Hosts, devices, switches and the links between them, as data: files, presets, the lab."""
 
+from wirewise.topology.clusters import FABRICS, behind, cluster
 from wirewise.topology.files import dumps, load, loads, save
 from wirewise.topology.measured import from_pairs
 from wirewise.topology.model import Device, Host, Link, Switch, Topology
@@ -10,6 +11,7 @@ from wirewise.topology.smi import from_smi
 from wirewise.topology.unequal import UnequalHost, random_unequal, unequal_hosts
 
 __all__ = [
+    "FABRICS",
     "PRESETS",
     "Device",
     "Host",
@@ -18,6 +20,8 @@ __all__ = [
     "Switch",
     "Topology",
     "UnequalHost",
+    "behind",
+    "cluster",
     "dumps",
     "from_pairs",
     "from_smi",

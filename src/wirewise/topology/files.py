@@ -12,6 +12,7 @@ import msgspec
 
 from wirewise.errors import InputError, TopologyError
 from wirewise.files import atomic_file
+from wirewise.topology.clusters import cluster
 from wirewise.topology.model import MisplacedError, Topology
 
 __all__ = ["dumps", "load", "loads", "save"]
@@ -22,12 +23,34 @@ _FIELD = re.compile(r"unknown field `(\w+)`")
 _MUST_ESCAPE = re.compile(r'[\x00-\x1f\x7f"\\]')
 
 
+class _Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Table of a file for many machines of the kind that it describes."""
+
+    count: int
+    fabric: str = "switch"
+
+    @classmethod
+    def read(cls, table: Any) -> _Cluster | None:
+        try:
+            return None if table is None else msgspec.convert(table, cls)
+        except msgspec.ValidationError as error:
+            reason, path = _explain(str(error))[::-1]
+            raise MisplacedError(f"cluster.{path}" if path else "cluster", reason) from error
+
+    def of(self, machine: Topology) -> Topology:
+        try:
+            return cluster(machine, self.count, self.fabric, name=machine.name)
+        except TopologyError as error:
+            raise MisplacedError("cluster", str(error)) from error
+
+
 def loads(text: str, *, source: str = "topology") -> Topology:
     """Read a topology.
 
     Args:
         text: TOML with `name`, tables `[[hosts]]`, `[[devices]]`, `[[switches]]` and `[[links]]`; the keys
-            are the fields of `Topology`, `Host`, `Device`, `Switch` and `Link`.
+            are the fields of `Topology`, `Host`, `Device`, `Switch` and `Link`. With a table `[cluster]` of `count`
+            and `fabric` they are one machine, and the topology is so many of them (`clusters.cluster`).
         source: What to call the text in messages, such as its file.
 
     Raises:
@@ -35,7 +58,10 @@ def loads(text: str, *, source: str = "topology") -> Topology:
             names `source`, the line and the path.
     """
     try:
-        return msgspec.convert(tomllib.loads(text), Topology)
+        read = tomllib.loads(text)
+        many = _Cluster.read(read.pop("cluster", None))
+        found = msgspec.convert(read, Topology)
+        return found if many is None else many.of(found)
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"line (\d+)", str(error))
         line = int(place[1]) if place else text.count("\n") + 1
@@ -118,6 +144,9 @@ def _line(text: str, path: str) -> int:
     if match is None:
         return 1
     table, number, key = match[1], match[2], match[3]
+    own = re.compile(rf"\s*\[\s*{table}\s*\]\s*(#.*)?")
+    for line in (n for n, words in enumerate(lines, 1) if own.fullmatch(words)):
+        return (_key_line(lines, line, key) if key else None) or line
     if number is None:
         return _key_line(lines, 0, table) or _header_line(lines, table, 0) or 1
     header = _header_line(lines, table, int(number))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from wirewise import units
 from wirewise.errors import TopologyError
+from wirewise.topology.clusters import FABRICS, behind
 from wirewise.topology.machines import MACHINES, machine
 from wirewise.topology.model import Device, Host, Link, Switch, Topology, cable
 
@@ -225,12 +226,14 @@ def preset(name: str) -> Topology:
         return lab_hosts([match[4] or "200mbit"] * int(match[2]), ranks_per_host=int(match[3] or 1))
     if match is not None and match[3] is None and match[4] is None:
         return pcie_machine(int(match[2]))
-    modelled = machine(name)
+    kind, _, fabric = name.partition("@")
+    modelled = machine(kind)
     if modelled is not None:
-        return modelled
+        return behind(modelled, fabric) if fabric else modelled
     raise TopologyError(
         f"unknown topology {name!r}; expected one of {', '.join(PRESETS)}, lab-N@RATE, lab-NxR, pcie-N, h4, "
-        f"h4-quarter, or N machines: {', '.join(f'{kind}xN' for kind in MACHINES)}, such as ndv2x2"
+        f"h4-quarter, or N machines: {', '.join(f'{kind}xN' for kind in MACHINES)}, such as ndv2x2, behind a fabric: "
+        f"{', '.join(f'@{kind}' for kind in FABRICS)}, such as dgx-h100x16@fat-tree/2"
     )
 
 
