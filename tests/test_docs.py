@@ -22,6 +22,7 @@ TRACING = (ROOT / "docs" / "acceptance-tracing.md").read_text(encoding="utf-8")
 COLLECTIVES = (ROOT / "docs" / "acceptance-collectives.md").read_text(encoding="utf-8")
 GRADIENTS = (ROOT / "docs" / "acceptance-gradients.md").read_text(encoding="utf-8")
 MINI_BATCH = (ROOT / "docs" / "acceptance-mini-batch.md").read_text(encoding="utf-8")
+DIALOGUE = (ROOT / "docs" / "acceptance-dialogue.md").read_text(encoding="utf-8")
 RECOVERY = (ROOT / "docs" / "acceptance-recovery.md").read_text(encoding="utf-8")
 MODEL_PARALLEL = (ROOT / "docs" / "acceptance-model-parallel.md").read_text(encoding="utf-8")
 TRACING_IDS = [
@@ -109,8 +110,18 @@ def test_snippets_run(page, tmp_path, monkeypatch):
         (MINI_BATCH, MINI_BATCH_IDS),
         (MODEL_PARALLEL, MODEL_PARALLEL_IDS),
         (RECOVERY, [f"R{i}" for i in range(1, 16)]),
+        (DIALOGUE, [f"C{i}" for i in range(1, 6)]),
     ],
-    ids=["first", "tracing", "collectives", "gradients", "mini-batch", "model-parallel", "recovery"],
+    ids=[
+        "first",
+        "tracing",
+        "collectives",
+        "gradients",
+        "mini-batch",
+        "model-parallel",
+        "recovery",
+        "dialogue",
+    ],
 )
 def test_acceptance_has_every_id_once(page, ids):
     assert re.findall(r"^\| ([A-Z]\d+) \|", page, re.MULTILINE) == ids
@@ -128,6 +139,7 @@ PLACES = sorted(
             + MINI_BATCH
             + MODEL_PARALLEL
             + RECOVERY
+            + DIALOGUE
             + BAD_INPUT,
         )
     )

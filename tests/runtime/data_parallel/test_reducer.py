@@ -232,6 +232,15 @@ def test_zeros_stand_for_a_gradient_that_other_ranks_have():
         assert_equal(first[step], gradients(model))
 
 
+def test_one_rank_leaves_a_parameter_that_it_did_not_use_without_gradient():
+    def body(model, reducer, rank):
+        loss_of(model, rank).backward()
+        return set(gradients(model))
+
+    [found] = run(1, Optional, whole(Optional(), 1), body, unused="zeros")
+    assert found == {"main.weight", "main.bias"}
+
+
 def test_sparse_gradients_are_refused():
     def build():
         return nn.Sequential(nn.Embedding(5, 3, sparse=True))

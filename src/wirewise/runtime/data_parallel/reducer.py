@@ -363,10 +363,12 @@ class Reducer(WithPools):
                 bucket.own(parameter)
         while self._launched < len(self.buckets):
             self._launch()
-        if self.unused == "zeros" and not zeros and self.transport.world_size > 1:
+        if self.unused == "zeros" and not zeros:
             used = [float(p in self._used) for p in self._buckets_of]
             self._flags = torch.tensor(used, device=self.buckets[0].flats[0].device)
             what = "the exchange of unused parameters"
+            if self.transport.world_size == 1:
+                return
             if self._carrier is None:
                 self._direct.start(self._flags, what, planned=False)
             else:

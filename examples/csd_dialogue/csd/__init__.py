@@ -1,0 +1,1 @@
+"""A dialogue model of several knowledge sources, its data and its metrics."""
