@@ -74,7 +74,9 @@ def undisturbed(mode: str) -> list[str]:
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "mirrored"), [("adaqp", False), ("pipegcn", True)])
+@pytest.mark.parametrize(
+    ("mode", "mirrored"), [("adaqp", False), ("adaqp-paper", False), ("pipegcn", True), ("sancus", True)]
+)
 def test_kills_amid_epochs_change_no_bit(mode: str, mirrored: bool, tmp_path: Path) -> None:
     kills = [(1, "bucket", 3, 0), (0, "committed", 4, None)]
     faults = [

@@ -62,6 +62,8 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
     return {
         **_identity(trainer),
         "epoch": trainer.epoch,
+        # A decision on bits may be due before the model has used any.
+        "hoods": list(trainer.tensors.hoods),
         "model": trainer.model.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
         "lanes": plain(
@@ -164,6 +166,8 @@ def _take(trainer: Trainer, state: Mapping[str, Any]) -> None:
     trainer.model.load_state_dict(state["model"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.epoch = state["epoch"]
+    for kind in state.get("hoods", ()):
+        trainer.tensors.hood(kind)
     for name, saved in restored(state["lanes"]).items():
         direction, layer = re.fullmatch(r"([a-z]+)(\d+)", name).groups()  # type: ignore[union-attr]
         trainer.exchange.lane(direction, int(layer), saved["width"]).load_state_dict(saved["state"])

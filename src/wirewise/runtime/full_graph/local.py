@@ -55,6 +55,11 @@ class PartTensors:
             self._hoods[kind] = Neighbourhood(self.part, kind, dtype=self.dtype, device=self.device)
         return self._hoods[kind]
 
+    @property
+    def hoods(self) -> tuple[str, ...]:
+        """Kinds of the aggregations that the model has used, in the order of their first use."""
+        return tuple(self._hoods)
+
     def main_hood(self) -> Neighbourhood:
         """The aggregation that the model uses; "mean" where it brings its own convolutions."""
         return next(iter(self._hoods.values())) if self._hoods else self.hood("mean")
