@@ -265,6 +265,39 @@ def test_a_resumed_training_is_equal_bit_by_bit(style: str, correction: str) -> 
         assert all(torch.equal(straight[name], again[name]) for name in straight)
 
 
+def normalized() -> LayerGraph:
+    torch.manual_seed(3)
+    layers = [nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)]
+    return LayerGraph([layer.double() for layer in layers])
+
+
+def test_a_state_has_the_buffers_of_its_stages() -> None:
+    plan = plan_for(normalized(), 2, style="1f1b", microbatches=2)
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        pipelines = [
+            Pipeline(
+                normalized(), plan, loss=loss, optimizer=sgd, process_group=group, store=store, timeout_s=30
+            )
+            for _ in range(2)
+        ]
+        list(pipelines[0].train(batches(2, plan)))
+        state = pipelines[0].state_dict()
+        pipelines[1].load_state_dict(state)
+        trained, loaded = (
+            dict(one.stages[rank].modules[str(2 * rank + 1)].named_buffers()) for one in pipelines
+        )
+        assert trained["num_batches_tracked"] == 4
+        assert all(torch.equal(trained[name], loaded[name]) for name in trained)
+        del state["buffers"][f"{2 * rank + 1}.running_mean"]
+        with pytest.raises(InputError, match=r"expected .*running_mean"):
+            pipelines[1].load_state_dict(state)
+        for one in pipelines:
+            one.close()
+
+    run_ranks_as_threads(2, body)
+
+
 def _with_infinity(rank: int, plan: StagePlan) -> Any:
     scale = LossScale(8.0, dynamic=True, patience=2)
     rates: list[float] = []

@@ -252,12 +252,16 @@ class Pipeline:
         self.update += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """State of this rank after the last result of `train`: all versions of the weights, optimizers, schedules."""
+        """State of this rank after the last result of `train`: weights in all versions, buffers, optimizers, schedules.
+
+        Where updates follow each other without a flush, buffers have seen microbatches of the next one by then.
+        """
         self._finish()
         return {
             "plan": self.plan.to_json(),
             "update": self.update,
             "weights": self.weights.state(),
+            "buffers": {name: buffer.detach().clone() for name, buffer in self._buffers().items()},
             **self._updates.state(),
         }
 
@@ -274,7 +278,15 @@ class Pipeline:
             raise InputError(
                 "the checkpoint was written under another plan; use that plan, or load weights by themselves"
             )
+        own, given = self._buffers(), state["buffers"]
+        if {name: one.shape for name, one in own.items()} != {name: one.shape for name, one in given.items()}:
+            raise InputError(
+                f"the checkpoint has the buffers {sorted(given)[:8]}; expected {sorted(own)[:8]} of the same shapes: "
+                "load the file of this rank, for the same model"
+            )
         self.weights.load(state["weights"], state["update"])
+        for name, buffer in own.items():
+            buffer.detach().copy_(given[name])
         self._updates.load(state)
         self.update = state["update"]
 
@@ -317,6 +329,14 @@ class Pipeline:
         """End all threads; a message that is still waited for is left to its timeout."""
         self._updates.close()
         self._values.close()
+
+    def _buffers(self) -> dict[str, Tensor]:
+        return {
+            f"{name}.{inner}": buffer
+            for stage in self.stages.values()
+            for name, module in stage.modules.items()
+            for inner, buffer in module.named_buffers()
+        }
 
     def _meet(self, transport: Transport) -> Transport:
         check_same_plan(transport, self.plan, int.from_bytes(self._digest[:8], "little") >> 1)
