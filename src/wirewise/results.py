@@ -470,7 +470,7 @@ class RecoveryRecord(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     """Seconds after the first step of the training."""
     strategy: str
-    """"replica", "log" or "checkpoint": where the lost state came from."""
+    """Where the lost state came from: "replica", "log", "snapshot" in the memory of the host, or "checkpoint"."""
     detect_s: float
     """Seconds until the agent of the failed rank knew of it."""
     fence_s: float

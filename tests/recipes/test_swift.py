@@ -49,7 +49,13 @@ for x, y in training:
         ({"hosts": 1}, "hosts is 1; expected at least 2"),
         ({"strategy": "log"}, "strategy is 'log' and job 'ddp'"),
         ({"strategy": "checkpoint"}, "strategy is 'checkpoint' and job 'ddp'"),
-        ({"job": "pipeline"}, "job is 'pipeline'; expected one of: ddp"),
+        ({"job": "pipeline", "strategy": "replica"}, "job 'pipeline'; expected auto or log"),
+        (
+            {"job": "pipeline", "consistency": "undo"},
+            "consistency is 'undo' and job 'pipeline'; expected auto",
+        ),
+        ({"job": "pipeline", "batch_size": 30}, "expected a multiple of 4 microbatches"),
+        ({"job": "full-graph", "against": ("commit",)}, "job 'full-graph'; expected checkpoint"),
         ({"against": ("hope",)}, "expected some of: checkpoint, commit"),
     ],
 )
@@ -97,6 +103,24 @@ def test_phases_begin_with_the_signal(tmp_path):
     )
 
 
+def test_a_pipeline_is_planned_stage_by_stage_and_its_recomputing_is_told(tmp_path):
+    (tmp_path / "agent-0").mkdir()
+    recovered = Recovered(
+        generation=2, ranks=(1,), causes=("killed",), seen_s=2003.01, noticed_s=2003.05, regrouped_s=2003.1,
+        decided_s=2003.1, restored_s=2003.2, resumed_s=2003.5, committed_s=2003.6, strategy="log",
+        replayed_iterations=7,
+    )  # fmt: skip
+    told = Recoveries(world_size=3, recoveries=[recovered])
+    (tmp_path / "agent-0" / "recoveries.json").write_bytes(msgspec.json.encode(told))
+    job = SwiftJob(job="pipeline")
+    assert job.others == ("checkpoint",)
+    trace, plan = predicted(job, FOUND, FinalState(digest="0", bytes=1_000_000), 5.0)
+    assert [stage.ranks for stage in plan.stages] == [(0,), (1,), (2,)] and len(trace.messages) == 4
+    [one] = recoveries_of(tmp_path, FOUND, True, plan)
+    assert (one.recompute_s, one.resume_s) == pytest.approx((0.3, 0.1), abs=1e-6)
+    assert one.strategy == "log" and one.replayed_iterations == 7
+
+
 def test_a_command_that_is_no_torchrun_of_a_script_is_refused(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -134,10 +158,13 @@ def test_a_users_script_survives_a_kill(tmp_path):
 
 @pytest.mark.lab
 @pytest.mark.slow
-def test_a_training_survives_in_a_lab_bit_by_bit(tmp_path):
+@pytest.mark.parametrize("job", ["ddp", "pipeline", "full-graph"])
+def test_a_training_survives_in_a_lab_bit_by_bit(tmp_path, job):
     words = [
         "run",
         "swift",
+        "--job",
+        job,
         "--hosts",
         "2",
         "--width",

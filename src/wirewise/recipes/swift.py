@@ -19,7 +19,8 @@ from wirewise.lab.faults import random_kills
 from wirewise.planners import recovery as planning
 from wirewise.planners.recovery.interval import young_s
 from wirewise.plans import RecoveryPlan, save
-from wirewise.recipes.swift_job import SwiftJob
+from wirewise.recipes.swift_job import MICROBATCHES, SwiftJob
+from wirewise.recipes.swift_script import FEATURES
 from wirewise.recipes.swift_ways import (
     FinalState,
     Trained,
@@ -33,7 +34,7 @@ from wirewise.recipes.swift_ways import (
 )
 from wirewise.results import RecoveryRun
 from wirewise.topology import lab_hosts
-from wirewise.trace.recovery import ProtectedStage, RecoveryTrace, write_recovery_trace
+from wirewise.trace.recovery import ProtectedStage, RecoveryTrace, StageMessages, write_recovery_trace
 from wirewise.trials.start import open_network
 
 __all__ = ["SwiftJob", "checkpoint_interval", "kills_of", "predicted", "run"]
@@ -71,14 +72,14 @@ def run(job: SwiftJob, folder: Path, say: Callable[[str], None]) -> RecoveryRun:
             ("checkpoint", by_checkpoints, every),
             ("commit", by_commits, _COMMIT_STEPS),
         ):
-            if name in job.against:
+            if name in job.others:
                 found[name] = train(network, folder / name, job, every=steps, kills=kills)
                 say(_told(name, found[name]))
     states, undisturbed = final_states(folder / "protected", job), final_states(folder / "undisturbed", job)
     trace, plan = predicted(job, plain, states[0], mtbf_s)
     write_recovery_trace(trace, folder / "recovery-trace.json")
     save(plan, folder / "plan.json")
-    equal = {one.digest for one in [*states, *undisturbed]} == {undisturbed[0].digest}
+    equal = [one.digest for one in states] == [one.digest for one in undisturbed]
     ways = {name: record_of(name, one, plain.step_s) for name, one in found.items()}
     baseline = ways.get("checkpoint")
     own_s = _median([one.recovered_s for one in found["protected"].survived])
@@ -128,10 +129,27 @@ def predicted(
         state: State of a rank at the end of the protected training.
         mtbf_s: Seconds between two kills.
     """
-    stage = ProtectedStage(
-        ranks=tuple(range(job.hosts)), compute_s=plain.step_s, state_bytes=float(state.bytes)
+    ranks, size = tuple(range(job.hosts)), float(state.bytes)
+    if job.job == "pipeline":
+        # Stages compute alike; the others wait while a pipeline fills and empties.
+        compute_s = plain.step_s * MICROBATCHES / (MICROBATCHES + job.hosts - 1)
+        stages = tuple(ProtectedStage(ranks=(n,), compute_s=compute_s, state_bytes=size) for n in ranks)
+        sent = 4.0 * FEATURES * job.batch_size
+        messages = tuple(
+            StageMessages(source=a, target=b, size_bytes=sent)
+            for n in ranks[1:]
+            for a, b in ((n - 1, n), (n, n - 1))
+        )
+    else:
+        stages = (ProtectedStage(ranks=ranks, compute_s=plain.step_s, state_bytes=size),)
+        messages = ()
+    trace = RecoveryTrace(
+        stages=stages,
+        messages=messages,
+        step_s=plain.step_s,
+        microbatches=MICROBATCHES if messages else 1,
+        model=job.job,
     )
-    trace = RecoveryTrace(stages=(stage,), step_s=plain.step_s, model=job.job)
     links = Links.of(lab_hosts([job.link] * job.hosts), payload=TCP_PAYLOAD)
     plan = planning.swift(trace, links, mtbf_s=mtbf_s, spares=max(job.spares, 1))
     assert isinstance(plan, RecoveryPlan)

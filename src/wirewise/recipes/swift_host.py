@@ -19,6 +19,7 @@ def main(folder: Path, host: int, address: str, port: int) -> None:
         PeerError: The training has failed; the message says why.
     """
     settings = json.loads((folder / "script.json").read_text())
+    more = [] if settings["job"] == "ddp" else ["wirewise.recipes.swift_jobs"]
     Agent(
         swift_worker.main,
         [folder],
@@ -30,7 +31,7 @@ def main(folder: Path, host: int, address: str, port: int) -> None:
         port=port,
         folder=folder / f"agent-{host}",
         environment={"OMP_NUM_THREADS": "1"},
-        preload=(*PRELOAD, swift_worker.__name__),
+        preload=(*PRELOAD, swift_worker.__name__, *more),
     ).run()
 
 

@@ -9,9 +9,13 @@ import msgspec
 from wirewise import options as opt
 from wirewise.errors import InputError
 
-__all__ = ["WAYS", "FinalState", "JobName", "SwiftJob", "script_settings"]
+__all__ = ["MICROBATCHES", "WAYS", "FinalState", "JobName", "SwiftJob", "script_settings"]
 
-JobName = Literal["ddp"]
+JobName = Literal["ddp", "pipeline", "full-graph"]
+
+MICROBATCHES = 4
+"""Microbatches of a pipeline's batch."""
+_STRATEGIES = {"ddp": ("auto", "replica"), "pipeline": ("auto", "log"), "full-graph": ("auto",)}
 
 WAYS: dict[str, str] = {
     "protected": "the three lines around model, optimizer and loader; a spare takes the place of a dead rank",
@@ -28,7 +32,13 @@ class SwiftJob(opt.Options, frozen=True, kw_only=True):
         InputError: A value that cannot be used.
     """
 
-    job: Annotated[JobName, opt.about("What is trained: ddp, a model that every rank has whole.")] = "ddp"
+    job: Annotated[
+        JobName,
+        opt.about(
+            "What is trained: ddp, a model that every rank has whole; pipeline, a stage of one on each rank; "
+            "full-graph, a graph net on a part of the graph on each rank."
+        ),
+    ] = "ddp"
     hosts: Annotated[int, opt.about("Hosts of the lab, a rank on each.", ge=2)] = 3
     link: opt.Link = "1gbit"
     kills: Annotated[opt.Natural, opt.about("Ranks that are killed, one after the other.")] = 3
@@ -42,11 +52,13 @@ class SwiftJob(opt.Options, frozen=True, kw_only=True):
         Literal["auto", "replica", "log", "checkpoint"], opt.about("Where the lost state comes from.")
     ] = "auto"
     spares: Annotated[opt.Natural, opt.about("Started processes without a role, on each host.")] = 1
-    width: Annotated[opt.Count, opt.about("Width of the hidden layer.")] = 1024
+    width: Annotated[opt.Count, opt.about("Width of the hidden layer, of each stage of a pipeline.")] = 1024
     dropout: opt.Dropout = 0.1
-    batch_size: Annotated[opt.Count, opt.about("Rows of a rank's batch.")] = 32
+    batch_size: Annotated[opt.Count, opt.about("Rows of a rank's batch, or of that of a pipeline.")] = 32
     learning_rate: opt.LearningRate = 0.001
-    against: Annotated[tuple[str, ...], opt.about("Other ways to survive.", words=tuple(WAYS)[1:])] = (
+    against: Annotated[
+        tuple[str, ...], opt.about("Other ways to survive; commit for ddp alone.", words=tuple(WAYS)[1:])
+    ] = (
         "checkpoint",
         "commit",
     )
@@ -55,16 +67,34 @@ class SwiftJob(opt.Options, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.strategy not in ("auto", "replica"):
+        if self.strategy not in (allowed := _STRATEGIES[self.job]):
             raise InputError(
-                f"strategy is {self.strategy!r} and job {self.job!r}; expected auto or replica: every rank holds the "
-                "whole state, so a dead one's is copied"
+                f"strategy is {self.strategy!r} and job {self.job!r}; expected {' or '.join(allowed)}: replicas of a "
+                "ddp job are copied, stages of a pipeline recomputed from logs, parts of a graph taken from memory"
             )
+        if self.job != "ddp" and self.consistency != "auto":
+            raise InputError(
+                f"consistency is {self.consistency!r} and job {self.job!r}; expected auto: a rank begins anew what was "
+                "under way"
+            )
+        if self.job != "ddp" and self.against == ("commit",):
+            raise InputError(f"against is commit and job {self.job!r}; expected checkpoint")
+        if self.job == "pipeline" and self.batch_size % MICROBATCHES:
+            raise InputError(
+                f"batch_size is {self.batch_size} and job 'pipeline'; expected a multiple of {MICROBATCHES} "
+                "microbatches"
+            )
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Other ways to survive that the job has."""
+        return tuple(name for name in self.against if self.job == "ddp" or name != "commit")
 
 
 def script_settings(job: SwiftJob, *, every: int) -> dict[str, object]:
     """What `swift_script` and `swift_commit` read; `every`: steps between checkpoints or commits, 0: none."""
     return {
+        "job": job.job,
         "seed": job.seed,
         "width": job.width,
         "dropout": job.dropout,

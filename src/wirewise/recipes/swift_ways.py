@@ -64,7 +64,8 @@ def by_checkpoints(
     common = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={job.hosts}", "--nproc-per-node=1"]
     common += ["--max-restarts=1000", "--monitor-interval=0.05", "--rdzv-backend=c10d", "--rdzv-id=job"]
     common += [f"--rdzv-endpoint={network.address(0)}:{_PORT}"]
-    script = [str(_SCRIPT), str(folder)]
+    script = [str(_SCRIPT)] if job.job == "ddp" else ["-m", "wirewise.recipes.swift_jobs"]
+    script += [str(folder)]
     commands = [
         [*common, f"--rdzv-conf=is_host={int(host == 0)}", f"--local-addr={network.address(host)}", *script]
         for host in range(job.hosts)
@@ -204,11 +205,11 @@ def recoveries_of(
         bit_equal: Whether the final state is that of an undisturbed training.
         plan: Plan with the predicted phases.
     """
-    phases = plan.recoveries[0]
-    guess = {name.removesuffix("_s"): getattr(phases, name) for name in phases.__struct_fields__}
     records = []
     for kill, one in recoveries_told(folder, found):
         if one is not None:
+            phases = plan.recoveries[min(kill.rank, len(plan.recoveries) - 1)]
+            again_s = one.resumed_s - one.restored_s if one.replayed_iterations else 0.0
             records.append(
                 RecoveryRecord(
                     rank=kill.rank,
@@ -218,11 +219,14 @@ def recoveries_of(
                     fence_s=one.noticed_s - one.seen_s,
                     regroup_s=one.regrouped_s - one.noticed_s,
                     restore_s=one.restored_s - one.regrouped_s,
-                    resume_s=one.committed_s - one.restored_s,
+                    recompute_s=again_s,
+                    resume_s=one.committed_s - one.restored_s - again_s,
                     lost_iterations=one.lost_iterations,
                     replayed_iterations=one.replayed_iterations,
                     bit_equal=bit_equal,
-                    predicted_s=guess,
+                    predicted_s={
+                        name.removesuffix("_s"): getattr(phases, name) for name in phases.__struct_fields__
+                    },
                 )
             )
     return tuple(records)

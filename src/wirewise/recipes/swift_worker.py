@@ -1,5 +1,7 @@
 """The training of `swift_script`, protected by three lines, as a rank or a spare that an agent has started.
 
+Other jobs than a model that every rank has whole are those of `swift_jobs`.
+
 Batches are the same rows of the same dataset; ranks note their steps, and at the end a digest of their state.
 """
 
@@ -27,6 +29,11 @@ def main(folder: Path) -> None:
     """Train until the last step, whoever dies meanwhile."""
     torch.set_num_threads(1)
     settings = json.loads((folder / "script.json").read_text())
+    if settings["job"] != "ddp":
+        from wirewise.recipes import swift_jobs
+
+        swift_jobs.protected(folder, settings)
+        return
     model = model_of(settings)
     optimizer = optimizer_of(settings, model.parameters())
     loader = DataLoader(dataset(settings["seed"]), settings["batch_size"], shuffle=True)

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.runtime.recovery.trained import alone, outcomes, train
+from tests.runtime.recovery.trained import alone, outcomes, run, train
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.recovery import Agent, run_script
 
@@ -31,7 +32,14 @@ def test_numbers_that_do_not_fit_each_other_are_refused():
 
 @pytest.mark.slow
 @pytest.mark.dist
-def test_an_error_of_a_script_ends_the_job_with_its_traceback(tmp_path):
+@pytest.mark.parametrize(
+    ("when", "told"),
+    [
+        ("amid", r"(?s)rank 1 raised an error.*a mistake of the script"),
+        ("after", r"(?s)rank 1 failed after the training had come to its end.*a mistake of the script"),
+    ],
+)
+def test_an_error_of_a_script_ends_the_job_with_its_traceback(tmp_path, when, told):
     script = tmp_path / "train.py"
     script.write_text(
         "import sys\n"
@@ -43,15 +51,18 @@ def test_an_error_of_a_script_ends_the_job_with_its_traceback(tmp_path):
         "for batch in training:\n"
         "    with training.step():\n"
         "        model(batch).sum().backward()\n"
-        "    if training.position == 3 and training.rank == int(sys.argv[1]):\n"
+        "    if (training.position, training.rank, sys.argv[1]) == (3, 1, 'amid'):\n"
         "        raise KeyError('a mistake of the script')\n"
+        "if training.rank == 1:\n"
+        "    raise KeyError('a mistake of the script')\n"
     )
-    with pytest.raises(PeerError, match=r"(?s)rank 1 raised an error.*a mistake of the script"):
-        Agent(run_script, [str(script), ["1"]], ranks=2, spares=0, folder=tmp_path / "job").run()
+    with pytest.raises(PeerError, match=told):
+        Agent(run_script, [str(script), [when]], ranks=2, spares=0, folder=tmp_path / "job").run()
     assert not list(Path("/dev/shm").glob(f"wirewise-recovery-{os.getpid()}-*"))
 
 
 HOST = """
+import json
 import sys
 from pathlib import Path
 from tests.runtime.recovery.trained import train
@@ -60,7 +71,7 @@ from wirewise.runtime.recovery import Agent
 if __name__ == "__main__":
     host, port, folder, faults = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     Agent(
-        train, (folder, {"steps": 20, "sleep_s": 0.05}), ranks=2, host=host, hosts=2, spares=1, port=port,
+        train, (folder, json.loads(sys.argv[5])), ranks=2, host=host, hosts=2, spares=1, port=port,
         folder=Path(folder) / str(host), environment={"WIREWISE_FAULTS": faults}, lease_s=3.0,
     ).run()
 """
@@ -71,7 +82,7 @@ def hosts(tmp_path):
     """Starts the agents of two hosts; returns them with their folder."""
     started: list[subprocess.Popen] = []
 
-    def start(faults: list[dict]) -> list[subprocess.Popen]:
+    def start(faults: list[dict], **settings: Any) -> list[subprocess.Popen]:
         script = tmp_path / "host.py"
         script.write_text(HOST)
         with socket.socket() as probe:
@@ -81,7 +92,8 @@ def hosts(tmp_path):
             fault["claim"] = str(tmp_path / f"claim-{number}")
         paths = os.pathsep.join(["src", str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
         for host in range(2):
-            command = [sys.executable, str(script), str(host), str(port), str(tmp_path), json.dumps(faults)]
+            told = [json.dumps(faults), json.dumps({"steps": 20, "sleep_s": 0.05} | settings)]
+            command = [sys.executable, str(script), str(host), str(port), str(tmp_path), *told]
             started.append(
                 subprocess.Popen(
                     command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
@@ -110,6 +122,24 @@ def test_a_spare_of_a_host_takes_the_role_of_its_rank(tmp_path, hosts):
 
 @pytest.mark.slow
 @pytest.mark.dist
+def test_what_codecs_remember_outlives_the_host_where_it_is_mirrored(tmp_path, hosts):
+    settings = {"steps": 20, "codec": "topk", "mirrored": True}
+    calm = tmp_path / "calm"
+    calm.mkdir()
+    run(calm, settings, spares=0)
+    first, second = hosts([{"act": "stop", "rank": 1, "point": "bucket", "step": 8}], **settings)
+    deadline = time.monotonic() + 90
+    while not (tmp_path / "claim-0").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    # With its memory; its processes end with it.
+    second.kill()
+    _, errors = first.communicate(timeout=100)
+    assert first.returncode == 0, errors
+    assert outcomes(tmp_path, 2) == [one | {"generation": 2} for one in outcomes(calm, 2)]
+
+
+@pytest.mark.slow
+@pytest.mark.dist
 def test_a_host_without_the_store_stops_its_ranks(tmp_path, hosts):
     first, second = hosts([{"act": "stop", "rank": 0, "point": "batch", "step": 3}])
     deadline = time.monotonic() + 90
@@ -121,3 +151,11 @@ def test_a_host_without_the_store_stops_its_ranks(tmp_path, hosts):
     assert second.returncode == 1
     assert "host 1 does not reach the store of host 0" in errors
     assert "never two parts of a cut network train on" in errors.replace("\n", " ")
+    # However an agent ends, its memory goes with it.
+    folder = f"wirewise-recovery-{first.pid}-*"
+    assert list(Path("/dev/shm").glob(folder))
+    first.kill()
+    deadline = time.monotonic() + 30
+    while list(Path("/dev/shm").glob(folder)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not list(Path("/dev/shm").glob(folder))

@@ -76,6 +76,17 @@ def test_distributed_data_parallel_goes_on_around_a_new_group(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.dist
+def test_updates_within_backpropagation_that_a_kill_cut_short_leave_no_trace(tmp_path):
+    settings = {"steps": 14, "through": "backward", "consistency": "ping-pong"}
+    # The first bucket is updated, the second is not; between two updates; all are, and nothing is committed.
+    faults = [fault(1, "bucket", 3, index=1), fault(0, "update", 6), fault(1, "commit", 9)]
+    recoveries, digests = run(tmp_path, settings, faults, spares=3)
+    assert digests == [alone(settings, 2)] * 2
+    assert all(one.lost_iterations == 0 for one in recoveries.recoveries)
+
+
+@pytest.mark.slow
+@pytest.mark.dist
 def test_every_optimizer_comes_out_bit_equal(tmp_path):
     settings = {"steps": 10, "mixed": True}
     _, digests = run(tmp_path, settings, [fault(0, "bucket", 3, index=1), fault(1, "commit", 6)], spares=2)
@@ -143,6 +154,12 @@ def test_what_cannot_be_protected_is_refused_by_name():
         ({"model": FSDPLinear(2, 2)}, "fully_shard has sharded"),
         ({"through": "horovod"}, "through='horovod'"),
         ({"steps": None}, "expected one of them"),
+        ({"mirrored": True}, "got mirrored=True and no plan with codecs"),
+        ({"through": "backward", "unused": "zeros"}, "through='backward' with unused='zeros'"),
+        (
+            {"through": "backward", "clip": 1.0},
+            "the norm of all gradients is known only when the last bucket",
+        ),
         ({}, "no agent has started this process, nor torchrun"),
     ):
         given = {"model": model, "steps": 3, **arguments}

@@ -18,6 +18,7 @@ import runpy
 import selectors
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -219,6 +220,7 @@ class Agent:
         self._refused = False
         self._waits_since: float | None = None
         self._held_until = 0.0
+        self._late = ""
         self.outcome = Recoveries(world_size=ranks)
         _SERVER.set_forkserver_preload(list(preload))
 
@@ -245,6 +247,12 @@ class Agent:
         self._place = address, store.port
         _sweep()
         self._memory = make_folder(_SHARED / f"{_NAME}{os.getpid()}-{store.port}-{self._host}")
+        # Its input ends with this process, however that ends.
+        self._janitor = subprocess.Popen(
+            ["sh", "-c", 'read -r _; rm -rf "$1"', "sh", str(self._memory)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         self._bus = Bus(store, self._host, self._hosts, self._lease_s) if self._hosts > 1 else None
         if self._bus is not None:
             self._selector.register(self._bus.wake, selectors.EVENT_READ, "bus")
@@ -259,6 +267,8 @@ class Agent:
         if not isinstance(self._end, End):
             assert isinstance(self._end, GiveUp)
             raise PeerError(self._end.reason)
+        if self._late:
+            raise PeerError(self._late)
         return self.outcome
 
     @property
@@ -300,6 +310,11 @@ class Agent:
             self._selector.register(one.channel, selectors.EVENT_READ, one)
 
     def _turn(self) -> None:
+        self._look()
+        self._look_after_spares()
+
+    def _look(self) -> None:
+        """Take in what has come, and see who is silent."""
         for key, _ in self._selector.select(_LOOK_S):
             if key.data == "launched":
                 self._take_in()
@@ -317,9 +332,10 @@ class Agent:
                 # Fenced before it counts as dead; the kernel then tells of its end.
                 one.silent = True
                 one.kill()
-        self._look_after_spares()
 
     def _told(self, told: Event | Command) -> None:
+        if self._end is not None:
+            return
         if isinstance(told, Over | Begin | Refuse | GiveUp | End):
             self._carry_out(told)
         else:
@@ -352,12 +368,22 @@ class Agent:
         if code == 0 and self._end is None and one.worker in self._roles:
             text = "it ended before the training was over; expected the loop over all batches to its end"
             self._report(Raised(one.worker, text))
-        if code == 0 or self._end is not None:
+        if code == 0:
             return
-        self._report(WorkerLost(one.worker, cause, seen_s))
+        if self._end is None:
+            self._report(WorkerLost(one.worker, cause, seen_s))
+        elif one.worker in self._roles:
+            self._too_late(one.worker, cause)
+
+    def _too_late(self, worker: Worker, text: str) -> None:
+        """Note that a rank failed in what it does after the training, which all others have left."""
+        if isinstance(self._end, End) and not self._late:
+            self._late = f"rank {self._roles[worker]} failed after the training had come to its end: {text}"
 
     def _report(self, event: Event) -> None:
         """Let the coordinator know."""
+        if isinstance(event, Raised) and self._end is not None and event.worker in self._roles:
+            self._too_late(event.worker, f"it raised an error:\n{event.text}")
         if isinstance(event, WorkerLost):
             self._held_until = time.monotonic() + _DECIDE_S
         elif isinstance(event, Progress) and event.phase == "committed":
@@ -461,17 +487,15 @@ class Agent:
         self._carry_out(command)
 
     def _leave(self) -> None:
-        """Give the ranks time to end by themselves."""
+        """Let ranks end by themselves, however long they live after a training that came to its end; others soon."""
         if self._bus is not None:
             self._bus.close()
         deadline = time.monotonic() + _GRACE_S
-        while self._processes and time.monotonic() < deadline:
-            for key, _ in self._selector.select(_LOOK_S):
-                if not isinstance(key.data, str) and key.data.worker in self._processes:
-                    if key.fileobj == key.data.pidfd:
-                        self._bury(key.data)
-                    else:
-                        self._listen(key.data)
+        while self._processes and (
+            time.monotonic() < deadline
+            or (isinstance(self._end, End) and self._roles.keys() & self._processes.keys())
+        ):
+            self._look()
 
     def _stop(self) -> None:
         """Leave no process behind."""
@@ -485,7 +509,7 @@ class Agent:
             one.close()
         self._processes = {}
         self._selector.close()
-        shutil.rmtree(self._memory, ignore_errors=True)
+        self._janitor.communicate()
         os.close(self._wake)
         os.close(self._waker)
         if self._folder is not None and self._coordinator is not None:

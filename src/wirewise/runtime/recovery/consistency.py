@@ -33,7 +33,7 @@ from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.recovery.undo import check_undo
 from wirewise.runtime.trees import copied
 
-__all__ = ["Consistency", "Updates"]
+__all__ = ["Consistency", "Updates", "check_apart"]
 
 _LOST = -1
 """Committed step of a rank that holds no whole state."""
@@ -82,7 +82,7 @@ class Updates:
         ]
         self._buckets = _split(members, buckets)
         if len(self._buckets) > 1:
-            _check_apart(clip, state.scaler, prepare)
+            check_apart(clip, state.scaler, prepare)
         self.consistency = _chosen(state, members) if consistency == "auto" else consistency
         if self.consistency in ("undo", "journal"):
             for optimizer in state.optimizers:
@@ -226,7 +226,7 @@ class Updates:
         Raises:
             InputError: There is a clip, a scaler or `prepare`, which need all gradients before the first update.
         """
-        _check_apart(self._clip, self.state.scaler, self._prepare)
+        check_apart(self._clip, self.state.scaler, self._prepare)
         members = [[m.parameter for m in bucket if m.parameter.requires_grad] for bucket in self._buckets]
         number_of = {parameter: number for number, bucket in enumerate(members) for parameter in bucket}
         waiting = [set(bucket) for bucket in members]
@@ -356,7 +356,7 @@ def _split(members: Sequence[Member], buckets: Sequence[Sequence[nn.Parameter]] 
     return [[of[parameter] for parameter in bucket] for bucket in buckets]
 
 
-def _check_apart(clip: float | None, scaler: object, prepare: object) -> None:
+def check_apart(clip: float | None, scaler: object, prepare: object) -> None:
     """Raise for what needs all gradients before the first bucket is updated."""
     wanted = {
         "clip": clip is not None and "the norm of all gradients",

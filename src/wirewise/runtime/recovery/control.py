@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -106,7 +106,8 @@ class Link:
         self._generation: Generation | None = None
         self._over = 0
         self._end: Command | None = None
-        self._group: tuple[int, dist.ProcessGroup] | None = None
+        self._groups: list[dist.ProcessGroup] = []
+        self._guarded = 0
         self._asked = False
         told = _from_agent.decode(channel.recv_bytes())
         assert isinstance(told, Welcome)
@@ -173,18 +174,21 @@ class Link:
             assert self._generation is not None
             return self._generation
 
-    def guard(self, generation: int, group: dist.ProcessGroup) -> None:
-        """Have a group interrupted as soon as its generation is over."""
+    def guard(self, generation: int, groups: Iterable[dist.ProcessGroup]) -> None:
+        """Have groups, besides those before, interrupted as soon as their generation is over."""
+        groups = list(groups)
         with self._news:
-            self._group = generation, group
+            self._guarded = generation
+            self._groups += groups
             over = self._over >= generation
         if over:
-            interrupt(group)
+            for group in groups:
+                interrupt(group)
 
     def release(self) -> None:
-        """The group is about to be destroyed."""
+        """All groups are about to be destroyed."""
         with self._news:
-            self._group = None
+            self._groups = []
 
     def finish(self, generation: int) -> bool:
         """Say that this rank has trained to the end, and wait for all; False: another generation is to follow.
@@ -209,22 +213,20 @@ class Link:
                 _leave()
 
     def _take(self, told: Command | Welcome) -> None:
-        poisoned = None
+        poisoned = False
         with self._news:
             if isinstance(told, Over):
                 self._over = max(self._over, told.number)
-                if self._group is not None and self._group[0] <= told.number:
-                    poisoned = self._group[1]
+                poisoned = self._guarded <= told.number
             elif isinstance(told, Begin):
                 self._generation = told.generation
             elif not isinstance(told, Welcome):
                 self._end = told
-                if isinstance(told, GiveUp) and self._group is not None:
-                    poisoned = self._group[1]
+                poisoned = isinstance(told, GiveUp)
             self._news.notify_all()
-            if poisoned is not None:
-                # With the lock, so that nobody destroys the group meanwhile.
-                interrupt(poisoned)
+            # With the lock, so that nobody destroys a group meanwhile.
+            for group in self._groups if poisoned else ():
+                interrupt(group)
 
 
 def _leave() -> None:

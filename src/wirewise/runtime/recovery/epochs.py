@@ -22,7 +22,7 @@ from wirewise.runtime.full_graph.trainer import Trainer
 from wirewise.runtime.full_graph.warm import warm
 from wirewise.runtime.recovery import points
 from wirewise.runtime.recovery.membership import Member, join
-from wirewise.runtime.recovery.snapshots import Snapshots, agree, keep, mirror
+from wirewise.runtime.recovery.snapshots import Snapshots, agree, keep
 from wirewise.runtime.transport import Transport
 
 __all__ = ["train_epochs"]
@@ -63,7 +63,8 @@ def train_epochs(
         try:
             if trainer is None:
                 trainer = _placed(build(member.transport), kept)
-                member.tell("restored", trainer.epoch, lost=max(done - trainer.epoch, 0))
+                lost = max(done - trainer.epoch, 0)
+                member.tell("restored", trainer.epoch, strategy="snapshot", lost=lost)
                 points.reach("resume")
                 member.tell("resumed", trainer.epoch)
             if trainer.epoch >= epochs:
@@ -103,13 +104,7 @@ class _Kept:
 
     def write(self, trainer: Trainer) -> None:
         """Keep the state of an epoch; returns when all ranks have."""
-        transport, state = trainer.transport, checkpoint.state_of(trainer)
-        if self._others is not None:
-            self._own.write(trainer.epoch, state)
-            mirror(self._own, self._others, trainer.epoch, transport)
-            transport.barrier(f"the mirrored snapshots of epoch {trainer.epoch}")
-        else:
-            keep(self._own, trainer.epoch, state, transport)
+        keep(self._own, trainer.epoch, checkpoint.state_of(trainer), trainer.transport, self._others)
 
     def restore(self, trainer: Trainer) -> None:
         """Put a new trainer at the newest epoch that all ranks have kept."""

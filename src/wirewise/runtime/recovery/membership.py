@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,10 @@ class Member:
         """Let the agent note how far a recovery is."""
         self._link.progress(self.rank, self._last, phase, step, **more)
 
+    def guard(self, groups: Iterable[dist.ProcessGroup]) -> None:
+        """Have further groups of this generation interrupted when a rank is lost, such as those of some ranks alone."""
+        self._link.guard(self._last, groups)
+
     def leave(self) -> None:
         """Destroy the process group; nothing may hold it any more."""
         self._link.release()
@@ -169,5 +174,5 @@ class Member:
         group = dist.group.WORLD
         assert group is not None
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self._timeout_s), group)
-        self._link.guard(generation.number, group)
+        self._link.guard(generation.number, [group])
         return Transport(group, timeout_s=self._timeout_s)

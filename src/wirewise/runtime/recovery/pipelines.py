@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
+import torch.distributed as dist
+
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.pipeline import Pipeline, UpdateResult
 from wirewise.runtime.pipeline.feed import Batch
 from wirewise.runtime.recovery import points
 from wirewise.runtime.recovery.checkpoints import Checkpoints
-from wirewise.runtime.recovery.control import interrupt
 from wirewise.runtime.recovery.helping import Helping, recompute_together
 from wirewise.runtime.recovery.recompute import RecoveryJournal
 from wirewise.runtime.transport import Transport
@@ -23,6 +24,10 @@ class Membership(Protocol):
 
     def regroup(self, error: Exception | None) -> tuple[int, Transport]:
         """Leave the process group after an error, and join the next one: its number, and its transport."""
+        ...
+
+    def guard(self, groups: Iterable[dist.ProcessGroup]) -> None:
+        """Have further groups of this generation interrupted when a rank is lost."""
         ...
 
     def finish(self) -> bool:
@@ -74,16 +79,14 @@ def train_through_faults(
     while True:
         try:
             if fault is not None:
-                # Whoever waits for this rank in a smaller group is to be told as well.
-                for group in pipeline.groups:
-                    interrupt(group)
                 journal.generation, transport = member.regroup(fault)
                 pipeline.reconnect(transport)
                 fault = None
+            member.guard(pipeline.groups)
             points.reach("restore")
-            if journal.incomplete:
+            if back := journal.incomplete:
                 states.go_back()
-            progress = _Progress(member, journal, pipeline.update)
+            progress = _Progress(member, journal, pipeline.update, "checkpoint" if back else "log")
             if journal.generation > 1 and helping is not None:
                 recompute_together(pipeline, journal, batches, helping)
             points.at(pipeline.transport.rank, pipeline.update)
@@ -156,11 +159,11 @@ class _States:
 class _Progress:
     """What is told of a recovery: the state is there, all ranks are where the first was, the next update is done."""
 
-    def __init__(self, member: Membership, journal: RecoveryJournal, update: int) -> None:
+    def __init__(self, member: Membership, journal: RecoveryJournal, update: int, strategy: str) -> None:
         self._member, self._journal, self._first = member, journal, update
         self._told = journal.generation == 1
         if not self._told:
-            member.tell("restored", update)
+            member.tell("restored", update, strategy=strategy)
 
     def committed(self, updates: int) -> None:
         """So many updates are done."""

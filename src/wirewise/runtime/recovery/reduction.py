@@ -12,15 +12,19 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from wirewise.errors import InputError
-from wirewise.plans import FusionPlan
+from wirewise.plans import Bucket, FusionPlan
+from wirewise.runtime.alike import alike_groups
 from wirewise.runtime.data_parallel import Compression, Pools, Reducer
 from wirewise.runtime.recovery.batches import shares_of
+from wirewise.runtime.recovery.consistency import Updates
 from wirewise.runtime.recovery.folds import OrderedFold
+from wirewise.runtime.recovery.points import reach
+from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.transport import Transport
 
-__all__ = ["Reduction", "Through", "Way", "pools_of"]
+__all__ = ["Reduction", "Through", "Way", "buckets_of", "default_plan", "pools_of"]
 
-Through = Literal["buckets", "ddp", "fold"]
+Through = Literal["buckets", "ddp", "fold", "backward"]
 _BUCKET_BYTES = 25 * 2**20
 
 
@@ -63,6 +67,7 @@ class Reduction:
         self.own = shares_of(transport.rank, self._processes, shares)
         self._reducer: Reducer | None = None
         self._fold: OrderedFold | None = None
+        self._planned: tuple[Bucket, ...] = ()
         self._before: list[Tensor] = []
         self._after: list[Tensor] = []
         if way.pools is not None and self._processes < shares:
@@ -74,8 +79,11 @@ class Reduction:
             self._fold = OrderedFold(model, shares, transport)
         elif way.through == "ddp":
             self.model = DistributedDataParallel(model, broadcast_buffers=False)
+        elif way.through == "backward":
+            assert way.plan is not None
+            self._planned = way.plan.buckets
         else:
-            plan = way.plan or _default_plan(model, self._processes)
+            plan = way.plan or default_plan(model)
             plan = msgspec.structs.replace(plan, world_size=self._processes)
             self._reducer = Reducer(
                 model, plan, transport, unused=way.unused, compression=way.compression, pools=way.pools
@@ -88,9 +96,12 @@ class Reduction:
         else:
             self._fill(self._before)
 
-    def during(self, place: int) -> AbstractContextManager[None]:
+    def during(self, place: int, updates: Updates) -> AbstractContextManager[None]:
         """Context of forward and backward of a share: only the last one's gradients travel."""
-        if self._fold is not None or place == len(self.own) - 1:
+        last = place == len(self.own) - 1
+        if last and self._planned:
+            return updates.in_backward(self._reduce)
+        if self._fold is not None or last or self._planned:
             return nullcontext()
         if self._reducer is not None:
             return self._reducer.no_sync()
@@ -110,6 +121,8 @@ class Reduction:
         Raises:
             PeerError: A peer is gone.
         """
+        if self._planned:
+            return
         if self._fold is not None:
             self._fold.fold()
         elif self._reducer is not None:
@@ -119,6 +132,31 @@ class Reduction:
             for parameter in self._bare.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(self._processes / self._shares)
+        self._settle_buffers()
+
+    def _reduce(self, number: int, gradients: list[Tensor]) -> None:
+        """Make the gradients of a bucket the mean over all shares, within back-propagation."""
+        reach("bucket", number)
+        names = self._planned[number].parameters
+        if len(gradients) < len(names):
+            raise InputError(
+                f"{len(names) - len(gradients)} parameters of bucket {number}, {', '.join(names[:4])}, got no "
+                "gradient; expected one for each: freeze those that are not used, or use through='buckets' and "
+                "unused='zeros'"
+            )
+        if number == len(self._planned) - 1:
+            # Before the last update: a rank that has made all has all that belongs to the step.
+            self._settle_buffers()
+        named = dict(zip(names, gradients, strict=True))
+        for alike in alike_groups(named):
+            group = [named[name] for name in alike]
+            flat = torch.cat([gradient.reshape(-1) for gradient in group]).div_(self._shares)
+            self._transport.all_reduce(flat, f"the all-reduce of bucket {number}")
+            for gradient, part in zip(group, flat.split([g.numel() for g in group]), strict=True):
+                gradient.copy_(part.view(gradient.shape))
+
+    def _settle_buffers(self) -> None:
+        """Give all processes the buffers of the first share."""
         if len(self.own) > 1:
             self._fill(self._after)
         if buffers := dict(self._bare.named_buffers()):
@@ -152,6 +190,21 @@ def pools_of(model: nn.Module, plan: FusionPlan | None, compression: Compression
     return Pools(sizes, compression, next(iter(named.values())).device, shapes=shapes)
 
 
-def _default_plan(model: nn.Module, world_size: int) -> FusionPlan:
+def default_plan(model: nn.Module) -> FusionPlan:
+    """Buckets of 25 MiB, from the last parameter to the first."""
     sizes = {name: p.nbytes for name, p in reversed(list(model.named_parameters())) if p.requires_grad}
-    return FusionPlan.by_size(sizes, world_size, _BUCKET_BYTES)
+    return FusionPlan.by_size(sizes, 1, _BUCKET_BYTES)
+
+
+def buckets_of(state: TrainingState, plan: FusionPlan | None) -> list[list[nn.Parameter]]:
+    """Parameters of each bucket; the last one has those of optimizers that are not trained too."""
+    assert plan is not None
+    named = dict(state.model.named_parameters())
+    if unknown := [name for bucket in plan.buckets for name in bucket.parameters if name not in named]:
+        raise InputError(
+            f"the plan has the parameters {unknown[:4]}, which the model has not; plan for this model"
+        )
+    found = [[named[name] for name in bucket.parameters] for bucket in plan.buckets]
+    held = {p for one in state.optimizers for group in one.param_groups for p in group["params"]}
+    found[-1] += [p for p in named.values() if p in held and not p.requires_grad]
+    return found

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 import torch.distributed as dist
@@ -35,12 +35,12 @@ from wirewise.runtime.data_parallel import Compression
 from wirewise.runtime.recovery import control, points
 from wirewise.runtime.recovery.batches import Batches, Drawn, seed_all, shares_of
 from wirewise.runtime.recovery.checkpoints import Checkpoints
-from wirewise.runtime.recovery.consistency import Consistency, Updates
+from wirewise.runtime.recovery.consistency import Consistency, Updates, check_apart
 from wirewise.runtime.recovery.decision import NOTHING, Action, Decision, RankRecord, decide
 from wirewise.runtime.recovery.generations import Generation
 from wirewise.runtime.recovery.membership import Member, join
-from wirewise.runtime.recovery.reduction import Reduction, Through, Way, pools_of
-from wirewise.runtime.recovery.snapshots import Snapshots, keep
+from wirewise.runtime.recovery.reduction import Reduction, Through, Way, buckets_of, default_plan, pools_of
+from wirewise.runtime.recovery.snapshots import Snapshots, fetch, keep, mirror
 from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_state
 from wirewise.runtime.startup import start_group
 from wirewise.runtime.transport import transport_of
@@ -71,6 +71,7 @@ def protect(
     plan: FusionPlan | None = None,
     unused: Literal["error", "zeros"] = "error",
     compression: Compression | None = None,
+    mirrored: bool = False,
     consistency: Consistency = "auto",
     checkpoints: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 100,
@@ -95,11 +96,14 @@ def protect(
         objects: Further objects whose state changes with training and is the same on all ranks, by name.
         through: What reduces gradients: "buckets" of wirewise, under `plan`; "ddp", torch's DistributedDataParallel,
             whose model is `Training.model`; "fold", all shares in one order, so that results do not depend on the
-            number of ranks.
-        plan: Buckets for "buckets"; None: 25 MiB each, from the last parameter to the first.
+            number of ranks; "backward", the buckets of `plan`, each of which is updated as soon as it is reduced, while
+            back-propagation goes on.
+        plan: Buckets for "buckets" and "backward"; None: 25 MiB each, from the last parameter to the first.
         unused: What to do with a parameter without gradient, "error" or "zeros", with "buckets".
         compression: How the codecs of the plan are used. What they remember on a rank is kept in the memory of its
             host, where a spare of that host finds it.
+        mirrored: Whether the next rank keeps what codecs remember too, so that a spare of another host finds it when
+            the host is lost; it travels in every step.
         consistency: How an update that was cut short is completed or taken back (`Updates`).
         checkpoints: Folder on a disk that all hosts see, for when all replicas are lost, and for a job that is started
             again; None: there are no checkpoints.
@@ -122,15 +126,25 @@ def protect(
                 "got a module that fully_shard has sharded; its device mesh holds process groups that no other can "
                 "take the place of, and a shard without replica is lost with its rank: protect the module unsharded"
             )
-    if through not in ("buckets", "ddp", "fold"):
-        raise InputError(f"got through={through!r}; expected 'buckets', 'ddp' or 'fold'")
-    if plan is not None and through != "buckets":
-        raise InputError(f"got a plan and through={through!r}; expected through='buckets' with a plan")
+    if through not in get_args(Through):
+        raise InputError(f"got through={through!r}; expected one of {', '.join(get_args(Through))}")
+    if plan is not None and through not in ("buckets", "backward"):
+        raise InputError(f"got a plan and through={through!r}; expected 'buckets' or 'backward' with a plan")
     if (steps is None) == (epochs is None):
         raise InputError(f"got steps={steps} and epochs={epochs}; expected one of them")
     if checkpoint_every < 1:
         raise InputError(f"got checkpoint_every={checkpoint_every}; expected at least 1")
     pools = pools_of(model, plan, compression)
+    if mirrored and pools is None:
+        raise InputError("got mirrored=True and no plan with codecs; replicas hold all else, so leave it out")
+    if through == "backward":
+        if pools is not None or unused != "error":
+            raise InputError(
+                f"got through='backward' with {'codecs' if pools is not None else f'unused={unused!r}'}; expected a "
+                "plan without codecs and a gradient for each parameter, or through='buckets'"
+            )
+        check_apart(clip, scaler, None)
+        plan = plan or default_plan(model)
     state = TrainingState(
         model,
         optimizer,
@@ -146,6 +160,7 @@ def protect(
         consistency=consistency,
         clip=clip,
         saving=None if checkpoints is None else _Saving(Path(checkpoints), checkpoint_every),
+        mirrored=mirrored,
         seed=seed,
         timeout_s=timeout_s,
     )
@@ -162,6 +177,7 @@ class Training:
         consistency: How an update that was cut short is completed or taken back.
         clip: Largest norm of all gradients together.
         saving: Where checkpoints go; None: there are none.
+        mirrored: Whether the next rank keeps what codecs remember too.
         seed: Seed of order and random numbers.
         timeout_s: Seconds that one call of the process group may take.
 
@@ -179,19 +195,22 @@ class Training:
         consistency: Consistency,
         clip: float | None,
         saving: _Saving | None,
+        mirrored: bool,
         seed: int,
         timeout_s: float,
     ) -> None:
         self._state, self._way, self._saving = state, way, saving
         self._seed, self._timeout_s = seed, timeout_s
         prepare = None if way.pools is None else self._keep_own
-        self._updates = Updates(state, consistency=consistency, clip=clip, prepare=prepare)
+        buckets = buckets_of(state, way.plan) if way.through == "backward" else None
+        self._updates = Updates(state, buckets=buckets, consistency=consistency, clip=clip, prepare=prepare)
         self._holds_state = self._drawn = False
         self._told_first = True
         self._place = 0
         self._reduction: Reduction | None = None
         self._member: Member | None = None
         self._snapshots: Snapshots | None = None
+        self._others: Snapshots | None = None
         self._checkpoints: Checkpoints | None = None
         self.steps = 0
         for optimizer in state.optimizers:
@@ -204,6 +223,9 @@ class Training:
         self.rank, self.world_size = self._member.rank, self._member.world_size
         if way.pools is not None:
             self._snapshots = Snapshots(self._member.memory, self.rank)
+            if mirrored:
+                before = (self.rank - 1) % self.world_size
+                self._others = Snapshots(self._member.memory / "mirror", before)
         if saving is not None:
             self._checkpoints = Checkpoints(saving.folder, self.rank)
         try:
@@ -289,7 +311,7 @@ class Training:
                     optimizer.zero_grad(set_to_none=True)
             reduction.begin(place)
             points.reach("forward")
-            with reduction.during(place):
+            with reduction.during(place, self._updates):
                 yield
             reduction.end(place)
             self._place = (place + 1) % len(reduction.own)
@@ -325,7 +347,7 @@ class Training:
     def _keep_own(self, step: int) -> None:
         """Write down what no replica has, before any rank may update; without an agent nobody would read it."""
         if self._snapshots is not None:
-            keep(self._snapshots, step, self._state.own(), self._transport)
+            keep(self._snapshots, step, self._state.own(), self._transport, self._others)
 
     def _recover(self, error: Exception) -> None:
         """Come to the next generation that holds, and to a step that all ranks agree on."""
@@ -429,6 +451,8 @@ class Training:
             sources = [ranks.index(rank) for rank in copies[0].sources]
             targets = [ranks.index(one.rank) for one in copies]
             copy_state(self._state, self._transport, sources, targets, self._timeout_s)
+        if self._snapshots is not None and self._others is not None:
+            fetch(self._snapshots, self._others, decision.step, self._transport)
         if action.kind == "copy":
             if self._snapshots is not None and (decision.step or self._snapshots.steps):
                 # All ranks have written this step, or none has committed it.
@@ -437,6 +461,8 @@ class Training:
         self._holds_state = True
         if self._snapshots is not None and self.position not in self._snapshots.steps:
             self._snapshots.write(self.position, self._state.own())
+        if self._snapshots is not None and self._others is not None:
+            mirror(self._snapshots, self._others, self.position, self._transport)
 
     def _check_alike(self, heavy: str | None) -> None:
         """Compare the digests of all replicas.

@@ -26,7 +26,7 @@ from wirewise.files import make_folder
 from wirewise.runtime.transport import Transport
 from wirewise.runtime.trees import Tree, pack, raw_bytes, unpack
 
-__all__ = ["Snapshots", "agree", "keep", "mirror"]
+__all__ = ["Snapshots", "agree", "fetch", "keep", "mirror"]
 
 _HEAD = struct.Struct("<qQQI")
 """Step, bytes of the frame, bytes of tensors, checksum of the frame."""
@@ -105,19 +105,24 @@ class Snapshots:
         )
 
 
-def keep(snapshots: Snapshots, step: int, tree: Tree, transport: Transport) -> None:
-    """Write a snapshot and wait until all ranks have written theirs.
+def keep(
+    snapshots: Snapshots, step: int, tree: Tree, transport: Transport, others: Snapshots | None = None
+) -> None:
+    """Write a snapshot and wait until all ranks have written theirs, and mirrored them where that is asked for.
 
     Args:
         snapshots: Snapshots of this rank.
         step: Step that the state belongs to.
         tree: What this rank alone has (`TrainingState.own`).
         transport: Transport between all ranks.
+        others: Snapshots of the rank before, kept by this rank (`mirror`); None: there are no mirrors.
 
     Raises:
         PeerError: A peer is gone; the update must not begin.
     """
     snapshots.write(step, tree)
+    if others is not None:
+        mirror(snapshots, others, step, transport)
     transport.barrier(f"the snapshots of step {step}")
 
 
@@ -171,11 +176,29 @@ def agree(snapshots: Snapshots, transport: Transport, others: Snapshots | None =
                 "the rank after them a mirror; what they alone had is lost, go on from a checkpoint"
             )
         return _NONE
-    lost = {rank for rank in range(size) if step not in own[rank]}
+    _take_back({rank for rank in range(size) if step not in own[rank]}, snapshots, others, step, transport)
+    return step
+
+
+def fetch(snapshots: Snapshots, others: Snapshots, step: int, transport: Transport) -> None:
+    """Take back the states of a step that only the next rank's mirror has; where no rank has any there is nothing.
+
+    Raises:
+        InputError: A mirror does not have it either.
+        PeerError: A peer is gone.
+    """
+    have = transport.all_gather(torch.tensor([step in snapshots.steps]), "the step of snapshots")
+    if any(have):
+        _take_back({rank for rank, one in enumerate(have) if not one}, snapshots, others, step, transport)
+
+
+def _take_back(
+    lost: set[int], snapshots: Snapshots, others: Snapshots | None, step: int, transport: Transport
+) -> None:
+    size = transport.world_size
     taken = _passed({((rank + 1) % size, rank) for rank in lost}, others, step, transport)
     if transport.rank in lost:
         snapshots.take(taken)
-    return step
 
 
 def _passed(ways: set[tuple[int, int]], held: Snapshots | None, step: int, transport: Transport) -> Tensor:
