@@ -29,7 +29,7 @@ from wirewise.runtime.recovery import (
     join,
     train_through_faults,
 )
-from wirewise.runtime.recovery.agent import Agent
+from wirewise.runtime.recovery.agent import PRELOAD, Agent
 
 FORWARD_S, BACKWARD_S = 0.01, 0.02
 _ROWS, _TURN, _WARM = 2, 5, 4
@@ -125,8 +125,9 @@ def _run(**job) -> tuple[list[dict], list]:
         job = {"folder": folder, "kills": {}, "helping": None, "values": 256, **job}
         kills = job["kills"]
         agent = Agent(
-            train, (job,), ranks=job["stages"], spares=1 if kills else 0, folder=Path(folder) / "out"
-        )
+            train, (job,), ranks=job["stages"], spares=1 if kills else 0, folder=Path(folder) / "out",
+            preload=(*PRELOAD, "wirewise.runtime.recovery.pipelines"),
+        )  # fmt: skip
         recoveries = agent.run().recoveries
         ranks = [
             pickle.loads((Path(folder) / f"rank-{rank}.pickle").read_bytes()) for rank in range(job["stages"])

@@ -6,7 +6,8 @@ Rows: `recovery` (R4, R5: one training under kills with a warmed spare, one with
 `silence` (R5: ranks that are stopped), `goodput` (R13: failures at random instants, against checkpoints, commits in
 memory), `torchft` (where it is installed), `soak` (R14: kills in sequence), `updates` (R8: ways back from an update),
 `predicted` (R10: recoveries of a pipeline from logs, computing slept, next to what plans say of them), `stages` (R6:
-stages recomputed from logs), `helpers` (R7: shared among ranks), `logs` (R8: what logs cost).
+stages recomputed from logs), `helpers` (R7: shared among ranks), `logs` (R8: what logs cost), `kills` (R1: kills at
+random instants), `shrink` (R12: fewer ranks, and more again).
 
 Ranks run on the hosts of a lab and share the processors of one machine; kills, links and steps are real.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from consistency import overheads
+from kills import kills_row, shrink_row
 from predicted import UNITS, predicted_recoveries
 
 from common import Page, arguments, scratch, spread, verdict
@@ -44,7 +46,7 @@ from wirewise.trials.start import open_network
 
 ROWS = (
     "recovery", "silence", "goodput", "commits", "torchft", "soak", "updates", "predicted",
-    "stages", "helpers", "logs",
+    "stages", "helpers", "logs", "kills", "shrink",
 )  # fmt: skip
 PRESETS = {
     "smoke": {
@@ -59,6 +61,8 @@ PRESETS = {
         "predicted": (1, (4,), ((1,),)),
         "stage_updates": 16,
         "stage_turns": 2,
+        "random_kills": (3, ("adamw",)),
+        "shrink": (60, 10, 3),
     },
     "paper": {
         "steps": 500,
@@ -72,6 +76,8 @@ PRESETS = {
         "predicted": (1, (8, 20), UNITS),
         "stage_updates": 20,
         "stage_turns": 15,
+        "random_kills": (50, ("sgd", "adam", "adamw", "lamb", "amsgrad")),
+        "shrink": (300, 10, 10),
     },
 }
 HERE = Path(__file__).resolve().parent
@@ -348,6 +354,7 @@ def main():
         "updates": updates_row,
         "predicted": predicted_row,
         "stages": stages_row, "helpers": helpers_row, "logs": logs_row,
+        "kills": kills_row, "shrink": shrink_row,
     }  # fmt: skip
     for name in options.only:
         rows[name](page, preset)
