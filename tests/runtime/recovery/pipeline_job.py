@@ -45,6 +45,8 @@ class Job(NamedTuple):
     """Ranks that it kills before."""
     faults: Sequence[dict[str, Any]] = ()
     """Faults at named points."""
+    apart: bool = False
+    """Whether each rank has a folder of its own for logs."""
     torn: bool = False
     """Whether all logs are cut when a rank is replaced."""
 
@@ -62,12 +64,14 @@ def train(job: Job) -> None:
     if job.torn and member.generation.number > 1:
         for path in (job.folder / "logs").rglob("*.log"):
             os.truncate(path, path.stat().st_size // 2)
-    log = SenderLog(job.folder / "logs", rank, chunk_steps=3)
+    logs = job.folder / (f"logs-{rank}" if job.apart else "logs")
+    log = SenderLog(logs, rank, chunk_steps=3)
     journal = RecoveryJournal(
         log,
-        [job.folder / "logs"],
+        [logs],
         member.store,
         generation=member.generation.number,
+        fetched=job.folder / f"fetched-{rank}" if job.apart else None,
         interrupted=lambda: member.is_over,
     )
     checkpoints = Checkpoints(job.folder / "states", rank)

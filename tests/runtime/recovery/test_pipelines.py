@@ -48,8 +48,8 @@ CASES = {
     "neighbours at once, skips over a stage": (
         unet, "2bw", {"also": (1,)}, {(1, 0): StagePass(6, "B", 0, 1)},
     ),
-    "a shared parameter and a clipped norm": (
-        tied, "1f1b", {"clip": 0.05}, {(1, 0): StagePass(6, "B", 0, 1), (2, 1): StagePass(7, "B", 1, 2)},
+    "a shared parameter and a clipped norm, logs fetched from other hosts": (
+        tied, "1f1b", {"clip": 0.05, "apart": True}, {(1, 0): StagePass(6, "B", 0, 1), (2, 1): StagePass(7, "B", 1, 2)},
     ),
 }  # fmt: skip
 

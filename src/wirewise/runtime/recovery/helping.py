@@ -64,6 +64,11 @@ def recompute_together(
             f"the plan has {plan.replicas} replicas and {len(plan.stages)} stages on {plan.world_size} ranks; "
             "helpers share the microbatches of one stage a rank without replicas: leave `helping` out"
         )
+    if journal.fetches:
+        raise InputError(
+            "got helping, and logs that are fetched from other hosts, which only ranks that are behind get; leave "
+            "helping out, or give a folder that all hosts see"
+        )
     pipeline.begin()
     levels = sorted(set(journal.done))
     if len(levels) == 1 or journal.done.count(levels[0]) > 1:

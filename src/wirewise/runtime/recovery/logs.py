@@ -222,6 +222,20 @@ class SenderLog:
                     segment.path.unlink(missing_ok=True)
             edge.closed = [one for one in edge.closed if one.last_step >= step]
 
+    def files(self, targets: Iterable[int]) -> dict[str, Tensor]:
+        """Contents of segments for some receivers and of the watermark, uint8 [bytes], by their place in a folder."""
+        paths = [self._folders[0] / "watermark"]
+        for target in targets:
+            edge = self._edges.get(target, _Edge())
+            paths += [one.path for one in (*edge.closed, edge.current) if one is not None]
+        return {
+            str(path.relative_to(path.parents[0 if path.name == "watermark" else 1])): torch.frombuffer(
+                bytearray(path.read_bytes()), dtype=torch.uint8
+            )
+            for path in paths
+            if path.stat().st_size
+        }
+
     def close(self, *, remove: bool = False) -> None:
         """Close the files; with `remove` delete them, when nobody will be recomputed any more."""
         for edge in self._edges.values():

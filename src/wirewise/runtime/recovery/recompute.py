@@ -21,6 +21,7 @@ from torch import Tensor
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.pipeline.messages import Description, MessageJournal
 from wirewise.runtime.pipeline.stage import MicrobatchKey
+from wirewise.runtime.recovery.fetching import fetch_logs
 from wirewise.runtime.recovery.logs import ALL_RANKS, LoggedMessages, MessageKey, SenderLog
 from wirewise.runtime.transport import Transport
 
@@ -40,6 +41,8 @@ class RecoveryJournal(MessageJournal):
         folders: Folders with the logs of all ranks.
         store: A torch store that outlives process groups, shared by all ranks.
         generation: Number of the process group that this rank joins first, counted from 1.
+        fetched: Folder of this rank alone for logs of other hosts: where ranks have no folder in common, one that is
+            behind is sent the logs of the others; `folders` is then that of this host. None: `folders` has all.
         interrupted: Whether the session wants this rank to stop waiting; it is then a fault.
     """
 
@@ -50,10 +53,12 @@ class RecoveryJournal(MessageJournal):
         store: Any,
         *,
         generation: int = 1,
+        fetched: str | os.PathLike[str] | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.log, self.generation = log, generation
         self._folders, self._store, self._interrupted = [Path(one) for one in folders], store, interrupted
+        self._fetched = None if fetched is None else Path(fetched)
         self._begun = (generation, 0)
         self.incomplete = False
         """Whether the logs lacked what a rank needs, when all last began."""
@@ -67,9 +72,14 @@ class RecoveryJournal(MessageJournal):
         """Updates that each rank had done when all last began."""
         return tuple(self._done)
 
+    @property
+    def fetches(self) -> bool:
+        """Whether logs come from other hosts."""
+        return self._fetched is not None
+
     def past(self, rank: int) -> LoggedMessages:
         """What a rank was sent before, from the logs of all ranks."""
-        return LoggedMessages(self._folders, rank)
+        return LoggedMessages([*self._folders, *([] if self._fetched is None else [self._fetched])], rank)
 
     @property
     def catching_up(self) -> bool:
@@ -95,6 +105,9 @@ class RecoveryJournal(MessageJournal):
         self.incomplete = False
         if len(set(self._done)) == 1:
             return
+        if self._fetched is not None:
+            behind = [one for one, done in enumerate(self._done) if done < max(self._done)]
+            fetch_logs(self.log, self._fetched, transport, behind)
         fault = ""
         for replica in replicas:
             if self._done[replica] != update:
