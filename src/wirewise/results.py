@@ -11,6 +11,9 @@ __all__ = [
     "Advice",
     "Comparison",
     "CompressionRun",
+    "DeploymentRecord",
+    "DeploymentRun",
+    "DeploymentTimes",
     "DproResult",
     "EpochRecord",
     "GroupRecord",
@@ -664,3 +667,57 @@ class ReshardRun(msgspec.Struct, frozen=True, kw_only=True):
     equal: bool
     """Whether every move gave every rank what slicing gives, bit for bit."""
     plans: dict[str, ReshardRecord]
+
+
+class DeploymentTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ranks measured of a training under one deployment plan."""
+
+    steps_s: list[float]
+    """Seconds of each step on the rank that took longest."""
+    bytes_sent: int
+    """Bytes out of all interfaces in a step, headers included; 0: not counted."""
+    loss_error: float
+    """Largest difference to the losses of one process over the first steps, relative where these are above 1."""
+
+
+class DeploymentRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan under which a model was trained."""
+
+    step_s: float
+    """Median seconds of a step."""
+    predicted_step_s: float
+    """Simulated seconds of a step."""
+    bytes_sent: int
+    """Bytes out of all interfaces in a step, headers included."""
+    loss_equal: bool
+    """Whether losses are those of one process to 1e-5."""
+    loss_error: float
+    steps_s: tuple[float, ...]
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted_step_s / self.step_s - 1.0
+
+
+class DeploymentRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A model trained on unequal hosts under several plans, in turns."""
+
+    emulated: str
+    """What was not real, in words."""
+    model: str
+    speeds: tuple[float, ...]
+    """Speed of each host."""
+    links: tuple[str, ...]
+    """Rate of each host."""
+    batch: int
+    steps: int
+    """Measured steps of each plan."""
+    meanings: dict[str, str]
+    """Meaning of each plan."""
+    plans: dict[str, DeploymentRecord]
+    """The first one is what the others are compared with."""
+    fastest: str
+    """Name of the plan with the shortest step."""
+    speedup: float
+    """Step of the first plan over that of tag, or of the fastest plan where tag is not among them."""

@@ -24,6 +24,7 @@ from wirewise.recipes import (
     salientpp_job,
     sea_er_job,
     swift_job,
+    tag_job,
 )
 from wirewise.recipes.job import FullGraphJob
 from wirewise.recipes.scripts import DproOptions
@@ -206,6 +207,28 @@ def pipedream_2bw(
         partial(recipe.run, job),
         lambda found: pipeline_html(found, recipe.plans_of(job)),
         pipeline_comparison,
+    )
+
+
+@app.command()
+@with_options
+def tag(wish: tag_job.DeploymentWish, out: FolderOption = None, json: JsonOption = None) -> None:
+    """Deploy a model on hosts of unequal speed and links by a plan of TAG, next to data parallelism.
+
+    Numbers, messages and links are real. Passes take at least the time of a device: the rest is slept.
+    """
+    from wirewise.recipes import tag as recipe
+    from wirewise.report.deployment_page import deployment_comparison, deployment_html
+
+    job = recipe.make_job(wish)
+    run_recipe(
+        "tag",
+        out,
+        json,
+        partial(recipe.run, job),
+        lambda found: deployment_html(found, job.plans),
+        deployment_comparison,
+        plan=lambda folder, found: folder / f"plan-{found.fastest}.json",
     )
 
 

@@ -1,0 +1,171 @@
+"""TAG: a model deployed on unequal hosts of a lab, next to data parallelism and to other planners.
+
+S. Zhang, X. Yi, L. Diao, C. Wu, S. Wang, W. Lin: Expediting Distributed DNN Training with Device Topology-Aware Graph
+Deployment, TPDS 2023. Composes `planners.placement.tag`, `sim` (predictions), `runtime.deployment` (training) and `lab`
+(the network). Numbers, messages and links are real; passes take at least the time of the devices that they stand for.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from wirewise import sim
+from wirewise.cost.links import TCP_PAYLOAD, Links
+from wirewise.errors import InputError
+from wirewise.files import owns_folder
+from wirewise.planners.placement.tag import PLANNERS, DeploymentProblem
+from wirewise.plans import save
+from wirewise.plans.deployment import DeployedDevice, DeployedGroup, DeploymentPlan
+from wirewise.recipes.tag_job import BASELINES, DeploymentJob, DeploymentWish
+from wirewise.recipes.tag_models import trace_of
+from wirewise.results import DeploymentRecord, DeploymentRun, DeploymentTimes
+from wirewise.topology import lab_hosts
+from wirewise.trace.stages import StageTrace
+from wirewise.trials.start import open_network, run_ranks
+
+__all__ = ["lab_links", "make_job", "predicted_s", "problem_of", "run", "summarise"]
+
+_BUCKETS = (1 << 20, 25 << 20)
+"""Bytes of the first bucket of DistributedDataParallel, and of the others."""
+_EQUAL = 1e-5
+
+
+def lab_links(rates: Sequence[str]) -> Links:
+    """Links of a lab's hosts with these rates, a rank on each, less the headers of TCP, IP and Ethernet."""
+    return Links.of(lab_hosts(rates), payload=TCP_PAYLOAD)
+
+
+def problem_of(wish: DeploymentWish) -> DeploymentProblem:
+    """What planners decide on."""
+    devices = tuple(
+        DeployedDevice(name=f"host{number}", host=f"host{number}", speed=speed)
+        for number, speed in enumerate(wish.speeds)
+    )
+    return DeploymentProblem(trace_of(wish), lab_links(wish.rates), devices, wish.batch)
+
+
+def make_job(wish: DeploymentWish) -> DeploymentJob:
+    """Plan with every planner that is asked for.
+
+    Raises:
+        InputError: A planner that there is not.
+        PlanError: Nothing fits, by one of them.
+    """
+    problem, plans = problem_of(wish), dict[str, DeploymentPlan]()
+    for name in wish.plans:
+        if name in BASELINES:
+            plans[name] = _replicated(problem, proportional=name == "ddp-proportional")
+        elif name in PLANNERS:
+            found = PLANNERS[name](problem, seed=wish.seed)
+            assert isinstance(found, DeploymentPlan)
+            plans[name] = found
+        else:
+            raise InputError(f"plans has {name!r}; expected some of: {', '.join([*BASELINES, *PLANNERS])}")
+    return DeploymentJob(
+        model=wish.model,
+        speeds=wish.speeds,
+        rates=wish.rates,
+        batch=wish.batch,
+        plans=plans,
+        compute_ms=wish.compute_ms,
+        steps=wish.steps,
+        turns=wish.turns,
+        seed=wish.seed,
+        timeout_s=wish.timeout_s,
+    )
+
+
+def _replicated(problem: DeploymentProblem, *, proportional: bool) -> DeploymentPlan:
+    """Everything on all devices; a group for each bucket of gradients that DistributedDataParallel makes."""
+    ranks = range(len(problem.devices))
+    rows = problem.shares(list(ranks), proportional=proportional).tolist()
+    buckets: list[list[str]] = [[]]
+    size, limits = 0.0, iter((*_BUCKETS, *[_BUCKETS[-1]] * len(problem.trace.modules)))
+    limit = next(limits)
+    for module in reversed(problem.trace.modules):
+        buckets[0].insert(0, module.name)
+        size += module.parameter_bytes
+        if size >= limit:
+            buckets.insert(0, [])
+            size, limit = 0.0, next(limits)
+    groups = tuple(
+        DeployedGroup(ops=tuple(names), devices=tuple(ranks), communication="allreduce", rows=tuple(rows))
+        for names in buckets
+        if names
+    )
+    plan = DeploymentPlan(
+        world_size=len(ranks),
+        planner="ddp-proportional" if proportional else "ddp",
+        batch=problem.batch,
+        devices=problem.devices,
+        groups=groups,
+        predicted_step_s=0.0,
+        baseline_step_s=0.0,
+        predicted_bytes=(0,) * len(ranks),
+    )
+    plan.check_itself()
+    return plan
+
+
+@owns_folder
+def run(job: DeploymentJob, folder: Path, say: Callable[[str], None]) -> DeploymentRun:
+    """Train under all plans of a job in turns, a rank on each host of a lab.
+
+    Args:
+        job: Plans, model and hosts.
+        folder: Takes the job, the plans, logs and what was measured.
+        say: Called with messages on the progress.
+
+    Raises:
+        LabError: No lab can be built here.
+        PeerError: A rank failed; the message holds its last words.
+    """
+    for name, one in job.plans.items():
+        save(one, folder / f"plan-{name}.json")
+    hosts, worker = len(job.rates), "wirewise.recipes.tag_worker"
+    with open_network("lab", hosts, job.rates[0], dict(enumerate(job.rates))) as network:
+        found = run_ranks(
+            worker, folder, dict[str, DeploymentTimes], network=network, ranks=hosts, job=job, log=say
+        )
+    return summarise(job, found)
+
+
+def predicted_s(plan: DeploymentPlan, trace: StageTrace, rates: Sequence[str]) -> float:
+    """Simulated seconds of a step on hosts of a lab with these rates."""
+    return sim.predict(plan, trace, lab_links(rates)).step_s
+
+
+def summarise(job: DeploymentJob, found: Mapping[str, DeploymentTimes]) -> DeploymentRun:
+    """All plans of a job next to the first one."""
+    trace = trace_of(job)
+    plans = {
+        name: DeploymentRecord(
+            step_s=statistics.median(one.steps_s),
+            predicted_step_s=predicted_s(job.plans[name], trace, job.rates),
+            bytes_sent=one.bytes_sent,
+            loss_equal=one.loss_error <= _EQUAL,
+            loss_error=one.loss_error,
+            steps_s=tuple(one.steps_s),
+        )
+        for name, one in found.items()
+    }
+    first = plans[next(iter(plans))]
+    best = min(plans, key=lambda name: plans[name].step_s)
+    return DeploymentRun(
+        emulated=f"passes take at least the time of devices that need {job.compute_ms:g} ms, over their speed, for the "
+        "whole batch; numbers, messages and links are real",
+        model=job.model,
+        speeds=job.speeds,
+        links=job.rates,
+        batch=job.batch,
+        steps=job.steps * job.turns,
+        meanings={
+            name: BASELINES.get(name, f"plan by {job.plans[name].planner!r}, carried out by wirewise")
+            for name in plans
+        },
+        plans=plans,
+        fastest=best,
+        speedup=first.step_s / plans["tag" if "tag" in plans else best].step_s,
+    )

@@ -1,0 +1,88 @@
+"""The embedded models as layers, and as deployment planners see them: time by operations, bytes as they are."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from wirewise.recipes.parallel_models import MODELS, Example
+from wirewise.recipes.tag_job import SIZES, WHOLE, DeploymentJob, DeploymentWish
+from wirewise.runtime.pipeline import LayerGraph
+from wirewise.trace.stages import StageModule, StageTrace
+
+__all__ = ["example_of", "layers_of", "trace_of"]
+
+_PER_ELEMENT = 10.0
+"""Operations that stand for the reading and writing of an element of an output."""
+
+
+def example_of(job: DeploymentJob | DeploymentWish) -> Example:
+    """The model of a job with its weights, and its batch."""
+    return MODELS[job.model](batch=job.batch, seed=job.seed, **SIZES[job.model])
+
+
+def layers_of(job: DeploymentJob | DeploymentWish, model: nn.Module) -> LayerGraph:
+    """The model cut into layers; it gives the loss."""
+    return LayerGraph(model, whole=WHOLE[job.model], several=True)
+
+
+def trace_of(job: DeploymentJob | DeploymentWish) -> StageTrace:
+    """Modules of a job's model on a device of speed 1: together they take the seconds that the job says.
+
+    A module has a share by its operations, and a backward pass takes twice as long as a forward pass.
+    """
+    example = example_of(job)
+    layers = layers_of(job, example.model)
+    values = dict(zip(layers.inputs, example.inputs, strict=True))
+    operations: dict[str, float] = {}
+    factors: dict[str, float] = {}
+    with torch.no_grad():
+        for name, module in layers.modules.items():
+            factors[name] = 0.0
+            hooks = [
+                layer.register_forward_hook(partial(_add_factors, factors, name)) for layer in _linear(module)
+            ]
+            with FlopCounterMode(display=False) as counter:
+                values[name] = module(*(values[source] for source in layers.sources[name]))
+            operations[name] = counter.get_total_flops() + _PER_ELEMENT * values[name].numel()
+            for hook in hooks:
+                hook.remove()
+    whole_s = 1e-3 * job.compute_ms / sum(operations.values())
+    modules = tuple(
+        StageModule(
+            name=name,
+            forward_s=(whole_s * operations[name] / 3,),
+            backward_s=(whole_s * operations[name] * 2 / 3,),
+            output_bytes=_row_bytes(values[name], job.batch),
+            saved_bytes=sum(_row_bytes(values[source], job.batch) for source in layers.sources[name]),
+            parameter_bytes=float(sum(p.nbytes for p in module.parameters())),
+            factor_bytes=factors[name] / job.batch,
+            factored_bytes=float(sum(p.nbytes for one in _linear(module) for p in one.parameters())),
+        )
+        for name, module in layers.modules.items()
+    )
+    edges = tuple(
+        (source, name)
+        for name, sources in layers.sources.items()
+        for source in dict.fromkeys(sources)
+        if source not in layers.inputs
+    )
+    return StageTrace(
+        modules=modules, sizes=(job.batch,), edges=edges, state_factor=2.0, model=job.model, device="emulated"
+    )
+
+
+def _linear(module: nn.Module) -> list[nn.Module]:
+    return [one for one in module.modules() if type(one) is nn.Linear]
+
+
+def _add_factors(found: dict[str, float], name: str, _: nn.Module, inputs: Any, output: Tensor) -> None:
+    found[name] += inputs[0].nbytes + output.nbytes
+
+
+def _row_bytes(value: Tensor, batch: int) -> float:
+    return value.nbytes / batch if value.dim() and len(value) == batch else 0.0

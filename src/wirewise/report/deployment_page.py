@@ -1,0 +1,85 @@
+"""One HTML file about a model that was trained on unequal hosts: measured and predicted steps, and what runs where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+
+from wirewise.plans.deployment import DeploymentPlan
+from wirewise.report import shell
+from wirewise.report.comparison_page import best_of, comparison_html, fastest
+from wirewise.report.figures import factor, seconds, signed, size
+from wirewise.report.plan import plan_html
+from wirewise.results import Comparison, DeploymentRecord, DeploymentRun, Variant
+
+__all__ = ["deployment_comparison", "deployment_html"]
+
+
+def deployment_html(run: DeploymentRun, plans: Mapping[str, DeploymentPlan]) -> str:
+    """The page as text.
+
+    Args:
+        run: What was measured.
+        plans: Plan of each name.
+    """
+    where = (
+        shell.section(
+            f"What runs where: {escape(name)}", f"{escape(run.meanings[name])}.", plan_html(plans[name])
+        )
+        for name in run.plans
+    )
+    return comparison_html(deployment_comparison(run), f"{run.model} on unequal hosts", where)
+
+
+def deployment_comparison(run: DeploymentRun) -> Comparison:
+    """The plans, with seconds and bytes of a step."""
+    first, best = next(iter(run.plans)), run.plans[run.fastest]
+    said = fastest(run.fastest, len(run.plans), "plan", f"{seconds(best.step_s)} a step, measured")
+    if run.fastest != first:
+        said += f", {factor(run.plans[first].step_s / best.step_s)} as fast as {first}"
+    unequal = [name for name, one in run.plans.items() if not one.loss_equal]
+    worst = max(run.plans.values(), key=lambda one: abs(one.error))
+    return Comparison(
+        kind=f"wirewise run tag \N{MIDDLE DOT} {run.model} on hosts of speed "
+        f"{', '.join(f'{speed:g}' for speed in run.speeds)} at {', '.join(run.links)}",
+        sentence=f"{said}. "
+        + (
+            f"LOSSES DIFFER under {', '.join(unequal)}."
+            if unequal
+            else "All losses are those of one process."
+        ),
+        cards=(
+            ("Shortest step", seconds(best.step_s), f"{run.fastest}, median of {run.steps} steps"),
+            ("Predicted", seconds(best.predicted_step_s), f"{signed(best.error)} of what was measured"),
+            ("Prediction error, largest", signed(worst.error), "over all plans"),
+            ("Between hosts", size(best.bytes_sent), f"in a step of {run.fastest}"),
+        ),
+        title="A step",
+        lead=f"Medians of {run.steps} steps of {run.batch} rows; plans take turns. Error: predicted over measured.",
+        what="plan",
+        variants={name: _variant(name, one, run) for name, one in run.plans.items()},
+        notes=(
+            f"Emulated: {run.emulated}.",
+            "All ranks begin a step together; it ends with the update of the parameters on the last rank.",
+            "Bytes are those of the interfaces, headers included. Losses of the first steps are compared with those of "
+            "one process.",
+        ),
+    )
+
+
+def _variant(name: str, one: DeploymentRecord, run: DeploymentRun) -> Variant:
+    first = run.plans[next(iter(run.plans))]
+    measured, predicted = seconds(one.step_s), seconds(one.predicted_step_s)
+    return Variant(
+        length=one.step_s,
+        words=f"{measured} (predicted {predicted}, {signed(one.error)})",
+        colour="c0" if one is first else best_of(name, run.fastest),
+        cells={
+            "step": measured,
+            "speed": factor(first.step_s / one.step_s),
+            "predicted": predicted,
+            "error": signed(one.error),
+            "between hosts": size(one.bytes_sent),
+            "losses": "equal" if one.loss_equal else f"differ by {one.loss_error:.1e}",
+        },
+    )
