@@ -83,6 +83,7 @@ def test_a_full_disk_behind_stdout_is_named(command):
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_an_interrupted_write_leaves_nothing(tmp_path):
     with start(DRAW, cwd=tmp_path) as process:
         while not list(tmp_path.iterdir()) and process.poll() is None:

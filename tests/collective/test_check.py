@@ -31,6 +31,7 @@ def right_on_numbers(program: Program, rng: random.Random) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_mutations():
     """D1: 1000 random programs, each changed in four ways."""
     rng = random.Random(7)

@@ -37,6 +37,7 @@ def test_parts_are_found_and_add_up():
     assert sum(found[name].mean_s for name in COMPONENTS) == pytest.approx(found["total"].mean_s, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_about_as_often_as_they_say():
     hits = 0
     for seed in range(200):

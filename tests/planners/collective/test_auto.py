@@ -57,6 +57,7 @@ def test_no_planner_alone_is_better_within_the_same_time(net, collective):
     assert found.predicted_s <= max(min(alone) * (1 + 1e-9), 1.02 * found.bound_s)
 
 
+@pytest.mark.slow
 def test_compiling_takes_no_time_of_other_planners():
     def compiling(problem, *, time_limit_s, seed):
         with trigger_event("numba:compile"), trigger_event("numba:compile"):

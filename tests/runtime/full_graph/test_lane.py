@@ -31,6 +31,7 @@ class _nothing:
         return None
 
 
+@pytest.mark.slow
 def test_not_a_number_in_a_message_is_named() -> None:
     def spoil(trainer: fg.Trainer) -> None:
         with torch.no_grad():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.harness.threads import run_ranks_as_threads
-from tests.harness.tiers import slow
+from tests.harness.tiers import keep, slow
 from tests.integrations.pyg_models import HIDDEN, Own, g, mlp
 from tests.integrations.test_pyg_law import KINDS, LIMIT, NODES, a_graph, distance
 from wirewise import graph
@@ -77,7 +77,7 @@ def on_batch(model: nn.ModuleList, batch: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("world", [slow(1), 2, slow(4)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", keep(["directed", "duplicates"], KINDS))
 def test_batches_of_all_neighbours_are_the_whole_graph(kind: str, world: int) -> None:
     data = a_graph(kind)
     del data.edge_weight, data.edge_attr

@@ -125,6 +125,7 @@ def two_groups(fn):
     return call
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_gone_is_named_with_the_hop():
     _, make = samplers(2, timeout_s=2.0)
 

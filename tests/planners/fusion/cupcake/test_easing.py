@@ -58,6 +58,7 @@ def test_a_message_less_is_not_worth_a_later_end():
     assert eased(problem, shortest, 0.05) == shortest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [slow("codecs"), slow("decode"), "beside"])
 def test_less_work_and_no_longer_than_the_slack_allows(kind):
     eased_plans = 0

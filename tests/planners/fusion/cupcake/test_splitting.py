@@ -66,6 +66,7 @@ def by_hand(problem: CompressionProblem, most: int) -> CompressionProblem:
     return replace(problem, elements=elements, gaps_s=gaps, names=())
 
 
+@pytest.mark.slow
 def test_the_step_is_that_of_the_best_of_all_plans_of_the_pieces():
     """B1, with pieces: every group of neighbours, also inside a tensor, with every option."""
     assert compare(range(10)) > 2
