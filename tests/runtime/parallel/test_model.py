@@ -6,11 +6,11 @@ import msgspec
 import pytest
 import torch
 from torch.distributed.tensor import DTensor
-from wirewise.runtime.joint_graph import capture_step
 
 from tests.harness.processes import RankError, run_ranks_as_processes
 from tests.runtime.parallel.plans import data_parallel, in_stages
 from wirewise.recipes.parallel_models import MODELS
+from wirewise.runtime.joint_graph import capture_step
 from wirewise.runtime.parallel import parallelize
 
 STEPS = 5

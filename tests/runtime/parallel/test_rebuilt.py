@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
-from wirewise.runtime.joint_graph import capture_step
 
 from wirewise.errors import InputError
 from wirewise.recipes.parallel_models import MODELS
+from wirewise.runtime.joint_graph import capture_step
 from wirewise.runtime.parallel.rebuilt import rebuild_step
 from wirewise.runtime.parallel.verify import whole_step
 from wirewise.trace.operator_graph import read_operator_graph, write_operator_graph

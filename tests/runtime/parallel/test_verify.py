@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from wirewise.runtime.joint_graph import capture_step
 
 from tests.runtime.parallel.plans import data_parallel
 from wirewise.errors import InputError, PlanError
 from wirewise.recipes.parallel_models import MODELS
+from wirewise.runtime.joint_graph import capture_step
 from wirewise.runtime.parallel import verify
 from wirewise.runtime.parallel.rebuilt import rebuild_step
 
