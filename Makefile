@@ -68,7 +68,6 @@ $(VENV)/.stamp-run: pyproject.toml constraints.txt $(VENV)/.stamp-torch
 
 $(VENV)/.stamp-dev: pyproject.toml constraints.txt $(VENV)/.stamp-torch
 	@$(PIP) install -c constraints.txt -e ".[dev,docs]"
-	@$(BIN)/wirewise doctor --warm >/dev/null  # otherwise both processes of the tests compile the same kernels
 	@touch $@ $(VENV)/.stamp-run
 
 $(VENV)/.stamp-triton: $(VENV)/.stamp-dev

@@ -122,6 +122,20 @@ OUTCOMES = {
     "stages": {"style", "depths", "predicted_s", "predicted_bytes", "pass_s", "message_s", "notes"},
     "recovery": {"predicted_s", "goodput", "overhead", "recoveries", "front", "chosen", "others", "notes"},
     "jobs": {"predicted_s", "notes"},
+    # Dimensions of a mesh go by their numbers.
+    "parallel": {
+        "mesh_names",
+        "level",
+        "predicted_step_s",
+        "bound_s",
+        "gap",
+        "memory_bytes",
+        "choices",
+        "why",
+        "notes",
+        "block",
+        "strategy",
+    },
     # Links know no names of devices and hosts.
     "deployment": {"predicted_step_s", "baseline_step_s", "predicted_bytes", "notes", "name", "host"},
     # A strategy is told by its trees, an order by its rounds.
@@ -359,6 +373,44 @@ OTHERS["deployment"] = {
     "duplicated": deployed(0, duplicated=("b",)),
     "priority": deployed(0, priority=-1),
 }
+
+
+def move(number: int, **change: Any):
+    return lambda plan: set_(
+        plan, moves=tuple(set_(m, **change) if i == number else m for i, m in enumerate(plan.moves))
+    )
+
+
+def move_step(number: int, **change: Any):
+    def changed(plan):
+        *before, last = plan.moves[number].steps
+        return move(number, steps=(*before, set_(last, **change)))(plan)
+
+    return changed
+
+
+OTHERS["parallel"] = {
+    "world_size": field(world_size=6, ranks=((0, 1), (2, 3), (4, 5))),
+    "graph": field(graph="0" * 16),
+    "mesh": field(mesh=(2, 1), mesh_names=("data", "model")),
+    "ranks": field(ranks=((0, 2), (1, 3))),
+    "microbatches": field(microbatches=4),
+    "stage_of": field(stage_of=(0, 0, 0, 1, 1, 1, 0, 0, 0)),
+    "placements": lambda p: set_(p, placements=(*p.placements[:3], ("S0",), *p.placements[4:])),
+    "moves": lambda p: set_(p, moves=p.moves[:2]),
+    "inner": field(inner={}),
+    "recompute": field(recompute=()),
+    "producer": move(1, producer=5),
+    "consumers": move(1, consumers=(8,)),
+    "source": move(0, source=("R",)),
+    "target": move(0, target=("S0",)),
+    "steps": move(2, steps=()),
+    "once": move(2, once=False),
+    "kind": move_step(2, kind="all_reduce"),
+    "mesh_dim": move_step(2, mesh_dim=1),
+    "size_bytes": lambda p: set_(p, inner={4: (set_(p.inner[4][0], size_bytes=40_000),)}),
+    "sent_bytes": move_step(2, sent_bytes=40_000),
+}
 OTHERS["reshard"] = {
     "world_size": field(world_size=4),
     "tensors": field(tensors=()),
@@ -416,6 +468,7 @@ OTHERS["recovery"] = {
     "mtbf_s": field(mtbf_s=50.0),
 }
 RECORDS = {
+    "parallel": (plans.ParallelPlan, plans.Move, plans.MoveStep, plans.BlockChoice),
     "deployment": (plans.DeploymentPlan, plans.DeployedGroup, plans.DeployedDevice),
     "bitwidth": (plans.BitWidthPlan, plans.ChannelBits),
     "cache": (plans.CachePlan, plans.MachineCache),
@@ -473,6 +526,16 @@ def test_every_field_of_a_plan_is_looked_at(family):
 CHANNEL = r"forward1 1 -> 0 - at `\$\.channels\[1\]`"
 """An exchange, a sender and a receiver are the name of a channel."""
 REFUSALS = {
+    "parallel": {
+        "world_size": "world size 6",
+        "graph": r"for the graph '0000000000000000' - at `\$\.graph`",
+        "mesh": r"has 1 words - at `\$\.placements\[0\]`",
+        "stage_of": r"takes node 5 of stage 1, .* no message - at `\$\.moves`",
+        "producer": r"takes node 6 of stage 1, .* no message",
+        "consumers": r"takes node 6 of stage 1, .* no message",
+        "source": r"it takes \['R'\] - at `\$\.moves\[0\]`",
+        "mesh_dim": r"along 1 of .* at `\$\.moves\[2\]`",
+    },
     "deployment": {
         "world_size": "world size 4",
         "batch": r"rows are \[2, 6\]; .*9 in all",

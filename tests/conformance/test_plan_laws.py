@@ -22,6 +22,8 @@ from wirewise.trace import (
     JobQueue,
     Module,
     ModuleTrace,
+    OperatorGraph,
+    OperatorNode,
     ProtectedStage,
     QueuedJob,
     RecoveryTrace,
@@ -428,7 +430,85 @@ def broken_deployment():
     return msgspec.structs.replace(plan, groups=(plan.groups[0], wrong, *plan.groups[2:])), "$.groups[1]"
 
 
+SPLIT = OperatorGraph(
+    nodes=tuple(
+        OperatorNode(
+            name=name,
+            op=op,
+            inputs=inputs,
+            roles=tuple(map(str, inputs)),
+            shape=shape,
+            phase=phase,
+            source=source,
+            time_s=seconds,
+        )
+        for name, op, inputs, shape, phase, source, seconds in (
+            ("x", "input", (), (8, 8), "forward", "0", 0.0),
+            ("w", "parameter", (), (8, 8), "forward", "w", 0.0),
+            ("y", "aten.mm.default", (0, 1), (8, 8), "forward", "", 4e-3),
+            ("z", "aten.relu.default", (2,), (8, 8), "forward", "", 2e-3),
+            ("loss", "aten._softmax.default", (3,), (), "forward", "", 1e-3),
+            ("one", "aten.ones_like.default", (4,), (), "backward", "", 1e-3),
+            ("dz", "aten.threshold_backward.default", (5, 3), (8, 8), "backward", "", 3e-3),
+            ("dw", "aten.mm.default", (0, 6), (8, 8), "backward", "", 4e-3),
+            ("end", "output", (4, 7), (), "backward", "", 0.0),
+        )
+    ),
+    loss=4,
+    gradients={"w": 7},
+)
+
+
+def parallel() -> plans.ParallelPlan:
+    def step(kind, mesh_dim=0, size=10_000, sent=10_000):
+        return plans.MoveStep(kind=kind, mesh_dim=mesh_dim, size_bytes=size, sent_bytes=sent)
+
+    send = step("send", -1)
+    return plans.ParallelPlan(
+        world_size=4,
+        planner="example",
+        graph=SPLIT.digest,
+        mesh=(2,),
+        mesh_names=("model",),
+        ranks=((0, 1), (2, 3)),
+        microbatches=2,
+        stage_of=(0, 0, 0, 1, 1, 1, 1, 0, 0),
+        placements=(("S1",), ("S0",), ("P",), ("R",), ("R",), ("R",), ("R",), ("P",), ("R",)),
+        moves=(
+            plans.Move(
+                producer=2, consumers=(3,), source=("P",), target=("R",), steps=(send, step("all_reduce"))
+            ),
+            plans.Move(producer=6, consumers=(7,), source=("R",), target=("R",), steps=(send,)),
+            plans.Move(
+                producer=7,
+                consumers=(8,),
+                source=("P",),
+                target=("S0",),
+                steps=(step("reduce_scatter", size=400_000, sent=200_000),),
+                once=True,
+            ),
+        ),
+        inner={4: (step("all_to_all"),)},
+        recompute=(3,),
+    )
+
+
+def predict_parallel(plan):
+    return predict(
+        plan,
+        SPLIT,
+        Links.uniform(2, 1e7, 1e-4, intra_bytes_per_s=1e8, intra_latency_s=1e-5, ranks_per_host=2),
+    )
+
+
+def broken_parallel():
+    plan = parallel()
+    wrong = msgspec.structs.replace(plan.moves[1], consumers=(12,))
+    return msgspec.structs.replace(plan, moves=(plan.moves[0], wrong)), "$.moves[1]"
+
+
 EXAMPLES = {
+    "parallel": parallel,
     "deployment": deployment,
     "jobs": jobs,
     "bitwidth": bitwidth,
@@ -441,6 +521,7 @@ EXAMPLES = {
     "reshard": reshard,
 }
 BROKEN = {
+    "parallel": broken_parallel,
     "deployment": broken_deployment,
     "jobs": broken_jobs,
     "bitwidth": broken_bitwidth,
@@ -453,6 +534,7 @@ BROKEN = {
     "reshard": broken_reshard,
 }
 PREDICTIONS = {
+    "parallel": predict_parallel,
     "deployment": predict_deployment,
     "jobs": predict_jobs,
     "bitwidth": predict_bitwidth,

@@ -18,7 +18,7 @@ from wirewise.units import format_rate, format_size
 
 __all__ = ["Finding", "checks", "report"]
 
-_KERNELS = ("codec", "codec.gradients", "graph.ops", "planners.bitwidth")
+_KERNELS = ("codec", "graph.ops", "planners.bitwidth")
 _UNTRIED = "wirewise's paths between several GPUs were not yet run"
 
 

@@ -17,6 +17,7 @@ from wirewise.plans.collective import CollectivePlan
 from wirewise.plans.deployment import DeploymentPlan
 from wirewise.plans.fusion import FusionPlan
 from wirewise.plans.jobs import JobPlan
+from wirewise.plans.parallel import ParallelPlan
 from wirewise.plans.placement import PlacementPlan
 from wirewise.plans.recovery import RecoveryPlan
 from wirewise.plans.reshard import ReshardPlan
@@ -31,6 +32,7 @@ PLANS: dict[str, type[Plan]] = {
     "deployment": DeploymentPlan,
     "fusion": FusionPlan,
     "jobs": JobPlan,
+    "parallel": ParallelPlan,
     "placement": PlacementPlan,
     "recovery": RecoveryPlan,
     "stages": StagePlan,

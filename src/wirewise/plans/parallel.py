@@ -87,7 +87,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A new layout of a node's output for some of its users, which share what is moved.
 
     A user that no move of a producer names takes the output as its producer left it. Each step is done in order; a rank
-    then has what `target` says.
+    then has what `target` says. Where several moves bring a tensor to one stage, each begins with a `send` of the same,
+    and only the first of them counts its bytes.
     """
 
     producer: int
@@ -123,8 +124,9 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
     has and gives zeros for others (output P), and its backward makes the rows of S0; `nll_loss_forward` of classes in
     parts adds the targets that it has (output P), and its backward writes those that it has; `_softmax`,
     `_log_softmax` and their backward operators over a dimension that is cut exchange maximum and sum of each row
-    (`inner`). `gradients` of the graph end as their parameters are placed. Where a plan has several microbatches,
-    the graph is that of the whole batch: node numbers are those of the graph of a microbatch too.
+    (`inner`), as a mean of `nll_loss_forward` over cut rows exchanges the sum of weights. A `mean` over what is cut
+    gives addends of the mean of all. `gradients` of the graph end as their parameters are placed. Where a plan has
+    several microbatches, the graph is that of the whole batch: node numbers are those of a microbatch's graph too.
     """
 
     family: ClassVar[str] = "parallel"
@@ -155,10 +157,10 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
     predicted_step_s: float = 0.0
     """Simulated seconds of a step."""
     bound_s: float = 0.0
-    """Seconds that no plan of the same stages, mesh and microbatches falls short of, as the planner counts them: every
-    operator and collective after the other; 0: not known."""
+    """Seconds that no plan for these ranks falls short of: all of them compute all the time; 0: not known."""
     gap: float = 0.0
-    """How far the cost of the plan may be above the best one's, as a share of the bound."""
+    """How far the plan's shardings may cost more than the best ones of the same stages, mesh and microbatches, as a
+    share of a bound of these; costs are all operators and moves of a rank, one after the other."""
     memory_bytes: tuple[int, ...] = ()
     """Most bytes that each rank holds: parameters, gradients, optimizer state and kept activations, [world size]."""
     choices: tuple[BlockChoice, ...] = ()

@@ -23,7 +23,8 @@ def predict(plan: Plan, job: Any = None, links: Any = None, **conditions: Any) -
         plan: Plan of any family.
         job: A description of the job, of a grain that the family is about: a `ModuleTrace`, `Trace`, `GradientTrace`
             or `FusionGraph` for gradients; `ExchangeTimes` or None for bit widths; `BatchTimes` for cached rows; a
-            `TaskSet` for placements; `StageTrace` for stages; `RecoveryTrace` for recovery; None for
+            `TaskSet` for placements; `StageTrace` for stages; the `OperatorGraph` of a step for parallel
+            plans; `RecoveryTrace` for recovery; None for
             collectives.
         links: What the bytes travel over; None where the conditions hold measured times of collectives.
         conditions: What was measured of codecs and kernels, by the names that the family's lowering has, such as

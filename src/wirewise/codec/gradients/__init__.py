@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from wirewise.codec.gradients.blocks import Int4, Int8
 from wirewise.codec.gradients.casts import BF16, FP16
 from wirewise.codec.gradients.codec import GradientCodec
@@ -38,7 +36,6 @@ __all__ = [
     "make",
     "parts_finite",
     "resize",
-    "warm",
 ]
 
 CODECS: dict[str, type[GradientCodec]] = {
@@ -75,22 +72,3 @@ def make(name: str, **options: Any) -> GradientCodec:
         return CODECS[name](**options)
     except TypeError as cause:
         raise InputError(f"codec {name!r} does not take these options: {cause}") from cause
-
-
-def warm() -> None:
-    """Compile the CPU kernels of all codecs ahead; the compiled code is kept on disk for later processes."""
-    segments = Segments([300, 4099])
-    gradient = torch.linspace(-1.0, 1.0, segments.total)
-    for name in CODECS:
-        for rounding in ("nearest", "stochastic") if name in ("int8", "int4") else (None,):
-            codec = make(name, implementation="numba", **({} if rounding is None else {"rounding": rounding}))
-            out = torch.empty(codec.size_bytes(segments), dtype=torch.uint8)
-            memory = torch.zeros(max(1, len(codec.memories)), segments.total)
-            for kept in (
-                (None, memory if len(codec.memories) > 1 else memory[0]) if codec.memories else (None,)
-            ):
-                for checked in (False, True):
-                    codec.encode(gradient, kept, segments, out, checked=checked)
-                    for number in range(codec.rounds):
-                        codec.advance(number, out, gradient, kept, segments)
-            codec.decode_sum(out[None], segments, torch.empty(segments.total))

@@ -13,6 +13,7 @@ from wirewise.sim.lowering.collective import lower_collective
 from wirewise.sim.lowering.deployment import lower_deployment
 from wirewise.sim.lowering.fusion import lower_fusion
 from wirewise.sim.lowering.jobs import lower_jobs
+from wirewise.sim.lowering.parallel import lower_parallel
 from wirewise.sim.lowering.placement import lower_placement
 from wirewise.sim.lowering.recovery import lower_recovery
 from wirewise.sim.lowering.reshard import lower_reshard
@@ -28,6 +29,7 @@ LOWERINGS: dict[str, Callable[..., Prediction]] = {
     "deployment": lower_deployment,
     "fusion": lower_fusion,
     "jobs": lower_jobs,
+    "parallel": lower_parallel,
     "placement": lower_placement,
     "recovery": lower_recovery,
     "stages": lower_stages,

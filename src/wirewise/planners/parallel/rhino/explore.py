@@ -1,0 +1,429 @@
+"""Stages, mesh and microbatches: the best shardings of each shape are simulated, the quickest with room is the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf, prod
+from time import perf_counter
+from typing import Literal, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace as replaced
+
+from wirewise.cost.links import Links
+from wirewise.errors import InputError, PlanError
+from wirewise.planners.parallel.rhino.choices import Chosen
+from wirewise.planners.parallel.rhino.layouts import REPLICATED
+from wirewise.planners.parallel.rhino.recompute import RECOMPUTE, Recompute, recomputed
+from wirewise.planners.parallel.rhino.segments import solve_by_segments
+from wirewise.planners.parallel.rhino.shardings import Sharded, ShardingProblem
+from wirewise.planners.parallel.rhino.stages import cut_stages, stage_graph, stages_of_nodes
+from wirewise.planners.parallel.rhino.words import choices_of, reasons
+from wirewise.plans.parallel import DimPlacement, ParallelPlan
+from wirewise.sim.mesh_costs import MeshCosts
+from wirewise.sim.parallel_steps import StepSimulator, in_flight_of
+from wirewise.trace.operator_graph import OperatorGraph
+from wirewise.units import format_size
+
+__all__ = ["Level", "ParallelProblem", "Shape", "plan", "sequential", "solve_shardings"]
+
+Level = Literal["O2", "O3"]
+
+_MESH_NAMES = {1: ("model",), 2: ("data", "model")}
+_TRIES = 4
+_FINALISTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelProblem:
+    """A training step, and the ranks that shall run it."""
+
+    graph: OperatorGraph
+    links: Links
+    memory_bytes: float = inf
+    """Room of each rank."""
+    states: float = 2.0
+    """Tensors of the size of a parameter that the optimizer keeps."""
+
+    def __post_init__(self) -> None:
+        if self.graph.time_s <= 0:
+            raise InputError("the operators of the graph have no times; fill in their costs first")
+        if not self.memory_bytes > 0:
+            raise InputError(f"got {self.memory_bytes} bytes of memory of a rank; expected more than 0")
+
+    @cached_property
+    def batch(self) -> int:
+        """Length of the first dimension that all inputs have; 1: they differ, so there are no microbatches."""
+        sizes = {node.shape[0] for node in self.graph.nodes if node.op == "input" and node.shape}
+        return sizes.pop() if len(sizes) == 1 else 1
+
+
+class Shape(NamedTuple):
+    """What is explored around the shardings."""
+
+    stages: int
+    mesh: tuple[int, ...]
+    microbatches: int
+    recompute: Recompute = "nothing"
+
+    def __str__(self) -> str:
+        """Words for people."""
+        mesh = " x ".join(map(str, self.mesh))
+        said = f"{self.stages} stage{'s' * (self.stages > 1)} of {mesh} ranks, {self.microbatches} microbatch"
+        said += "es" * (self.microbatches > 1)
+        return said + f", {self.recompute} computed again" * (self.recompute != "nothing")
+
+
+class _Candidate(NamedTuple):
+    shape: Shape
+    plan: ParallelPlan
+    problem: ShardingProblem
+    chosen: Chosen
+    memory: float
+    """Most bytes of a rank."""
+
+
+def plan(
+    problem: ParallelProblem,
+    *,
+    level: Level = "O3",
+    stages: int | None = None,
+    mesh: Sequence[int] | None = None,
+    microbatches: int | None = None,
+    recompute: Recompute | None = None,
+    strided: bool = True,
+    time_limit_s: float = 120.0,
+    seed: int = 0,
+) -> ParallelPlan:
+    """Choose stages, mesh, microbatches, what is computed again, and a sharding of every operator.
+
+    The objective is the simulated time of a step under the memory of a rank. Variables of a shape are the strategy of
+    every operator on all dimensions of the mesh at once and what users of a tensor share of it; costs are seconds of
+    operators and of collectives, from the links. Chains and trees of operators are solved exactly by dynamic
+    programming, what is left by a linear programme and, where that is not integral, an integer one; memory has a price.
+    Level O3 solves the whole graph at once, O2 segment by segment and the dimensions of a mesh one after the other.
+    Repeated blocks are solved once. Stages come from an integer programme over any graph.
+
+    Args:
+        problem: Training step, links and memory.
+        level: How it is searched.
+        stages: Number of stages; None: chosen among powers of two that divide the ranks.
+        mesh: Ranks along each of one or two dimensions of a stage's mesh; None: chosen.
+        microbatches: Number of microbatches; None: chosen.
+        recompute: What is computed again in the backward pass; None: nothing unless memory is short, else the best.
+        strided: Whether strided shards are strategies.
+        time_limit_s: Seconds for the search; at its end the best plan so far is taken.
+        seed: Recorded in the plan; nothing is drawn.
+
+    Raises:
+        PlanError: No shape as asked for, or none that has room; the message says what is short, and where.
+    """
+    if level not in ("O2", "O3"):
+        raise PlanError(
+            f"level is {level!r}; expected O2 (segment by segment) or O3 (the whole graph at once)"
+        )
+    ends = perf_counter() + time_limit_s
+    shapes = list(_shapes(problem, stages, mesh, microbatches))
+    if not shapes:
+        raise PlanError(
+            f"no shape: {problem.links.world_size} ranks, {stages or 'any'} stages, mesh {list(mesh or []) or 'any'}, "
+            f"{microbatches or 'any'} microbatches of {problem.batch} samples; expected stages times mesh to be the "
+            "ranks, and microbatches that divide the samples"
+        )
+    modes: list[Recompute] = [recompute] if recompute is not None else ["nothing"]
+    found, short = _compared(problem, shapes, modes, strided=strided, ends=ends)
+    if recompute is None and np.isfinite(problem.memory_bytes) and (not found or short):
+        more, least = _compared(
+            problem, shapes, [m for m in RECOMPUTE if m != "nothing"], strided=strided, ends=ends
+        )
+        found, short = found + more, min(filter(None, (short, least)), default=None)
+    if not found:
+        raise _no_room(problem, short)
+    found.sort(key=lambda one: one.plan.predicted_step_s)
+    better = [
+        _solved(problem, one.shape, level=level, strided=strided, ends=ends, stage_of=one.plan.stage_of)
+        for one in found[:_FINALISTS]
+        if perf_counter() < ends and (level == "O2" or len(one.shape.mesh) > 1)
+    ]
+    fit = [one for one in better if one is not None and one.memory <= problem.memory_bytes]
+    pool = fit if level == "O2" and fit else [*found, *fit]
+    best = min(pool, key=lambda one: one.plan.predicted_step_s)
+    return _told(problem, best, found, level=level, seed=seed)
+
+
+def _shapes(
+    problem: ParallelProblem, stages: int | None, mesh: Sequence[int] | None, microbatches: int | None
+) -> Iterator[Shape]:
+    ranks, batch = problem.links.world_size, problem.batch
+    for count in [stages] if stages is not None else [1 << i for i in range(ranks.bit_length())]:
+        if count < 1 or ranks % count:
+            continue
+        n = ranks // count
+        meshes = [(n,), *((a, n // a) for a in range(2, n) if n % a == 0)] if mesh is None else [tuple(mesh)]
+        for one in meshes:
+            if prod(one) != n or len(one) not in _MESH_NAMES:
+                continue
+            wanted = [microbatches] if microbatches is not None else _microbatches(count, batch)
+            yield from (Shape(count, one, m) for m in wanted if m >= 1 and batch % m == 0)
+
+
+def _microbatches(stages: int, batch: int) -> list[int]:
+    if stages == 1:
+        return [1]
+    return [m for m in (stages, 2 * stages, 4 * stages) if m <= batch]
+
+
+class _Short(NamedTuple):
+    """The plan that comes closest to having room."""
+
+    needed: float
+    shape: Shape
+    rank: int
+
+
+def _compared(
+    problem: ParallelProblem,
+    shapes: Sequence[Shape],
+    modes: Sequence[Recompute],
+    *,
+    strided: bool,
+    ends: float,
+) -> tuple[list[_Candidate], _Short | None]:
+    """The best shardings of every shape that has room, and what is closest of those that have none."""
+    found, short = list[_Candidate](), list[_Short]()
+    for mode in modes:
+        for shape in shapes:
+            if found and perf_counter() > ends:
+                break
+            one = _solved(problem, shape._replace(recompute=mode), level="O2" if len(shape.mesh) > 1 else "O3",
+                          strided=strided, ends=ends)  # fmt: skip
+            if one is None:
+                continue
+            if one.memory <= problem.memory_bytes:
+                found.append(one)
+            else:
+                rank = int(np.argmax(one.plan.memory_bytes))
+                short.append(_Short(one.memory, one.shape, rank))
+    return found, min(short, default=None)
+
+
+def _no_room(problem: ParallelProblem, short: _Short | None) -> PlanError:
+    if short is None:
+        return PlanError("no sharding of the graph was found in time; give the search more time")
+    less = short.needed - problem.memory_bytes
+    return PlanError(
+        f"no plan has room: rank {short.rank} needs {format_size(round(short.needed))} at least with {short.shape}, "
+        f"and has {format_size(round(problem.memory_bytes))}, {format_size(round(less))} too little; use more ranks, "
+        "a smaller batch or an optimizer with less state"
+    )
+
+
+def solve_shardings(
+    sharding: ShardingProblem, *, level: Level, memory: float = inf, time_limit_s: float = 60.0
+) -> Chosen | None:
+    """Values of the choices of a mesh.
+
+    Args:
+        sharding: Training step on a mesh.
+        level: Whole graph, or segment by segment and one dimension of the mesh after the other.
+        memory: Bytes of all ranks of a column of stages together.
+        time_limit_s: Seconds for the search.
+    """
+    if level == "O3":
+        return sharding.problem.solve(memory=memory, time_limit_s=time_limit_s)
+    if len(sharding.mesh) > 1:
+        orders = [sequential(sharding, axis, memory=memory, time_limit_s=time_limit_s) for axis in (0, 1)]
+        found = [one for one in orders if one is not None]
+        return min(found, key=lambda one: (one.memory > memory, one.cost), default=None)
+    free = solve_by_segments(sharding, time_limit_s=time_limit_s)
+    if free is None or free.memory <= memory:
+        return free
+    return sharding.problem.solve(memory=memory, time_limit_s=time_limit_s)
+
+
+def sequential(
+    sharding: ShardingProblem, first: int, *, memory: float = inf, time_limit_s: float = 60.0
+) -> Chosen | None:
+    """Choices of a mesh of two dimensions, one dimension after the other; values are those of `sharding`.
+
+    Args:
+        sharding: Training step on a mesh of two dimensions.
+        first: Dimension that is decided first, as if the other had one rank.
+        memory: Bytes of all ranks of a column of stages together.
+        time_limit_s: Seconds for each dimension.
+    """
+    mesh = tuple(n if axis == first else 1 for axis, n in enumerate(sharding.mesh))
+    # The other dimension will take its part of what does not fit yet.
+    alone = replace(sharding, mesh=mesh)
+    chosen = alone.problem.solve(memory=memory * prod(sharding.mesh) / prod(mesh), time_limit_s=time_limit_s)
+    if chosen is None:
+        return None
+    strategies = alone.sharded(chosen.values).strategies
+    taken: tuple[tuple[DimPlacement, ...], ...] = tuple(
+        tuple(layout[first] for layout in (*one.outputs, *one.inputs)) for one in strategies
+    )
+    both = replace(sharding, fixed=tuple(taken if axis == first else () for axis in range(2)))
+    found = both.problem.solve(memory=memory, time_limit_s=time_limit_s)
+    if found is None:
+        return None
+    return found._replace(values=sharding.values_of(both, found.values), bound=-inf)
+
+
+def _solved(
+    problem: ParallelProblem,
+    shape: Shape,
+    *,
+    level: Level,
+    strided: bool,
+    ends: float,
+    stage_of: Sequence[int] | None = None,
+) -> _Candidate | None:
+    """The best shardings of a shape and the plan that they make; it may have too little room."""
+    graph, n = problem.graph, prod(shape.mesh)
+    ranks = [tuple(range(s * n, (s + 1) * n)) for s in range(shape.stages)]
+    costs = MeshCosts(problem.links, ranks, shape.mesh)
+    if stage_of is None:
+        try:
+            stage_of = _stages(problem, shape, costs)
+        except PlanError:
+            return None
+    again, boundary = recomputed(graph, shape.recompute)
+    sharding = ShardingProblem(
+        graph=graph,
+        mesh=shape.mesh,
+        costs=costs,
+        microbatches=shape.microbatches,
+        alive=_alive(shape),
+        strided=strided,
+        states=problem.states,
+        recomputed=again,
+        boundary=boundary,
+    )
+    limit, best = problem.memory_bytes * shape.stages, None
+    for _ in range(_TRIES):
+        chosen = solve_shardings(
+            sharding, level=level, memory=limit, time_limit_s=max(ends - perf_counter(), 2.0)
+        )
+        if chosen is None:
+            lightest = sharding.problem.solve_lightest()
+            if best is not None or lightest is None:
+                break
+            chosen = lightest
+        sharded = sharding.sharded(chosen.values, stage_of)
+        memory = _memory(problem, shape, sharding, sharded, stage_of)
+        best = _Candidate(
+            shape,
+            _plan(problem, shape, sharded, stage_of, ranks, memory, again),
+            sharding,
+            chosen,
+            max(memory),
+        )
+        if max(memory) <= problem.memory_bytes or limit <= 0:
+            break
+        limit = min(limit, chosen.memory) * 0.98 * problem.memory_bytes / max(memory)
+    return best
+
+
+def _alive(shape: Shape) -> float:
+    """Part of a batch's activations that the mean stage keeps at once."""
+    kept = [in_flight_of(stage, shape.stages, shape.microbatches) for stage in range(shape.stages)]
+    return sum(kept) / len(kept) / shape.microbatches
+
+
+def _stages(problem: ParallelProblem, shape: Shape, costs: MeshCosts) -> list[int]:
+    if shape.stages == 1:
+        return [0] * len(problem.graph.nodes)
+    ops, op_of = stage_graph(problem.graph, costs, share=1.0 / prod(shape.mesh))
+    cut = cut_stages(ops, shape.stages)
+    return stages_of_nodes(problem.graph, op_of, cut.stage_of)
+
+
+def _memory(
+    problem: ParallelProblem,
+    shape: Shape,
+    sharding: ShardingProblem,
+    sharded: Sharded,
+    stage_of: Sequence[int],
+) -> list[float]:
+    """Most bytes of each rank."""
+    found = np.zeros(shape.stages)
+    factor = [
+        in_flight_of(s, shape.stages, shape.microbatches) / shape.microbatches / sharding.alive
+        for s in range(shape.stages)
+    ]
+    block, open_block = np.zeros(shape.stages), np.zeros(shape.stages)
+    for number, (node, one) in enumerate(zip(problem.graph.nodes, sharded.strategies, strict=True)):
+        if node.op == "output":
+            continue
+        stage, size = stage_of[number], sharding.own_bytes(number, one)
+        grows = any(d is not None for d in sharding.batch_dims[number])
+        found[stage] += size * (factor[stage] if grows and node.op not in ("parameter", "buffer") else 1.0)
+        # Of blocks that are computed again, one is there at a time.
+        if number in sharding.boundary:
+            block[stage], open_block[stage] = max(block[stage], open_block[stage]), 0.0
+        elif number in sharding.recomputed and node.computes:
+            open_block[stage] += sharding.output_bytes(number, one) / shape.microbatches
+    found += np.maximum(block, open_block) if sharding.boundary else 0.0
+    return np.repeat(found, prod(shape.mesh)).tolist()
+
+
+def _plan(
+    problem: ParallelProblem,
+    shape: Shape,
+    sharded: Sharded,
+    stage_of: Sequence[int],
+    ranks: Sequence[tuple[int, ...]],
+    memory: Sequence[float],
+    again: frozenset[int],
+) -> ParallelPlan:
+    placements = tuple(
+        tuple(
+            ",".join(str(layout[axis]) for layout in one.outputs) or str(REPLICATED)
+            for axis in range(len(shape.mesh))
+        )
+        for one in sharded.strategies
+    )
+    made = ParallelPlan(
+        world_size=problem.links.world_size,
+        planner="rhino",
+        graph=problem.graph.digest,
+        mesh=shape.mesh,
+        mesh_names=_MESH_NAMES[len(shape.mesh)],
+        ranks=tuple(ranks),
+        microbatches=shape.microbatches,
+        stage_of=tuple(stage_of),
+        placements=placements,
+        moves=sharded.moves,
+        inner={n: one.inner for n, one in enumerate(sharded.strategies) if one.inner},
+        recompute=tuple(sorted(again)),
+        memory_bytes=tuple(map(round, memory)),
+    )
+    return replaced(made, predicted_step_s=StepSimulator(made, problem.graph, problem.links).step().seconds)
+
+
+def _told(
+    problem: ParallelProblem, best: _Candidate, found: Sequence[_Candidate], *, level: Level, seed: int
+) -> ParallelPlan:
+    """The plan with its bound, its gap, and words."""
+    bound, cost = best.chosen.bound, best.chosen.cost
+    if not np.isfinite(bound):
+        # A dimension after the other bounds nothing; no plan computes less than the whole step on all ranks.
+        bound = problem.graph.time_s / prod(best.shape.mesh)
+    compute = problem.graph.time_s / problem.links.world_size
+    others = [(str(one.shape), one.plan.predicted_step_s) for one in found if one.shape != best.shape]
+    return replaced(
+        best.plan,
+        level=level,
+        seed=seed,
+        bound_s=compute,
+        gap=max(cost - bound, 0.0) / max(bound, 1e-30),
+        choices=choices_of(problem.graph, best.plan),
+        why=tuple(reasons(problem.graph, best.plan, others)),
+        notes=tuple(
+            f"no rule for {op}, which every rank runs whole ({count} times)"
+            for op, count in best.problem.notes.items()
+        )
+        + problem.graph.notes,
+    )

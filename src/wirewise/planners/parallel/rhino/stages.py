@@ -1,0 +1,263 @@
+"""Stages of any model, not only of chains: an integer programme over the operators of its forward pass.
+
+Variables are the stage of every op, an integer, with stage(op) <= stage(user) along every edge, which keeps no order of
+the ops among each other; a flag for every tensor and later stage that takes it, so a tensor that several ops of a stage
+take is sent there once; binaries of op and stage, for the work of each. Minimised are the seconds that tensors between
+stages take, under a limit of each stage's work (Zhang et al., "Rhino", 2023, on non-linear models; the flags per tensor
+and stage are those of hyper-edges).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+from wirewise.errors import PlanError
+from wirewise.sim.mesh_costs import MeshCosts
+from wirewise.trace.operator_graph import OperatorGraph
+
+__all__ = [
+    "BALANCE",
+    "StageCut",
+    "StageGraph",
+    "crossing",
+    "cut_stages",
+    "stage_graph",
+    "stages_of_nodes",
+]
+
+BALANCE = 0.08
+"""How much more work than the mean a stage may have."""
+_MOST_OPS = 400
+"""Ops of an integer programme at most; neighbours are one op until there are no more."""
+
+
+class StageGraph(NamedTuple):
+    """Ops of a forward pass, coarse or fine, in an order in which they can run."""
+
+    work: tuple[float, ...]
+    """Seconds of each op, backward pass and all."""
+    tensors: tuple[tuple[int, float, tuple[int, ...]], ...]
+    """Op that makes it, bytes or seconds to send it to another stage, and ops that take it."""
+    together: tuple[tuple[int, ...], ...] = ()
+    """Ops that have to be of one stage, as those that share a parameter."""
+
+
+class StageCut(NamedTuple):
+    """Stages of all ops."""
+
+    stage_of: tuple[int, ...]
+    cost: float
+    """What tensors between stages cost."""
+    bound: float
+    balance: float
+    """Most work of a stage over the mean's."""
+
+
+def crossing(graph: StageGraph, stage_of: Sequence[int]) -> float:
+    """What tensors between stages cost, each once for every stage that takes it."""
+    return sum(
+        size * len({stage_of[user] for user in users} - {stage_of[op]}) for op, size, users in graph.tensors
+    )
+
+
+def cut_stages(
+    graph: StageGraph, stages: int, *, balance: float = BALANCE, time_limit_s: float = 20.0
+) -> StageCut:
+    """The stages between which tensors cost least, with work in balance.
+
+    Args:
+        graph: Ops and tensors.
+        stages: Number of stages.
+        balance: How much more work than the mean a stage may have; raised by halves where no cut has it.
+        time_limit_s: Seconds of each programme.
+
+    Raises:
+        PlanError: More stages than ops.
+    """
+    ops = len(graph.work)
+    if stages > ops:
+        raise PlanError(f"got {stages} stages for {ops} operators; expected no more stages than operators")
+    if stages == 1:
+        return StageCut((0,) * ops, 0.0, 0.0, 1.0)
+    heaviest = stages * max(graph.work) / max(sum(graph.work), 1e-30) - 1.0
+    limit = max(balance, heaviest)
+    for _ in range(8):
+        found = _programmed(graph, stages, limit, time_limit_s)
+        if found is not None:
+            work = np.bincount(found[0], graph.work, stages)
+            return StageCut(
+                tuple(map(int, found[0])),
+                crossing(graph, found[0]),
+                found[1],
+                float(work.max() / work.mean()),
+            )
+        limit = 1.5 * limit + 0.02
+    raise PlanError(f"no cut of {ops} operators in {stages} stages was found; ask for fewer stages")
+
+
+def _programmed(
+    graph: StageGraph, stages: int, balance: float, time_limit_s: float
+) -> tuple[list[int], float] | None:
+    ops, tensors = len(graph.work), len(graph.tensors)
+    # Columns: whether op is at or before stage s (s < stages - 1), then flags of tensors and stages.
+    behind = stages - 1
+    flags = ops * behind
+    rows: list[tuple[list[int], list[float], float, float]] = []
+    for op in range(ops):
+        # An op that is done by stage s is done by stage s + 1.
+        rows += [
+            ([op * behind + s, op * behind + s + 1], [1.0, -1.0], -np.inf, 0.0) for s in range(behind - 1)
+        ]
+    for op, _, users in graph.tensors:
+        rows += [
+            ([user * behind + s, op * behind + s], [1.0, -1.0], -np.inf, 0.0)
+            for user in users
+            for s in range(behind)
+        ]
+    for group in graph.together:
+        rows += [
+            ([group[0] * behind + s, other * behind + s], [1.0, -1.0], 0.0, 0.0)
+            for other in group[1:]
+            for s in range(behind)
+        ]
+    for number, (op, _, users) in enumerate(graph.tensors):
+        for s in range(1, stages):
+            for user in users:
+                # The flag is at least [user is at s] - [op is at s], both differences of columns.
+                columns, values = [flags + number * behind + s - 1], [1.0]
+                for of, sign in ((user, -1.0), (op, 1.0)):
+                    if s < behind:
+                        columns.append(of * behind + s)
+                        values.append(sign)
+                    columns.append(of * behind + s - 1)
+                    values.append(-sign)
+                # At the last stage both are one minus a column: the ones cancel.
+                rows.append((columns, values, 0.0, np.inf))
+    mean = sum(graph.work) / stages
+    for s in range(stages):
+        columns, values, constant = list[int](), list[float](), 0.0
+        for op, seconds in enumerate(graph.work):
+            if s < behind:
+                columns.append(op * behind + s)
+                values.append(seconds / mean)
+            else:
+                constant += seconds / mean
+            if s:
+                columns.append(op * behind + s - 1)
+                values.append(-seconds / mean)
+        rows.append((columns, values, -np.inf, 1.0 + balance + 1e-9 - constant))
+    count = flags + tensors * behind
+    scale = max((size for _, size, _ in graph.tensors), default=1.0) or 1.0
+    cost = np.zeros(count)
+    for number, (_, size, _) in enumerate(graph.tensors):
+        cost[flags + number * behind : flags + (number + 1) * behind] = size / scale
+    integrality = np.zeros(count)
+    integrality[:flags] = 1
+    lengths = [len(columns) for columns, *_ in rows]
+    matrix = coo_array(
+        (
+            np.concatenate([values for _, values, _, _ in rows]),
+            (np.repeat(np.arange(len(rows)), lengths), np.concatenate([columns for columns, *_ in rows])),
+        ),
+        shape=(len(rows), count),
+    ).tocsr()
+    found = milp(
+        cost,
+        integrality=integrality,
+        bounds=Bounds(0.0, 1.0),
+        constraints=LinearConstraint(matrix, np.array([r[2] for r in rows]), np.array([r[3] for r in rows])),
+        options={"time_limit": time_limit_s},
+    )
+    if found.x is None:
+        return None
+    done: NDArray[np.int64] = np.round(found.x[:flags]).astype(np.int64).reshape(ops, behind)
+    return (behind - done.sum(axis=1)).tolist(), float(found.mip_dual_bound) * scale
+
+
+def stage_graph(
+    graph: OperatorGraph, costs: MeshCosts | None = None, *, share: float = 1.0
+) -> tuple[StageGraph, list[int]]:
+    """Ops of a training step's forward pass for `cut_stages`, with the op of each forward node (-1: none).
+
+    Views and what one op alone takes from another belong together until there are few enough ops. A backward node
+    counts to the forward op whose tensors it takes.
+
+    Args:
+        graph: Training step with seconds.
+        costs: Seconds of messages between stages; None: tensors cost their bytes.
+        share: Part of a tensor that each rank of a stage sends.
+    """
+    nodes, users = graph.nodes, graph.users
+    forward = [
+        n
+        for n, node in enumerate(nodes)
+        if node.phase == "forward" and node.computes | (node.op == "getitem")
+    ]
+    inside = set(forward)
+    behind = {n: [u for u in users[n] if u in inside] for n in forward}
+    group = {n: n for n in forward}
+
+    def root(n: int) -> int:
+        while group[n] != n:
+            group[n] = group[group[n]]
+            n = group[n]
+        return n
+
+    threshold, total = 0.0, sum(nodes[n].time_s for n in forward)
+    # A node that takes one tensor alone, or little work behind one other, is its producer's.
+    while True:
+        for n in forward:
+            made = {root(i) for i in nodes[n].inputs if i in inside}
+            small = nodes[n].time_s <= threshold or nodes[n].op == "getitem"
+            if small and len(made) == 1 and root(n) == n:
+                group[n] = made.pop()
+        roots = sorted({root(n) for n in forward})
+        if len(roots) <= _MOST_OPS or threshold > total:
+            break
+        threshold = max(threshold * 2, total * 1e-4)
+    number = {n: i for i, n in enumerate(roots)}
+    op_of = [number[root(n)] if n in inside else -1 for n in range(len(nodes))]
+    work = np.zeros(len(roots))
+    homes: dict[int, int] = {}
+    for n, node in enumerate(nodes):
+        if op_of[n] >= 0:
+            work[op_of[n]] += node.time_s
+        elif node.phase == "backward" and node.computes | (node.op == "getitem"):
+            own = [op_of[i] for i in node.inputs if op_of[i] >= 0]
+            past = [homes[i] for i in node.inputs if i in homes]
+            homes[n] = max(own) if own else min(past, default=len(roots) - 1)
+            work[homes[n]] += node.time_s
+    tensors = []
+    for n in forward:
+        taking = tuple(sorted({op_of[u] for u in behind[n]} - {op_of[n]}))
+        if taking:
+            size = nodes[n].output_bytes * share
+            tensors.append((op_of[n], size if costs is None else size * costs.send_s_per_byte, taking))
+    together = list[tuple[int, ...]]()
+    for n, node in enumerate(nodes):
+        homes_of = tuple(sorted({op_of[u] for u in users[n]} - {-1}))
+        if node.op in ("parameter", "buffer") and len(homes_of) > 1:
+            together.append(homes_of)
+    return StageGraph(tuple(work.tolist()), tuple(tensors), tuple(together)), op_of
+
+
+def stages_of_nodes(graph: OperatorGraph, op_of: Sequence[int], stage_of: Sequence[int]) -> list[int]:
+    """Stage of every node: backward ones are where their forward tensors are, parameters where the first user is."""
+    nodes, last = graph.nodes, max(stage_of)
+    found = [stage_of[op] if op >= 0 else -1 for op in op_of]
+    for n, node in enumerate(nodes):
+        if found[n] < 0 and node.phase == "backward" and node.inputs:
+            own = [found[i] for i in node.inputs if nodes[i].phase == "forward" and found[i] >= 0]
+            past = [found[i] for i in node.inputs if nodes[i].phase == "backward" and found[i] >= 0]
+            found[n] = max(own) if own else min(past, default=last)
+    for n in range(len(nodes)):
+        if found[n] < 0 and graph.users[n]:
+            own = [found[u] for u in graph.users[n] if found[u] >= 0 and nodes[u].op != "output"]
+            found[n] = min(own, default=last)
+    return [last if one < 0 else one for one in found]

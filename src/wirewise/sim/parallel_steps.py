@@ -1,0 +1,232 @@
+"""A training step under a parallel plan: operators of each stage one after the other, moves beside them.
+
+A move starts when its tensor is there, moves of a stage go one after the other, and an operator waits for those that it
+takes. Stages of a pipeline then work off a 1F1B timetable.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from wirewise.cost.links import Links
+from wirewise.cost.stages import StageCosts
+from wirewise.plans.parallel import Move, ParallelPlan
+from wirewise.plans.stages import StagePlan
+from wirewise.sim.mesh_costs import MeshCosts
+from wirewise.sim.pipelines import PipelineSimulation, simulate_pipeline
+from wirewise.trace.operator_graph import OperatorGraph
+
+__all__ = ["ParallelStep", "StageSpan", "StepSimulator", "in_flight_of"]
+
+
+@dataclass(frozen=True)
+class StageSpan:
+    """What a stage does from when to when."""
+
+    stage: int
+    phase: str
+    label: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class ParallelStep:
+    """A simulated step."""
+
+    seconds: float
+    spans: list[StageSpan]
+    """Spans of the only stage; empty where there are several."""
+    pipeline: PipelineSimulation | None = None
+
+
+def in_flight_of(stage: int, stages: int, microbatches: int) -> int:
+    """Microbatches whose activations a stage keeps at once."""
+    return min(stages - stage, microbatches)
+
+
+@dataclass
+class _Clock:
+    """Seconds at which a stage's operators and its network are free."""
+
+    compute_s: float = 0.0
+    network_s: float = 0.0
+    spans: list[StageSpan] = field(default_factory=list)
+
+
+class StepSimulator:
+    """Simulates a step under a plan.
+
+    Args:
+        plan: Stages, placements and moves.
+        graph: Training step that the plan was made for.
+        links: Links between its ranks.
+    """
+
+    def __init__(self, plan: ParallelPlan, graph: OperatorGraph, links: Links) -> None:
+        self.plan, self.graph, self.links = plan, graph, links
+        self.costs = MeshCosts(links, plan.ranks, plan.mesh)
+        self._again = frozenset(plan.recompute)
+
+    @cached_property
+    def _moves(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+        """Moves of each producer, and moves that each node waits for."""
+        starts, waits = defaultdict(list), defaultdict(list)
+        for number, move in enumerate(self.plan.moves):
+            starts[move.producer].append(number)
+            for consumer in move.consumers:
+                waits[consumer].append(number)
+        return starts, waits
+
+    @cached_property
+    def seconds_of(self) -> list[float]:
+        """Seconds that a rank computes each node, of one microbatch."""
+        taken = {
+            (move.producer, consumer): move.target for move in self.plan.moves for consumer in move.consumers
+        }
+        found = []
+        for number, node in enumerate(self.graph.nodes):
+            inputs = [taken.get((i, number), self.plan.placements[i]) for i in node.inputs]
+            words = [self.plan.placements[number], *inputs]
+            share = prod(
+                1.0 / size if any("S" in word[axis] for word in words) else 1.0
+                for axis, size in enumerate(self.plan.mesh)
+            )
+            found.append(node.time_s * share / self.plan.microbatches if node.computes else 0.0)
+        return found
+
+    @cached_property
+    def _move_s(self) -> list[float]:
+        """Seconds of each move within the mesh of its consumers."""
+        return [
+            sum(self.costs.seconds(step) for step in move.steps if step.kind != "send")
+            for move in self.plan.moves
+        ]
+
+    def _pass(
+        self,
+        clock: _Clock,
+        stage: int,
+        phase: Literal["forward", "backward"],
+        *,
+        first: bool,
+        last: bool,
+    ) -> None:
+        """Advance a stage's clock by a pass of a microbatch."""
+        plan, nodes = self.plan, self.graph.nodes
+        starts, waits = self._moves
+        ready: dict[int, float] = {}
+        again_s = sum(self.seconds_of[n] for n in self._again if plan.stage_of[n] == stage)
+        if phase == "backward" and again_s > 0:
+            self._compute(clock, stage, "recompute", again_s)
+
+        def start(number: int, at_s: float) -> None:
+            if number in ready:
+                return
+            move = plan.moves[number]
+            held = nodes[move.producer].op in ("parameter", "buffer", "input", "constant")
+            done = at_s
+            if not move.once or (first if held else last):
+                done = self._network(clock, stage, move, self._move_s[number], at_s)
+            ready[number] = done
+
+        for number, node in enumerate(nodes):
+            if plan.stage_of[number] != stage or node.phase != phase:
+                continue
+            for move in waits[number]:
+                if move not in ready:
+                    start(move, clock.compute_s)
+                if ready[move] > clock.compute_s and node.op != "output":
+                    clock.compute_s = ready[move]
+            inner = sum(map(self.costs.seconds, plan.inner.get(number, ())))
+            if self.seconds_of[number]:
+                self._compute(clock, stage, phase, self.seconds_of[number])
+            if inner:
+                clock.compute_s = self._network(clock, stage, None, inner, clock.compute_s)
+            for move in starts[number]:
+                stage_of_user = plan.stage_of[plan.moves[move].consumers[0]]
+                if node.computes and stage_of_user == stage:
+                    start(move, clock.compute_s)
+
+    def _compute(self, clock: _Clock, stage: int, phase: str, seconds: float) -> None:
+        start = clock.compute_s
+        clock.compute_s += seconds
+        before = clock.spans[-1] if clock.spans else None
+        if before is not None and before.phase == phase and before.end_s == start:
+            clock.spans[-1] = StageSpan(stage, phase, before.label, before.start_s, clock.compute_s)
+        else:
+            clock.spans.append(StageSpan(stage, phase, "", start, clock.compute_s))
+
+    def _network(self, clock: _Clock, stage: int, move: Move | None, seconds: float, at_s: float) -> float:
+        if seconds <= 0:
+            return at_s
+        start = max(at_s, clock.network_s)
+        clock.network_s = start + seconds
+        label = "inside" if move is None else self.graph.nodes[move.producer].name
+        clock.spans.append(StageSpan(stage, "communication", label, start, clock.network_s))
+        return clock.network_s
+
+    def step(self) -> ParallelStep:
+        """A whole step."""
+        if self.plan.stages > 1:
+            run = self._pipeline()
+            return ParallelStep(float(run.end_s.max(initial=0.0)), [], run)
+        clock, count = _Clock(), self.plan.microbatches
+        for microbatch in range(count):
+            for phase in ("forward", "backward"):
+                self._pass(clock, 0, phase, first=microbatch == 0, last=microbatch == count - 1)
+        return ParallelStep(max(clock.compute_s, clock.network_s), clock.spans)
+
+    def _pass_s(self, stage: int, phase: Literal["forward", "backward"]) -> float:
+        clock = _Clock()
+        self._pass(clock, stage, phase, first=False, last=False)
+        return max(clock.compute_s, clock.network_s)
+
+    def _pipeline(self) -> PipelineSimulation:
+        """Stages under a 1F1B timetable; gradients are exchanged at the end of each stage's step."""
+        plan, stages = self.plan, self.plan.stages
+        once = np.zeros(stages)
+        sent: dict[tuple[int, int], float] = defaultdict(float)
+        size: dict[tuple[int, int], float] = defaultdict(float)
+        for number, move in enumerate(plan.moves):
+            stage = plan.stage_of[move.consumers[0]]
+            if move.once:
+                once[plan.stage_of[move.producer]] += self._move_s[number]
+            pair = (plan.stage_of[move.producer], stage)
+            for step in move.steps:
+                if step.kind == "send" and step.sent_bytes:
+                    sent[pair] += self.costs.seconds(step)
+                    size[pair] += step.sent_bytes
+        edges = sorted({(min(pair), max(pair)) for pair in sent} | {(s, s + 1) for s in range(stages - 1)})
+        shape = StagePlan.by_hand(
+            [f"stage {s}" for s in range(stages)],
+            list(range(1, stages)),
+            style="1f1b",
+            microbatches=plan.microbatches,
+            width=prod(plan.mesh),
+            edges=edges,
+        )
+        forward, backward = (
+            np.array([self._pass_s(s, phase) for s in range(stages)]) for phase in ("forward", "backward")
+        )
+        zeros = np.zeros(stages)
+        costs = StageCosts(
+            forward_s=forward,
+            backward_s=backward,
+            weight_s=zeros,
+            optimizer_s=once,
+            edge_bytes={edge: size.get(edge, 0.0) for edge in edges},
+            input_bytes=zeros,
+            saved_bytes=zeros,
+            parameter_bytes=zeros,
+            state_factor=0.0,
+        )
+        return simulate_pipeline(
+            shape, costs, self.links, edge_s=lambda source, target, _: sent.get((source, target), 0.0)
+        )
