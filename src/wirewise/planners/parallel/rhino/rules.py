@@ -318,10 +318,14 @@ def _scatter_rows(node: OperatorNode, shapes: _Shapes) -> Loops:
     return loops
 
 
+def _weight(node: OperatorNode, space: tuple[None, ...]) -> Dims:
+    return ("i", "o", *space) if node.arguments.get("transposed") else ("o", "i", *space)
+
+
 def _convolution(node: OperatorNode, shapes: _Shapes) -> Loops:
     space = (None,) * (len(node.shape) - 2)
     grouped = int(node.arguments.get("groups", 1)) > 1
-    inputs: list[Dims] = [("n", "i", *space), ("o", "i", *space), ("o",)]
+    inputs: list[Dims] = [("n", "i", *space), _weight(node, space), ("o",)]
     loops = Loops(inputs[: len(shapes)], [("n", "o", *space)])
     loops.closed = {"i", "o"} if grouped else {"i"} if len(shapes) > 2 else set()
     return loops
@@ -329,9 +333,9 @@ def _convolution(node: OperatorNode, shapes: _Shapes) -> Loops:
 
 def _convolution_backward(node: OperatorNode, shapes: _Shapes) -> Loops:
     space = (None,) * (len(shapes[1]) - 2)
-    outputs: list[Dims] = [("n", "i", *space), ("o", "i", *space), ("o",)]
+    outputs: list[Dims] = [("n", "i", *space), _weight(node, space), ("o",)]
     outputs = outputs[: max(len(node.parts), 1)]
-    loops = Loops([("n", "o", *space), ("n", "i", *space), ("o", "i", *space)], outputs, whole={(2, "i")})
+    loops = Loops([("n", "o", *space), ("n", "i", *space), _weight(node, space)], outputs, whole={(2, "i")})
     loops.closed = {"i", "o"} if int(node.arguments.get("groups", 1)) > 1 else set()
     return loops
 
