@@ -3,7 +3,8 @@
     python benchmarks/job_queues/run.py --preset paper --out benchmarks/results/job_queues_MACHINE.md
 
 Rows: `schedulers` (S1, S3: all planners on TapFinger's queues), `shifts` (S4: load that swings, paces that nobody sees,
-kinds that no training saw), `latency` (S7: seconds of a round of decisions, measured).
+kinds that no training saw), `latency` (S7: seconds of a round of decisions, measured), `real` (S9: real jobs on
+clusters of the lab, against their simulation).
 
 Mean slots from arrival to end, with 95 % intervals over seeds; stopping and moving is free of cost. `threshold` and
 `tiresias` have amounts that were tuned on ten other queues; the policy was trained on others still.
@@ -11,6 +12,7 @@ Mean slots from arrival to end, with 95 % intervals over seeds; stopping and mov
 
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -21,24 +23,23 @@ import torch
 from scipy import stats
 
 from common import Page, arguments, verdict
-from wirewise.planners.jobs import REALLOTTING, RULES, problem_of, tune
-from wirewise.planners.jobs.policy import Game, decide, play
-from wirewise.planners.jobs.problem import follow
-from wirewise.planners.jobs.rules import expected, knowledge
+from wirewise.planners.jobs import REALLOTTING, RULES, problem_of
+from wirewise.planners.jobs.policy import Game, decide
 from wirewise.planners.jobs.tapfinger import SHIPPED, read_weights
+from wirewise.recipes.tapfinger import completions, run_real
+from wirewise.recipes.tapfinger_job import TapFingerJob
 from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue, edge_kinds
 from wirewise.trace import JobKind
 
-ROWS = ("schedulers", "shifts", "latency")
+ROWS = ("schedulers", "shifts", "latency", "real")
 PRESETS = {
-    "smoke": {"seeds": 2, "jobs": 40, "rounds": 3},
-    "paper": {"seeds": 10, "jobs": None, "rounds": 200},
+    "smoke": {"seeds": 2, "jobs": 40, "rounds": 3, "real": {"real_jobs": 3, "size_s": 4.0}, "turns": 1},
+    "paper": {"seeds": 10, "jobs": None, "rounds": 200, "real": {}, "turns": 1},
 }
 CLUSTERS = {"three equal": (EVEN, 3.0, 4.3), "six unequal": (UNEVEN, 6.0, 4.9)}
 """Processors and accelerators, jobs a slot, and what is published of TapFinger, rounded up."""
-TUNED = ("threshold", "tiresias")
-LAST = 5000
-"""Slot at which the policy is stopped."""
+REAL = ("tapfinger", "optimus")
+"""Schedulers of real jobs: one that lets jobs end, and one that stops and resizes them."""
 
 
 def unseen_kinds():
@@ -56,22 +57,9 @@ def unseen_kinds():
     }
 
 
-def times(problems, network):
+def times(problems):
     """Mean slots of each queue, by planner."""
-    trained = {rule: tune([other for other, _ in problems], rule) for rule in TUNED}
-    found = {}
-    for rule in RULES:
-        known = trained.get(rule) or knowledge(expected(problems[0][1].arrays))
-        found[rule] = [
-            (follow(one, rule, known, seed).finish - one.arrays.arrival).mean()
-            for seed, (_, one) in enumerate(problems)
-        ]
-    states = play(network, [one for _, one in problems], LAST)
-    found["tapfinger"] = [
-        np.where(state.finish < 0, LAST, state.finish - one.arrays.arrival).mean()
-        for state, (_, one) in zip(states, problems, strict=True)
-    ]
-    return {name: np.array(values) for name, values in found.items()}
+    return {name: np.array([one.mean() for one in found]) for name, found in completions(problems).items()}
 
 
 def drawn(preset, clusters, rate, **more):
@@ -91,9 +79,9 @@ def interval(values):
     return f"{np.mean(values):.2f} ± {half:.2f}"
 
 
-def schedulers_row(page, preset, network):
+def schedulers_row(page, preset):
     for name, (clusters, rate, most) in CLUSTERS.items():
-        found = times(drawn(preset, clusters, rate), network)
+        found = times(drawn(preset, clusters, rate))
         page.add(
             f"## TapFinger's queues, {name} clusters (S1, S3)\n\n{rate:g} jobs a slot, {preset['seeds']} seeds."
         )
@@ -110,7 +98,7 @@ def schedulers_row(page, preset, network):
                 row(f"S3: below {rival}, {name}", f"{less:.2f}", verdict(less, least=0.4))
 
 
-def shifts_row(page, preset, network):
+def shifts_row(page, preset):
     page.add(
         "## Where fixed rules fail (S4)\n\nThree equal clusters. The best of the rules in the mean, with amounts tuned "
         "on ordinary queues of the same kinds, against the policy, paired by seed; a positive figure is a shorter time."
@@ -123,9 +111,7 @@ def shifts_row(page, preset, network):
     }
     with page.table("queues", "best rule", "its mean", "policy", "shorter by", "claim") as row:
         for name, more in shifts.items():
-            found = times(
-                drawn(preset, EVEN, more["rate"], **{k: v for k, v in more.items() if k != "rate"}), network
-            )
+            found = times(drawn(preset, EVEN, more["rate"], **{k: v for k, v in more.items() if k != "rate"}))
             best = min(RULES, key=lambda rule: found[rule].mean())
             shorter = 1 - found["tapfinger"] / found[best]
             row(
@@ -134,12 +120,13 @@ def shifts_row(page, preset, network):
             )  # fmt: skip
 
 
-def latency_row(page, preset, network):
+def latency_row(page, preset):
     page.add(
         f"## Seconds of a decision (S7)\n\nMeasured on one core: a round of all clusters, 10 jobs in each window, "
         f"median of {preset['rounds']}."
     )
     torch.set_num_threads(1)
+    network = read_weights(SHIPPED)
     with page.table("clusters", "milliseconds", "claim") as row:
         for clusters, most in ((6, 10.0), (20, 40.0)):
             problem = problem_of(draw_queue(((16, 16),) * clusters, 30.0 * clusters, jobs=60 * clusters))
@@ -153,14 +140,46 @@ def latency_row(page, preset, network):
             row(clusters, f"{middle:.1f}", verdict(middle, most=most))
 
 
+def real_row(page, preset):
+    job = TapFingerJob(**preset["real"])
+    page.add(
+        f"## Real jobs (S9)\n\n{job.real_jobs} jobs on {job.clusters} clusters of {job.cpus} processors, each "
+        f"{job.processor:g} of a real one, and {job.gpus} accelerators, whose computing is slept; slots of "
+        f"{job.slot_s:g} s. Simulated before the run from measured seconds of steps, starts and stops; each turn "
+        "measures them anew."
+    )
+    errors = {planner: [] for planner in REAL}
+    with page.table(
+        "turn", "scheduler", "simulated s", "measured s", "error", "stops", "start s", "stop s"
+    ) as row:
+        for turn in range(preset["turns"]):
+            with tempfile.TemporaryDirectory() as folder:
+                for found in run_real(job, Path(folder), REAL, print):
+                    errors[found.planner].append(found.error)
+                    stops = len(found.executed.stops_s)
+                    row(
+                        turn + 1, found.planner, f"{found.predicted_jct_s:.2f}", f"{found.measured_jct_s:.2f}",
+                        f"{100 * found.error:+.1f} %", stops, f"{found.start_s:.2f}", f"{found.stop_s:.2f}",
+                    )  # fmt: skip
+    with page.table("claim", "figure", "threshold") as row:
+        for planner, found in errors.items():
+            middle = abs(statistics.median(found))
+            row(
+                f"S9: error under {planner}, median of {len(found)}",
+                f"{middle:.3f}",
+                verdict(middle, most=0.1),
+            )
+
+
 def main():
     options = arguments(__doc__, ROWS)
     preset = PRESETS[options.preset]
-    page = Page("Jobs of clusters", options.preset, {"Schedulers": "simulated; latency measured"})
-    network = read_weights(SHIPPED)
-    makers = {"schedulers": schedulers_row, "shifts": shifts_row, "latency": latency_row}
+    page = Page(
+        "Jobs of clusters", options.preset, {"Schedulers": "simulated; latency and real jobs measured"}
+    )
+    makers = {"schedulers": schedulers_row, "shifts": shifts_row, "latency": latency_row, "real": real_row}
     for name in options.only:
-        makers[name](page, preset, network)
+        makers[name](page, preset)
     page.finish(options)
 
 

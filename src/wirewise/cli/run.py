@@ -25,6 +25,7 @@ from wirewise.recipes import (
     sea_er_job,
     swift_job,
     tag_job,
+    tapfinger_job,
 )
 from wirewise.recipes.job import FullGraphJob
 from wirewise.recipes.scripts import DproOptions
@@ -255,6 +256,20 @@ def swift(
     from wirewise.recipes import swift as recipe
 
     run_recipe("swift", out, json, partial(recipe.run, given.record()), recovery_html, recovery_comparison)
+
+
+@app.command()
+@with_options
+def tapfinger(job: tapfinger_job.TapFingerJob, out: FolderOption = None, json: JsonOption = None) -> None:
+    """Schedule queues of training jobs by a learned policy (TapFinger), next to rules, and run real jobs by it.
+
+    Queues are simulated over several seeds. Real jobs run on clusters of the lab, are stopped and started again as the
+    scheduler decides; what accelerators compute is slept.
+    """
+    from wirewise.recipes import tapfinger as recipe
+    from wirewise.report.jobs_page import jobs_comparison, jobs_html
+
+    run_recipe("tapfinger", out, json, partial(recipe.run, job), jobs_html, jobs_comparison)
 
 
 def _survive(

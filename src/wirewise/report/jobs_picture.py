@@ -3,45 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from wirewise.plans import JobAllotment, JobPlan
+from wirewise.plans import JobPlan
 from wirewise.report import figures, shell, svg
 from wirewise.report.svg import Scale
 
-__all__ = ["jobs_chart", "jobs_section"]
+__all__ = ["Occupied", "jobs_chart", "jobs_section", "occupied_chart"]
 
 _WIDTH, _HIGH, _BETWEEN = 1000.0, 9.0, 14.0
 """Pixels of the picture, of a job, and between clusters."""
 _MOST = 4000
-"""Allotments that are drawn at most."""
+"""Bars that are drawn at most."""
 _COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5")
+
+
+class Occupied(NamedTuple):
+    """A time in which a job has the same of a cluster."""
+
+    job: str
+    cluster: int
+    start_s: float
+    end_s: float
+    amount: str
+    """What it has, in words."""
 
 
 def jobs_chart(plan: JobPlan) -> str:
     """A bar for each allotment in its cluster's lanes; too many are not drawn."""
-    if len(plan.allotments) > _MOST:
+    bars = [
+        Occupied(
+            one.job,
+            one.cluster,
+            one.start * plan.slot_s,
+            one.end * plan.slot_s,
+            f"{one.cpus} cpus, {one.gpus} gpus",
+        )
+        for one in plan.allotments
+    ]
+    return occupied_chart(plan.clusters, bars, plan.predicted_s)
+
+
+def occupied_chart(clusters: Sequence[str], bars: Sequence[Occupied], until_s: float) -> str:
+    """A bar for each time in its cluster's lanes; empty where there are too many to draw.
+
+    Args:
+        clusters: Names of the clusters.
+        bars: Times, in order of start.
+        until_s: Last second of the picture.
+    """
+    if len(bars) > _MOST:
         return ""
-    left = 20 + max(svg.text_width(name, 12.5) for name in plan.clusters)
-    x = Scale(0.0, plan.predicted_s, left, _WIDTH - 12)
+    left = 20 + max(svg.text_width(name, 12.5) for name in clusters)
+    x = Scale(0.0, until_s, left, _WIDTH - 12)
     colours = {
-        job: _COLOURS[n % len(_COLOURS)]
-        for n, job in enumerate(dict.fromkeys(a.job for a in plan.allotments))
+        job: _COLOURS[n % len(_COLOURS)] for n, job in enumerate(dict.fromkeys(one.job for one in bars))
     }
     parts, top = [], 6.0
-    for number, name in enumerate(plan.clusters):
-        lanes = _lanes([one for one in plan.allotments if one.cluster == number])
+    for number, name in enumerate(clusters):
+        lanes = _lanes([one for one in bars if one.cluster == number])
         high = _HIGH * max(len(lanes), 1)
         parts.append(svg.text(left - 10, top + high / 2 + 4, name, "label", "end"))
         parts.append(svg.rect(left, top, x.end - left, high, "lane"))
-        for lane, allotments in enumerate(lanes):
-            for one in allotments:
-                start_s, end_s = one.start * plan.slot_s, one.end * plan.slot_s
+        for lane, own in enumerate(lanes):
+            for one in own:
                 tip = (
-                    f"{one.job}: {one.cpus} cpus, {one.gpus} gpus of {name} from {figures.seconds(start_s)} to "
-                    f"{figures.seconds(end_s)}"
+                    f"{one.job}: {one.amount} of {name} from {figures.seconds(one.start_s)} to "
+                    f"{figures.seconds(one.end_s)}"
                 )
-                wide, bar = max(x(end_s) - x(start_s) - 0.6, 0.6), f"bar {colours[one.job]}"
-                parts.append(svg.rect(x(start_s), top + lane * _HIGH, wide, _HIGH - 1, bar, tip))
+                wide, bar = max(x(one.end_s) - x(one.start_s) - 0.6, 0.6), f"bar {colours[one.job]}"
+                parts.append(svg.rect(x(one.start_s), top + lane * _HIGH, wide, _HIGH - 1, bar, tip))
         top += high + _BETWEEN
     marks = [
         f'<path d="M{svg.number(x(t))} 2V{svg.number(top - _BETWEEN + 6)}" class="grid"/>'
@@ -51,12 +82,12 @@ def jobs_chart(plan: JobPlan) -> str:
     return svg.document(_WIDTH, top + 18, "Jobs on clusters over time", "".join([*marks, *parts]))
 
 
-def _lanes(allotments: Sequence[JobAllotment]) -> list[list[JobAllotment]]:
-    """Allotments dealt out so that those of a lane follow each other."""
-    lanes: list[list[JobAllotment]] = []
-    for one in allotments:
+def _lanes(bars: Sequence[Occupied]) -> list[list[Occupied]]:
+    """Bars dealt out so that those of a lane follow each other."""
+    lanes: list[list[Occupied]] = []
+    for one in bars:
         for lane in lanes:
-            if lane[-1].end <= one.start:
+            if lane[-1].end_s <= one.start_s:
                 lane.append(one)
                 break
         else:

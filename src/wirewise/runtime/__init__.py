@@ -11,6 +11,7 @@ __all__ = [
     "flows",
     "full_graph",
     "incremental",
+    "jobs",
     "mini_batch",
     "parallel",
     "pipeline",

@@ -9,7 +9,7 @@ from pathlib import Path
 from wirewise.lab import JobResult
 from wirewise.trials.log import Text, parse_line
 
-__all__ = ["last_words", "why_it_failed"]
+__all__ = ["last_words", "telling_line", "why_it_failed"]
 
 _TORCHRUN = "torch/distributed/elastic/multiprocessing/api.py"
 """Source file that the first line names which torchrun writes once a rank has failed."""
@@ -45,11 +45,20 @@ def why_it_failed(result: JobResult, logs: Path) -> str:
     return f"training failed. {words}. The full logs are in {logs}"
 
 
-def _ending(code: int, tail: Sequence[str]) -> str:
-    """How a worker ended, and its last line, an error if there is one."""
+def telling_line(tail: Sequence[str]) -> str:
+    """The last error that a process wrote, else its last line; empty where it wrote nothing.
+
+    Args:
+        tail: Lines that it wrote.
+    """
     lines = [line for line in map(_readable, tail) if line.strip()]
     errors = [line for line in lines if _ERROR.search(line)]
-    last = _ERROR.sub("", (errors or lines or [""])[-1].strip())
+    return _ERROR.sub("", (errors or lines or [""])[-1].strip())
+
+
+def _ending(code: int, tail: Sequence[str]) -> str:
+    """How a worker ended, and its last line, an error if there is one."""
+    last = telling_line(tail)
     if code >= 0:
         return last or "it said nothing"
     return f"ended by signal {-code}" + (f", its last words: {last}" if last else " and said nothing")

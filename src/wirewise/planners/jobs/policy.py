@@ -52,6 +52,21 @@ class Game:
         self.state = new_state(self.problem.arrays)
         self.to_next()
 
+    @classmethod
+    def running(cls, problem: JobProblem, believed: QueueArrays, state: QueueState) -> Game:
+        """A game that goes on elsewhere, at its current state.
+
+        Args:
+            problem: Jobs and clusters.
+            believed: The same as they are believed to be now.
+            state: State, which decisions change.
+        """
+        game = cls.__new__(cls)
+        game.problem, game.believed, game.state = problem, believed, state
+        game.known = knowledge(believed, problem.window)
+        game.amounts = _amounts(believed, game.known)
+        return game
+
     @property
     def over(self) -> bool:
         """Whether all jobs are done."""

@@ -44,7 +44,16 @@ from wirewise.sim.jobs.engine import (
 )
 from wirewise.trace.queues import QueueArrays
 
-__all__ = ["REALLOTTING", "RULES", "Knowledge", "expected", "knowledge", "run_rule", "start_all"]
+__all__ = [
+    "REALLOTTING",
+    "RULES",
+    "Knowledge",
+    "decide_once",
+    "expected",
+    "knowledge",
+    "run_rule",
+    "start_all",
+]
 
 RULES = (
     "random", "min", "threshold", "marginal-gain", "water-filling", "sjf", "heft", "equal-share",
@@ -142,7 +151,7 @@ def run_rule(
         Whether all jobs are done.
     """
     np.random.seed(seed)  # noqa: NPY002 numba's own generator
-    jobs, clusters = queue.reach.shape
+    jobs = len(queue.arrival)
     wanted = np.zeros((jobs, 3), np.int64)
     chosen = np.zeros(jobs, np.int64)
     while True:
@@ -154,21 +163,37 @@ def run_rule(
             continue
         if state.counts[SLOT] >= last:
             return False
-        if rule >= _OPTIMUS:
-            _reallot(rule, believed, state, known, wanted, chosen)
-        elif rule == _MARGINAL or rule == _FILLING:
-            for cluster in range(clusters):
-                _hand_out(believed, state, known, cluster, rule == _FILLING, wanted, chosen)
-        elif rule == _SJF or rule == _HEFT:
-            while _start_best(rule, believed, state, known):
-                pass
-        else:
-            started = True
-            while started:
-                started = False
-                for cluster in range(clusters):
-                    started |= _start_one(rule, believed, state, known, cluster, chosen)
+        _decide(rule, believed, state, known, wanted, chosen)
         advance(queue, state, kept)
+
+
+@outer
+def decide_once(rule: int, believed: QueueArrays, state: QueueState, known: Knowledge, seed: int) -> None:
+    """Start, resize and stop jobs as a rule does in one slot; arguments as of `run_rule`."""
+    np.random.seed(seed)  # noqa: NPY002 numba's own generator
+    jobs = len(believed.arrival)
+    _decide(rule, believed, state, known, np.zeros((jobs, 3), np.int64), np.zeros(jobs, np.int64))
+
+
+@inner
+def _decide(
+    rule: int, queue: QueueArrays, state: QueueState, known: Knowledge, wanted: NDArray[np.int64],
+    chosen: NDArray[np.int64],
+) -> None:  # fmt: skip
+    if rule >= _OPTIMUS:
+        _reallot(rule, queue, state, known, wanted, chosen)
+    elif rule == _MARGINAL or rule == _FILLING:
+        for cluster in range(len(queue.room)):
+            _hand_out(queue, state, known, cluster, rule == _FILLING, wanted, chosen)
+    elif rule == _SJF or rule == _HEFT:
+        while _start_best(rule, queue, state, known):
+            pass
+    else:
+        started = True
+        while started:
+            started = False
+            for cluster in range(len(queue.room)):
+                started |= _start_one(rule, queue, state, known, cluster, chosen)
 
 
 @outer

@@ -24,6 +24,7 @@ __all__ = [
     "arrive",
     "fits",
     "gain",
+    "leave",
     "new_state",
     "slots_left",
     "start",
@@ -186,6 +187,21 @@ def _release(state: QueueState, job: int, end: int) -> None:
             state.running[place] = state.running[count - 1]
             break
     state.counts[RUNNING] = count - 1
+
+
+@inner
+def leave(state: QueueState, job: int) -> None:
+    """Let a job that runs or waits be gone from this slot on, done or given up."""
+    if state.cluster[job] < 0:
+        place = 0
+        while state.waiting[place] != job:
+            place += 1
+        state.counts[WAITING] -= 1
+        for later in range(place, state.counts[WAITING]):
+            state.waiting[later] = state.waiting[later + 1]
+    else:
+        _release(state, job, state.counts[SLOT])
+    state.finish[job] = state.counts[SLOT]
 
 
 @inner

@@ -49,6 +49,7 @@ def draw_queue(
     swing: float = 0.0,
     noise: float = 0.0,
     seed: int = 0,
+    slot_s: float = 1.0,
 ) -> JobQueue:
     """Jobs that arrive by a Poisson process, each of a kind and for clusters that are drawn.
 
@@ -60,6 +61,7 @@ def draw_queue(
         swing: Share by which the rate swings up and down, as a sine over 32 slots.
         noise: Standard deviation of the logarithm of a job's pace, whose median is 1.
         seed: Seed of all that is drawn.
+        slot_s: Seconds of a slot.
 
     Raises:
         InputError: A figure is out of range.
@@ -92,4 +94,4 @@ def draw_queue(
                 )
             )
         slot += 1
-    return JobQueue(queue=tuple(drawn), kinds=kinds, clusters=numbered_clusters(clusters))
+    return JobQueue(queue=tuple(drawn), kinds=kinds, clusters=numbered_clusters(clusters), slot_s=slot_s)

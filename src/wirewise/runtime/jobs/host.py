@@ -1,0 +1,206 @@
+"""A cluster's host, which forks the ranks of its jobs: `-m wirewise.runtime.jobs.host SOCKET HOST MODULE ...`.
+
+It connects to the socket of whoever schedules, says that it is ready once the modules are loaded, and then does as it
+is told. Ranks come from a forkserver that has the modules, so one is there in milliseconds. When the connection ends,
+so do all ranks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+__all__ = ["HostEvent", "HostReady", "JobStarted", "RankEnded", "SignalJob", "StartJob", "serve"]
+
+_PR_SET_PDEATHSIG = 1
+_SERVER = multiprocessing.get_context("forkserver")
+
+
+class StartJob(msgspec.Struct, frozen=True, tag="start"):
+    """Order to start the ranks of a job."""
+
+    job: str
+    target: str
+    """Function that each rank calls with the folder, as "module:function"."""
+    folder: str
+    """Folder of the job; ranks write to rank-N.log there."""
+    ranks: int
+    address: str
+    """Address of this host, at which ranks meet."""
+    environment: dict[str, str] = {}
+
+
+class SignalJob(msgspec.Struct, frozen=True, tag="signal"):
+    """Order to send a signal to all ranks of a job that are left."""
+
+    job: str
+    number: int
+
+
+class HostReady(msgspec.Struct, frozen=True, tag="ready"):
+    """First word of a host, once ranks can be forked."""
+
+    host: int
+
+
+class JobStarted(msgspec.Struct, frozen=True, tag="started"):
+    """The ranks of a job exist."""
+
+    job: str
+    pids: list[int]
+
+
+class RankEnded(msgspec.Struct, frozen=True, tag="ended"):
+    """A rank is gone."""
+
+    job: str
+    rank: int
+    exit_code: int
+    """Negative: ended by that signal."""
+    at_s: float
+
+
+HostEvent = HostReady | JobStarted | RankEnded
+_orders = msgspec.json.Decoder(StartJob | SignalJob)
+_said = msgspec.json.Encoder()
+
+
+class _Host:
+    """The ranks of one host.
+
+    Args:
+        channel: Connection to whoever schedules.
+    """
+
+    def __init__(self, channel: Connection) -> None:
+        self._channel = channel
+        self._ranks: dict[int, tuple[str, int, Any]] = {}
+        """Job, rank and process by the descriptor that tells of its end."""
+
+    def serve(self) -> None:
+        """Carry out orders until the connection ends; no rank is left then."""
+        try:
+            while True:
+                for found in wait([self._channel, *self._ranks]):
+                    if isinstance(found, int):
+                        self._bury(found)
+                    else:
+                        self._obey(_orders.decode(self._channel.recv_bytes()))
+        except (EOFError, OSError):
+            pass
+        finally:
+            for _, _, process in self._ranks.values():
+                process.kill()
+                process.join()
+
+    def _obey(self, order: StartJob | SignalJob) -> None:
+        if isinstance(order, SignalJob):
+            for job, _, process in self._ranks.values():
+                if job == order.job:
+                    with suppress(ProcessLookupError):
+                        os.kill(process.pid, order.number)
+            return
+        port, pids = _free_port(), list[int]()
+        for rank in range(order.ranks):
+            variables = order.environment | _variables(order, rank, port)
+            process = _SERVER.Process(
+                target=_enter, args=(order.target, order.folder, variables, rank), name=f"rank-{rank}"
+            )
+            process.start()
+            self._ranks[process.sentinel] = (order.job, rank, process)
+            assert process.pid is not None
+            pids.append(process.pid)
+        self._channel.send_bytes(_said.encode(JobStarted(order.job, pids)))
+
+    def _bury(self, sentinel: int) -> None:
+        job, rank, process = self._ranks.pop(sentinel)
+        process.join()
+        told = RankEnded(job, rank, process.exitcode, time.monotonic())
+        process.close()
+        self._channel.send_bytes(_said.encode(told))
+
+
+def _variables(order: StartJob, rank: int, port: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(order.ranks),
+        "LOCAL_WORLD_SIZE": str(order.ranks),
+        "MASTER_ADDR": order.address,
+        "MASTER_PORT": str(port),
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def _enter(target: str, folder: str, environment: Mapping[str, str], rank: int) -> NoReturn:
+    """First and last act of a rank."""
+    # The forkserver ends with the host's process, and this one with it.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    log = os.open(Path(folder) / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(environment)
+    code = 0
+    try:
+        from wirewise.runtime.jobs.training import heed_signals
+
+        # Before anything else: a rank that is asked to stop while it starts still saves what it has loaded.
+        heed_signals()
+        import torch
+
+        torch.set_num_threads(1)
+        module, _, function = target.partition(":")
+        getattr(importlib.import_module(module), function)(Path(folder))
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of torch that still wait must not keep it.
+    os._exit(code)
+
+
+def _nothing() -> None:
+    """First process of a forkserver: it exists once all modules are loaded."""
+
+
+def serve(path: str, host: int, preload: Sequence[str]) -> None:
+    """Serve as a host until whoever listens at the socket is gone.
+
+    Args:
+        path: Socket of whoever schedules.
+        host: Number of this host.
+        preload: Modules that ranks find loaded.
+    """
+    _SERVER.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", *preload])
+    first = _SERVER.Process(target=_nothing)
+    first.start()
+    first.join()
+    with socket.socket(socket.AF_UNIX) as end:
+        end.connect(path)
+        channel = Connection(end.detach())
+    channel.send_bytes(_said.encode(HostReady(host)))
+    _Host(channel).serve()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
