@@ -58,7 +58,7 @@ def train(job: dict) -> None:
             if not (folder / "enough").exists():
                 time.sleep(job["sleep_s"])
             nn.functional.cross_entropy(model(x), y).backward()
-        if job["look"] and training.rank == 0 and training.position % job["look"] == 0:
+        if job["look"] and training.shares.start == 0 and training.position % job["look"] == 0:
             with torch.no_grad():
                 model.eval()
                 loss = float(nn.functional.cross_entropy(model(data.tensors[0]), data.tensors[1]))
@@ -89,15 +89,20 @@ def _run(ranks, kills=0, *, seed=0, gap_s=0.4, spares=1, elastic=False, **job):
 
 @contextmanager
 def _killing(agent, folder, kills, gap_s, draw):
-    """Kills ranks at random instants, in recoveries too, about `gap_s` apart."""
+    """Kills ranks at random instants of the training, about `gap_s` after the recovery from the kill before."""
     killed, ended = [], threading.Event()
     if not kills:
         (folder / "enough").touch()
 
     def strike():
         while len(killed) < kills and not ended.wait(draw.uniform(0.0, 2 * gap_s)):
-            pids = agent.pids
-            if agent.outcome.generations and pids:
+            pids, done = agent.pids, [one for one in agent.outcome.recoveries if one.ranks]
+            # A second kill before the state is copied would strike the last rank that has it.
+            if (
+                agent.outcome.generations
+                and len(done) == len(killed)
+                and all(one.committed_s for one in done)
+            ):
                 rank = draw.choice(sorted(pids))
                 with suppress(ProcessLookupError):
                     os.kill(pids[rank], signal.SIGKILL)
@@ -118,8 +123,8 @@ def kills_row(page, preset):
     kills, names = preset["random_kills"]
     page.add(
         f"## Kills at random instants (R1)\n\nRanks of one host with a spare, dropout and BatchNorm; {kills} kills of "
-        "a rank drawn at random, recoveries included, next to a training that nothing disturbs. Compared: parameters, "
-        "state of the optimizer, buffers and random numbers of every rank."
+        "a rank drawn at random, each after the recovery from the one before, next to a training that nothing "
+        "disturbs. Compared: parameters, state of the optimizer, buffers and random numbers of every rank."
     )
     with page.table(
         "optimizer", "ranks", "consistency", "kills", "recoveries", "to a new step", "claim"
