@@ -52,19 +52,22 @@ def train(job: dict) -> None:
         consistency=job["consistency"],
         seed=job["seed"],
     )
+    least = training.world_size
     for x, y in training:
         with training.step():
             # Until all kills are carried out; no state depends on it.
             if not (folder / "enough").exists():
                 time.sleep(job["sleep_s"])
             nn.functional.cross_entropy(model(x), y).backward()
+        least = min(least, training.world_size // len(training.shares))
         if job["look"] and training.shares.start == 0 and training.position % job["look"] == 0:
             with torch.no_grad():
                 model.eval()
                 loss = float(nn.functional.cross_entropy(model(data.tensors[0]), data.tensors[1]))
                 model.train()
             with (folder / "losses").open("a") as file:
-                file.write(f"{training.position} {loss} {training.world_size // len(training.shares)}\n")
+                file.write(f"{training.position} {loss} {least}\n")
+            least = training.world_size
     state = digest_of([TrainingState(model, optimizer, buffers="shared").shared(), torch.get_rng_state()])
     (folder / f"rank-{training.rank}.json").write_text(json.dumps(state))
 
@@ -159,9 +162,9 @@ def shrink_row(page, preset):
         / statistics.stdev(one[step][0] for one in calm)
         for step in curve
     )
-    fewest, last = min(processes for _, processes in curve.values()), curve[max(curve)][1]
+    processes = [curve[step][1] for step in sorted(curve)]
     with page.table("kills", "groups", "processes, fewest to last", "looks", "farthest from the mean") as row:
         row(
-            killed, len(recoveries) + 1, f"{fewest} to {last}", len(curve),
+            killed, len(recoveries) + 1, f"{min(processes)} to {processes[-1]}", len(curve),
             f"{worst:.2f} standard deviations, {verdict(worst, most=3)}",
         )  # fmt: skip
