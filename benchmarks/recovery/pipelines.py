@@ -160,7 +160,7 @@ def recomputed(updates: int = 16, stages: int = 4, microbatches: int = 4) -> dic
 
     Returns:
         For each style `live_s` and `recomputed_s`, medians of an update; their `ratio`; `bit_equal`;
-        `recovery_over_bound`, for each kill the seconds to the first new update of all over 1.15 times the stage's
+        `recovery_over_bound`, for each kill the seconds until it has caught up over 1.15 times the stage's
         computing of the updates recomputed plus 0.3 s; `went_back`, updates that survivors did twice.
     """
     found = {}
@@ -176,7 +176,7 @@ def recomputed(updates: int = 16, stages: int = 4, microbatches: int = 4) -> dic
         again = [s for rank, one in enumerate(ranks) for s in _steps(one["ends"], rank + 2, True)]
         stage_s = microbatches * (FORWARD_S + BACKWARD_S)
         over = [
-            (one.committed_s - one.seen_s) / (1.15 * one.replayed_iterations * stage_s + 0.3)
+            (one.resumed_s - one.seen_s) / (1.15 * one.replayed_iterations * stage_s + 0.3)
             for one in recoveries
         ]
         twice = sum(len(one["ends"]) - len({update for _, update, _, _ in one["ends"]}) for one in ranks)
@@ -300,8 +300,8 @@ def stages_row(page, preset):
     page.add(
         f"## Lost stages (R6)\n\nFour stages, four microbatches, {1e3 * FORWARD_S:.0f} ms forward and "
         f"{1e3 * BACKWARD_S:.0f} ms backward, slept. Each stage is killed once, {preset['stage_updates'] - 2} updates "
-        "after a checkpoint; a spare recomputes. The bound of a recovery is 1.15 times the computing of the updates "
-        "recomputed and 0.3 s. Without flushes (2bw) a live update has no idle time that recomputing could save."
+        "after a checkpoint; a spare recomputes, until it has caught up. The bound of a recovery is 1.15 times the "
+        "computing of the updates recomputed and 0.3 s. Without flushes (2bw) a live update has no idle time that recomputing could save."
     )
     with page.table(
         "timetable",

@@ -170,7 +170,8 @@ class _Progress:
         caught_up = max(self._journal.done)
         if self._told or updates < caught_up:
             return
-        if updates == caught_up or self._first == caught_up:
+        # Ranks that were ahead wait for those behind, and have nothing to tell of it.
+        if updates == caught_up or min(self._journal.done) == caught_up:
             self._member.tell("resumed", caught_up)
         if updates > caught_up:
             self._told = True
