@@ -301,7 +301,8 @@ def stages_row(page, preset):
         f"## Lost stages (R6)\n\nFour stages, four microbatches, {1e3 * FORWARD_S:.0f} ms forward and "
         f"{1e3 * BACKWARD_S:.0f} ms backward, slept. Each stage is killed once, {preset['stage_updates'] - 2} updates "
         "after a checkpoint; a spare recomputes, until it has caught up. The bound of a recovery is 1.15 times the "
-        "computing of the updates recomputed and 0.3 s. Without flushes (2bw) a live update has no idle time that recomputing could save."
+        "computing of the updates recomputed and 0.3 s. Without flushes (2bw) a live update has no idle time that "
+        "recomputing could save."
     )
     with page.table(
         "timetable",
