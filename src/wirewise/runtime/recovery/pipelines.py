@@ -89,6 +89,8 @@ def train_through_faults(
             progress = _Progress(member, journal, pipeline.update, "checkpoint" if back else "log")
             if journal.generation > 1 and helping is not None:
                 recompute_together(pipeline, journal, batches, helping)
+                if pipeline.update == max(journal.done):
+                    progress.resumed(pipeline.update)
             points.at(pipeline.transport.rank, pipeline.update)
             points.reach("resume")
             for result in pipeline.train(_reached(batches(pipeline.update))):
@@ -162,8 +164,15 @@ class _Progress:
     def __init__(self, member: Membership, journal: RecoveryJournal, update: int, strategy: str) -> None:
         self._member, self._journal, self._first = member, journal, update
         self._told = journal.generation == 1
+        self._resumed = False
         if not self._told:
             member.tell("restored", update, strategy=strategy)
+
+    def resumed(self, update: int) -> None:
+        """All ranks are at this update."""
+        if not self._told and not self._resumed:
+            self._resumed = True
+            self._member.tell("resumed", update)
 
     def committed(self, updates: int) -> None:
         """So many updates are done."""
@@ -172,7 +181,7 @@ class _Progress:
             return
         # Ranks that were ahead wait for those behind, and have nothing to tell of it.
         if updates == caught_up or min(self._journal.done) == caught_up:
-            self._member.tell("resumed", caught_up)
+            self.resumed(caught_up)
         if updates > caught_up:
             self._told = True
             self._member.tell("committed", updates, computed=caught_up - self._first)
