@@ -28,6 +28,9 @@ __all__ = [
     "MiniBatchRun",
     "ModeResult",
     "MovedTimes",
+    "ParallelRecord",
+    "ParallelRun",
+    "ParallelTimes",
     "PipelineRecord",
     "PipelineRun",
     "PipelineTimes",
@@ -845,3 +848,51 @@ class JobsRun(msgspec.Struct, frozen=True, kw_only=True):
     schedulers: dict[str, SchedulerRecord]
     """Schedulers by name, the shortest mean first."""
     real: RealQueue | None
+
+
+class ParallelTimes(msgspec.Struct, kw_only=True):
+    """What the ranks measured of one way to train."""
+
+    losses: list[float]
+    """Loss of each of the first steps."""
+    steps_s: list[float] = []
+    """Duration of each measured step, of the slowest rank."""
+    sent_bytes: list[int] = []
+    """Bytes out of the interfaces of all hosts in each measured step, headers included; empty: not counted."""
+
+
+class ParallelRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to train a model on several ranks."""
+
+    step_s: float
+    """Median of all turns."""
+    steps_s: tuple[float, ...]
+    predicted_step_s: float | None
+    """None: nothing was predicted of it."""
+    bytes_sent: int | None
+    """Bytes out of the interfaces of all hosts in a step, headers included; None: not counted."""
+    predicted_bytes: int | None
+    loss_equal: bool
+    """Whether the losses of the first steps are those of one device."""
+    loss_error: float
+    """Largest difference of a loss from that of one device, as a share of it."""
+    meaning: str = ""
+
+
+class ParallelRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that was trained on several ranks in several ways, in turns."""
+
+    model: str
+    parameters: int
+    emulated: str
+    links: tuple[str, ...]
+    """Rate of each host."""
+    turns: int
+    capture_s: float
+    """Seconds of capturing the model's step as a graph."""
+    planning_s: float
+    losses: tuple[float, ...]
+    """Losses of one device."""
+    plans: dict[str, ParallelRecord]
+    """Ways to train, by name; `rhino` is the planned one."""
+    fastest: str

@@ -21,6 +21,7 @@ from wirewise.recipes import (
     cupcake_job,
     gnn_tasks_job,
     pipedream_2bw_job,
+    rhino_job,
     salientpp_job,
     sea_er_job,
     swift_job,
@@ -230,6 +231,27 @@ def tag(wish: tag_job.DeploymentWish, out: FolderOption = None, json: JsonOption
         lambda found: deployment_html(found, job.plans),
         deployment_comparison,
         plan=lambda folder, found: folder / f"plan-{found.fastest}.json",
+    )
+
+
+@app.command()
+@with_options
+def rhino(wish: rhino_job.RhinoWish, out: FolderOption = None, json: JsonOption = None) -> None:
+    """Plan how a model is split over ranks and train it so, next to DDP, FSDP2 and layers split by hand (Rhino).
+
+    Numbers, messages and links are real. Products take as long as on an accelerator: the rest is slept.
+    """
+    from wirewise.recipes import rhino as recipe
+    from wirewise.report.parallel_page import parallel_comparison, parallel_html
+
+    run_recipe(
+        "rhino",
+        out,
+        json,
+        partial(recipe.run, wish),
+        parallel_html,
+        parallel_comparison,
+        plan=lambda folder, found: recipe.plan_file(folder),
     )
 
 

@@ -9,9 +9,13 @@ from torch.distributed.tensor import DTensor
 
 from tests.harness.processes import RankError, run_ranks_as_processes
 from tests.runtime.parallel.plans import data_parallel, in_stages
+from wirewise.cost.links import Links
+from wirewise.planners.parallel import ParallelProblem
+from wirewise.planners.parallel.rhino.explore import plan as make_plan
 from wirewise.recipes.parallel_models import MODELS
 from wirewise.runtime.joint_graph import capture_step
 from wirewise.runtime.parallel import parallelize
+from wirewise.topology import lab_hosts
 
 STEPS = 5
 HALF = {
@@ -62,8 +66,9 @@ def one_rank(rank, names, settings):
     found = []
     for name, (plan, sizes, seed) in zip(names, settings, strict=True):
         model, inputs = MODELS[name](**sizes)
-        part = {**sizes, "batch": 2 * HALF[name]["batch"] // plan.microbatches}
-        micro = captured(name, **part) if plan.microbatches > 1 else None
+        micro = None
+        if plan.microbatches > 1:
+            micro = captured(name, **{**sizes, "batch": 2 * HALF[name]["batch"] // plan.microbatches})
         parallel = parallelize(model, plan, capture_step(model, inputs), microbatch=micro, timeout_s=30.0)
         found.append(trained(parallel, inputs, seed=seed + rank))
     return found
@@ -119,6 +124,29 @@ def stage_of_module(name):
     if name.startswith(("tokens", "places", "blocks.0")):
         return 0
     return 1 if name.startswith(("blocks", "norm", "head")) else None
+
+
+def planned(name, **shape):
+    """A planner's plan of a model, for links so fast that splitting pays."""
+    model, inputs = MODELS[name]()
+    graph = capture_step(model, inputs).graph
+    nodes = tuple(msgspec.structs.replace(node, time_s=node.flops / 1e8) for node in graph.nodes)
+    links = Links.of(lab_hosts(["10gbit"] * 4))
+    return make_plan(ParallelProblem(graph=msgspec.structs.replace(graph, nodes=nodes), links=links), **shape)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [(4,), (2, 2)], ids=["4", "2x2"])
+def test_p7_planned_models_train_as_one_device(mesh):
+    names = ["mlp", "gpt", "moe", "unet", "gcn", "cnn"]
+    plans = [planned(name, stages=1, mesh=mesh) for name in names]
+    assert all(plan.collective_bytes for plan in plans)
+    found = run_ranks_as_processes(4, one_rank, names, [(plan, {}, 0) for plan in plans])
+    for place, name in enumerate(names):
+        wanted = trained(*MODELS[name]())
+        for one in found:
+            same(one[place], wanted)
 
 
 @pytest.mark.dist

@@ -1,0 +1,103 @@
+"""One rank of a run of parallel plans: `-m wirewise.recipes.rhino_worker FOLDER`.
+
+It trains the same model from the same weights in every way: first some steps whose losses are compared with those of
+one device, then steps in turns that are timed, with products as fast as the job's accelerator does them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from wirewise.lab.accelerator import PacedProducts
+from wirewise.lab.counters import interface_bytes
+from wirewise.plans import ParallelPlan
+from wirewise.recipes.parallel_models import MODELS
+from wirewise.recipes.rhino_job import RhinoJob
+from wirewise.recipes.rhino_ways import Way, by_hand, ddp, fsdp, planned
+from wirewise.results import ParallelTimes
+from wirewise.runtime.parallel import parallelize
+from wirewise.runtime.parallel.rebuilt import rebuild_step
+from wirewise.trace.operator_graph import read_operator_graph
+from wirewise.trials.rank import Rank, main
+from wirewise.trials.windows import turns
+
+__all__ = ["COMPARED", "GRAPH", "one_device", "work"]
+
+COMPARED = 5
+"""Steps whose losses are compared."""
+GRAPH = "graph-{}.json"
+"""File of the graph of a microbatch, by the number of microbatches."""
+_WAYS: dict[str, Callable[..., Way]] = {"ddp": ddp, "fsdp": fsdp, "tensor": by_hand}
+
+
+def work(rank: Rank[RhinoJob]) -> None:
+    """Train in all ways and measure."""
+    job = rank.job
+    ways = {name: _planned(rank, plan) for name, plan in job.plans.items()}
+    ways |= {name: _way(job, name) for name in job.ways}
+    found = {name: ParallelTimes(losses=_losses(way)) for name, way in ways.items()}
+    rank.log(f"losses of {', '.join(ways)} are there")
+    for _, name in turns(list(ways), job.wish.turns):
+        with PacedProducts(1e9 * job.wish.gflops):
+            ways[name].step()
+            for _ in range(job.wish.steps):
+                _timed(rank, ways[name], found[name])
+        rank.log(f"{name}: {found[name].steps_s[-1]:.3f} s a step")
+    rank.outcome(found)
+
+
+def _timed(rank: Rank[RhinoJob], way: Way, found: ParallelTimes) -> None:
+    transport = rank.transport
+    transport.barrier("the start of a step")
+    before, start_s = interface_bytes(), time.perf_counter()
+    way.step()
+    seconds = time.perf_counter() - start_s
+    passed = interface_bytes()
+    sent = 0 if before is None or passed is None else (passed - before).tx_bytes
+    slowest, total = float(transport.slowest(seconds)), float(transport.total(float(sent)))
+    found.steps_s.append(slowest)
+    if total:
+        found.sent_bytes.append(round(total))
+
+
+def _losses(way: Way) -> list[float]:
+    found = []
+    for _ in range(COMPARED):
+        way.step()
+        found.append(way.loss())
+    return found
+
+
+def _example(job: RhinoJob) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return MODELS[job.wish.model](**job.arguments())
+
+
+def _planned(rank: Rank[RhinoJob], plan: ParallelPlan) -> Way:
+    model, inputs = _example(rank.job)
+
+    def step(microbatches: int) -> Any:
+        return rebuild_step(read_operator_graph(rank.folder / GRAPH.format(microbatches)))
+
+    part = step(plan.microbatches) if plan.microbatches > 1 else None
+    parallel = parallelize(model, plan, step(1), microbatch=part, timeout_s=rank.job.timeout_s)
+    return planned(parallel, inputs, rank.job.wish.learning_rate)
+
+
+def _way(job: RhinoJob, name: str) -> Way:
+    model, inputs = _example(job)
+    return _WAYS[name](model, inputs, job.wish.learning_rate)
+
+
+def one_device(job: RhinoJob) -> list[float]:
+    """Losses of the same steps on one device."""
+    model, inputs = _example(job)
+    return _losses(planned(model, inputs, job.wish.learning_rate))
+
+
+if __name__ == "__main__":
+    main(RhinoJob, work, sys.argv[1])

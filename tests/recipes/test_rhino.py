@@ -1,0 +1,88 @@
+"""Runs of parallel plans: what may be asked, what is made of the times, the page, and a training in the lab."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.runtime.parallel.plans import data_parallel
+from wirewise.cli.main import app
+from wirewise.errors import InputError
+from wirewise.recipes import rhino
+from wirewise.recipes.parallel_models import mlp
+from wirewise.recipes.rhino_job import SIZES, RhinoJob, RhinoWish
+from wirewise.recipes.rhino_ways import possible
+from wirewise.report.parallel_page import parallel_comparison, parallel_html
+from wirewise.results import ParallelTimes
+from wirewise.runtime.joint_graph import capture_step
+
+
+@pytest.fixture(scope="module")
+def job_and_graph():
+    sizes = {"batch": 32, "width": 32, "layers": 2}
+    wish = RhinoWish(model="mlp", gflops=1.0)
+    step, smaller = (capture_step(*mlp(**{**sizes, "batch": batch})) for batch in (32, 16))
+    plan = data_parallel(step, smaller, wish.hosts)
+    return RhinoJob(wish=wish, sizes=sizes, plans={"rhino": plan}, ways=("ddp",)), rhino.graph_of(wish, sizes)
+
+
+def test_hosts_that_cannot_share_the_batch_are_refused():
+    with pytest.raises(InputError, match="3 hosts cannot share a batch of 8 evenly; expected a divisor of 8"):
+        RhinoWish(hosts=3)
+    with pytest.raises(InputError, match="links name host 4"):
+        RhinoWish(links={4: "50mbit"})
+
+
+def test_plans_for_other_ranks_are_refused(job_and_graph):
+    job, _ = job_and_graph
+    with pytest.raises(InputError, match="plan 'rhino' is for 4 ranks on 2 hosts"):
+        RhinoJob(wish=RhinoWish(model="mlp", hosts=2), sizes=job.sizes, plans=job.plans)
+
+
+def test_only_products_take_time(job_and_graph):
+    _, graph = job_and_graph
+    timed = {node.op for node in graph.nodes if node.time_s}
+    assert timed == {"aten.mm.default"}
+    # Forward, and both gradients of each layer but that of the batch: 2 x 32 x 32 x 128 operations each.
+    assert graph.time_s == pytest.approx((4 + 7) * 2 * 32 * 32 * 128 / 1e9)
+
+
+def test_each_way_is_one_that_users_take():
+    assert [name for name in SIZES if not possible("ddp", name)] == ["gcn"]
+    assert [name for name in SIZES if not possible("tensor", name)] == ["unet"]
+
+
+def test_times_stand_beside_predictions_and_losses_beside_those_of_one_device(job_and_graph):
+    job, graph = job_and_graph
+    found = {
+        "rhino": ParallelTimes(losses=[2.0, 1.0], steps_s=[0.2, 0.4, 0.3], sent_bytes=[10, 30, 20]),
+        "ddp": ParallelTimes(losses=[2.0, 1.001], steps_s=[0.6, 0.6], sent_bytes=[]),
+    }
+    run = rhino.summarise(job, graph, found, [2.0, 1.0], (1.0, 2.0))
+    own, ddp = run.plans["rhino"], run.plans["ddp"]
+    assert (own.step_s, own.bytes_sent, own.loss_equal) == (0.3, 20, True)
+    assert own.predicted_bytes == job.plans["rhino"].collective_bytes
+    assert own.predicted_step_s == rhino.predicted_s(job.plans["rhino"], graph, job.wish)
+    assert (ddp.bytes_sent, ddp.predicted_step_s, ddp.loss_equal) == (None, None, False)
+    assert ddp.loss_error == pytest.approx(1e-3) and run.fastest == "rhino"
+    told = parallel_comparison(run)
+    assert "LOSSES DIFFER" in told.sentence and "the plan is 2.00" in told.sentence
+    page = parallel_html(run, job.plans["rhino"])
+    assert "OFF BY 1.0e-03" in page and "What the plan does" in page
+
+
+@pytest.mark.lab
+@pytest.mark.slow
+def test_a_plan_is_trained_in_the_lab(tmp_path):
+    words = ["--model", "mlp", "--hosts", "2", "--link", "1gbit", "--steps", "1", "--turns", "1"]
+    words += ["--against", "ddp", "--gflops", "50", "--out", str(tmp_path / "run"), "--json", "-"]
+    result = CliRunner().invoke(app, ["run", "rhino", *words])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert set(found["plans"]) == {"rhino", "ddp"}
+    for one in found["plans"].values():
+        assert one["loss_equal"] and one["step_s"] > 0 and one["bytes_sent"] > 0
+    assert found["plans"]["rhino"]["predicted_step_s"] > 0
+    assert (tmp_path / "run" / "report.html").exists() and (tmp_path / "run" / "plan.json").exists()
