@@ -896,3 +896,7 @@ class ParallelRun(msgspec.Struct, frozen=True, kw_only=True):
     plans: dict[str, ParallelRecord]
     """Ways to train, by name; `rhino` is the planned one."""
     fastest: str
+    choices: dict[str, str] = {}
+    """How the plan splits each block, in words."""
+    why: tuple[str, ...] = ()
+    """Reasons of the plan, and what it leaves whole."""

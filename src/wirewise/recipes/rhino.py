@@ -160,6 +160,7 @@ def summarise(
         seconds: Seconds of capture and of planning.
     """
     records = {name: _record(job, graph, name, one, losses) for name, one in found.items()}
+    plan = next(iter(job.plans.values()))
     return ParallelRun(
         model=job.wish.model,
         parameters=sum(node.elements for node in graph.nodes if node.op == "parameter"),
@@ -171,6 +172,8 @@ def summarise(
         losses=tuple(losses),
         plans=records,
         fastest=min(records, key=lambda name: records[name].step_s),
+        choices={one.block or "the model": one.strategy for one in plan.choices},
+        why=(*plan.why, *plan.notes),
     )
 
 

@@ -4,35 +4,24 @@ from __future__ import annotations
 
 from html import escape
 
-from wirewise.plans import ParallelPlan
 from wirewise.report import shell
 from wirewise.report.comparison_page import best_of, comparison_html, fastest
 from wirewise.report.figures import count, factor, seconds, signed, size
 from wirewise.results import Comparison, ParallelRecord, ParallelRun, Variant
 
-__all__ = ["parallel_comparison", "parallel_html", "reasons_html"]
+__all__ = ["parallel_comparison", "parallel_html"]
 
 
-def parallel_html(run: ParallelRun, plan: ParallelPlan | None = None) -> str:
-    """The page as text.
-
-    Args:
-        run: What was measured.
-        plan: The plan that was carried out.
-    """
-    reasons = [] if plan is None else [reasons_html(plan)]
-    return comparison_html(parallel_comparison(run), f"{run.model} on several ranks", reasons)
-
-
-def reasons_html(plan: ParallelPlan) -> str:
-    """What is split where, and why, in words."""
-    rows = [[one.block or "the model", one.strategy] for one in plan.choices]
-    listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in (*plan.why, *plan.notes))
-    return shell.section(
+def parallel_html(run: ParallelRun) -> str:
+    """The page as text: what was measured, and what the plan does."""
+    listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in run.why)
+    table = shell.table(["block", "strategy"], list(run.choices.items())) if run.choices else ""
+    reasons = shell.section(
         "What the plan does",
-        escape(plan.headline) + ".",
-        (shell.table(["block", "strategy"], rows) if rows else "") + (f"<ul>{listed}</ul>" if listed else ""),
+        escape(run.plans["rhino"].meaning) + ".",
+        table + (f"<ul>{listed}</ul>" if listed else ""),
     )
+    return comparison_html(parallel_comparison(run), f"{run.model} on several ranks", [reasons])
 
 
 def parallel_comparison(run: ParallelRun) -> Comparison:
