@@ -67,6 +67,19 @@ def test_kills_at_every_point_of_a_step_and_of_a_recovery_change_no_bit(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.dist
+def test_a_rank_that_dies_while_the_new_group_connects_is_outlived(tmp_path):
+    # Nothing interrupts those that connect to it; others come to the next group at once, and wait for them.
+    faults = [fault(1, "bucket", 4, index=1), fault(2, "connect", 4)]
+    (tmp_path / "calm").mkdir()
+    _, expected = run(tmp_path / "calm", {"steps": 8}, ranks=3, spares=0)
+    (tmp_path / "killed").mkdir()
+    recoveries, digests = run(tmp_path / "killed", {"steps": 8}, faults, ranks=3, spares=2)
+    assert digests == expected
+    assert [one.ranks for one in recoveries.recoveries] == [(1,), (2,)]
+
+
+@pytest.mark.slow
+@pytest.mark.dist
 def test_distributed_data_parallel_goes_on_around_a_new_group(tmp_path):
     settings = {"steps": 12, "through": "ddp"}
     faults = [fault(1, "forward", 3), fault(0, "commit", 6)]

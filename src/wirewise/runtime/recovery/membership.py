@@ -19,8 +19,9 @@ from wirewise.runtime.transport import Transport
 
 __all__ = ["Member", "join"]
 
-_JOIN_S = 10.0
-"""Seconds that the others have to come to a new group."""
+_JOIN_S, _COME_S = 10.0, 30.0
+"""Seconds that a new group has to connect, and the others to come to it: one of them may still connect in the group
+before, to a peer that died meanwhile, which nothing interrupts."""
 _GRACE_S = 10.0
 """Seconds that the agent has to tell of a failure after its first effect was seen here."""
 _DOUBT_S = 0.5
@@ -142,6 +143,8 @@ class Member:
         self._link.release()
         if dist.is_initialized():
             dist.destroy_process_group()
+        # A group that did not come about is counted too, and the name of the next one has the count in it.
+        dist.distributed_c10d._world.group_count = 0
 
     def finish(self) -> bool:
         """Say that this rank has trained to the end, and wait for all; False: another generation follows.
@@ -156,18 +159,19 @@ class Member:
         store = PrefixStore(f"generation-{generation.number}", self._store)
         store.set(f"here-{self.rank}", "")
         missing = [rank for rank in ranks if rank != self.rank]
-        deadline = time.monotonic() + _JOIN_S
+        deadline = time.monotonic() + _COME_S
         # A wait of torch's could not be interrupted, so the group is joined when all are there.
         while missing and not self._link.over(generation.number):
             missing = [rank for rank in missing if not store.check([f"here-{rank}"])]
             if missing and time.monotonic() > deadline:
                 raise PeerError(
-                    f"rank {self.rank} waited {_JOIN_S:g} s for ranks {missing} of generation {generation.number}; "
+                    f"rank {self.rank} waited {_COME_S:g} s for ranks {missing} of generation {generation.number}; "
                     "look at their logs"
                 )
             time.sleep(0.001)
         if missing:
             raise PeerError(f"generation {generation.number} was over before ranks {missing} came")
+        points.reach("connect")
         timeout = timedelta(seconds=_JOIN_S)
         place = ranks.index(self.rank)
         dist.init_process_group("gloo", store=store, rank=place, world_size=len(ranks), timeout=timeout)

@@ -31,6 +31,7 @@ POINTS = {
     "log": "a log is being written",
     "fault": "a recovery begins: a failure was noticed",
     "regroup": "the new process group is about to be joined",
+    "connect": "all ranks of the new process group are there, before they connect",
     "decide": "all records are known, before any state changes",
     "restore": "the state is about to be restored or copied",
     "resume": "the state is restored, before training goes on",
