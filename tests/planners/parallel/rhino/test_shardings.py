@@ -102,6 +102,7 @@ def test_p5_early_convolutions_take_the_batch_and_late_ones_channels():
     assert str(found.strategies[first].outputs[0][0]) == "S0"
 
 
+@pytest.mark.slow
 def test_copies_of_a_block_cost_what_they_cost_one_by_one():
     folded, apart = (
         solved(graphs.gpt(batch=4, length=8, width=32, heads=4, layers=3, words=64, fold=fold), (2,))[2]

@@ -25,6 +25,9 @@ Matrix = NDArray[np.float64]
 _INTEGRAL = 1e-6
 _MOST_ROW = 60_000
 """Entries of a table of two variables at most that taking out a third one makes."""
+_OF_EQUALS = 1e-5
+"""How much a cost counts where the least memory is looked for, as a share of the largest of both."""
+_SPREAD = 1e4
 _STEPS = 10
 """Prices of memory that are tried."""
 
@@ -150,7 +153,11 @@ class ChoiceProblem:
         return self._lightest(None)
 
     def _lightest(self, fixed: dict[int, int] | None) -> Chosen | None:
-        scale = 1e-12
+        largest = [
+            max(float(one[np.isfinite(one)].max(initial=0.0)) for one in of)
+            for of in (self.memory, self.cost)
+        ]
+        scale = _OF_EQUALS * max(largest[0], 1.0) / max(largest[1], 1e-30)
         found = ChoiceProblem()
         for cost, memory in zip(self.cost, self.memory, strict=True):
             found.add(
@@ -342,7 +349,7 @@ def _programmed(
             row += size
         column += len(first)
     c = np.concatenate(objective)
-    scale = max(float(np.median(c[c > 0])) if (c > 0).any() else 1.0, 1e-30)
+    scale = max(float(c.max(initial=0.0)) / _SPREAD, 1e-30)
     matrix = coo_array(
         (np.concatenate(entries), (np.concatenate(rows), np.concatenate(columns))), shape=(row, column)
     ).tocsr()

@@ -124,6 +124,8 @@ def plan(
         raise PlanError(
             f"level is {level!r}; expected O2 (segment by segment) or O3 (the whole graph at once)"
         )
+    if recompute is not None and recompute not in RECOMPUTE:
+        raise PlanError(f"recompute is {recompute!r}; expected one of: {', '.join(RECOMPUTE)}")
     ends = perf_counter() + time_limit_s
     shapes = list(_shapes(problem, stages, mesh, microbatches))
     if not shapes:

@@ -109,10 +109,13 @@ def reasons(graph: OperatorGraph, plan: ParallelPlan, others: Sequence[tuple[str
     ]
     total = sum(node.op == "parameter" for node in graph.nodes)
     held = sum(graph.nodes[n].output_bytes for n in cut)
-    if not cut and plan.stages == 1:
+    shared = any("S" in word for words in plan.placements for word in words)
+    if not cut and not shared and plan.stages == 1:
+        yield "Nothing is cut: every rank computes the whole step, as any message would take longer than it saves."
+    elif not cut and plan.stages == 1:
         yield (
-            "Every rank has all parameters, and the batch or the operators are split: gradients cost less than the "
-            "activations that cut parameters would exchange."
+            "Every rank has all parameters, and the batch or operators are cut: exchanging gradients costs less than "
+            "exchanging what cut parameters would make."
         )
     elif cut:
         yield (
@@ -131,8 +134,10 @@ def reasons(graph: OperatorGraph, plan: ParallelPlan, others: Sequence[tuple[str
         sizes = [format_size(size) for size in plan.memory_bytes[:: len(plan.ranks[0])]]
         yield f"{plan.stages} stages hold {', '.join(sizes)} on each of their ranks."
     if plan.recompute:
-        yield f"Outputs of {len(plan.recompute)} operators are computed again, as keeping them has no room."
+        yield f"Outputs of {len(plan.recompute)} operators are computed again and not kept, to save memory."
     if others:
         best = sorted(others, key=lambda one: one[1])[:_MOST_OTHERS]
         listed = "; ".join(f"{shape}: {seconds:.4g} s" for shape, seconds in best)
         yield f"{len(others) + 1} shapes were compared, the next best of them: {listed}."
+    else:
+        yield f"Stages, mesh and microbatches were given: {plan.stages}, {list(plan.mesh)}, {plan.microbatches}."
