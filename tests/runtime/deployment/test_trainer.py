@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.deployment.examples import batches, chain, deployed, group, one_process, plan_of, skip
-from wirewise.errors import InputError, PlanError
+from wirewise.errors import InputError, PeerError, PlanError
 from wirewise.runtime.deployment import Deployment
 from wirewise.runtime.pipeline import LayerGraph
 
@@ -173,3 +173,23 @@ def test_f7_a_model_that_gives_its_loss_as_users_write_it():
     for found, own, _ in deployed(layers, plan, data, loss=None):
         assert found == pytest.approx(losses, abs=1e-5)
         assert all(torch.allclose(own[key], value, atol=1e-5) for key, value in state.items())
+
+
+def test_a_rank_that_stays_away_is_named():
+    plan = PLANS["data parallel"]()
+    (x, y), *_ = batches(1)
+
+    def rank(number, bare, store):
+        deployment = Deployment(
+            chain(), plan, loss=nn.functional.mse_loss, process_group=bare, store=store, timeout_s=0.5
+        )
+        try:
+            if number == 0:
+                with pytest.raises(
+                    PeerError, match=r"waited in the gradients of 'in' to 'out': rank 1 (closed|sent nothing)"
+                ):
+                    deployment.step(x, y)
+        finally:
+            deployment.close()
+
+    run_ranks_as_threads(2, rank)
