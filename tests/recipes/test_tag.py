@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from tests.harness.tiers import keep
 from wirewise.cli.main import app
 from wirewise.errors import InputError
 from wirewise.plans import load
@@ -19,8 +21,9 @@ from wirewise.report.deployment_page import deployment_comparison, deployment_ht
 from wirewise.results import DeploymentTimes
 
 
-def _job(**more) -> DeploymentJob:
-    return tag.make_job(DeploymentWish(plans=("ddp", "ddp-proportional", "heterog"), model="mlp", **more))
+@cache
+def _job() -> DeploymentJob:
+    return tag.make_job(DeploymentWish(plans=("ddp", "ddp-proportional", "heterog"), model="mlp"))
 
 
 def test_what_cannot_be_carried_out_is_refused():
@@ -37,7 +40,7 @@ def test_what_cannot_be_carried_out_is_refused():
         msgspec.structs.replace(job, batch=16)
 
 
-@pytest.mark.parametrize("model", SIZES)
+@pytest.mark.parametrize("model", keep(["cnn"], SIZES))
 def test_models_are_cut_into_modules_that_take_the_seconds_of_the_job(model):
     wish = DeploymentWish(model=model, batch=4, speeds=(1.0, 0.5), compute_ms=60.0)
     trace = trace_of(wish)
@@ -112,6 +115,7 @@ def test_plans_train_next_to_each_other_in_a_lab(tmp_path):
     assert "What runs where" in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_losses_of_one_process_fall():
     losses = losses_of_one(_job())
     assert len(losses) == 10 and losses[-1] < losses[0]
