@@ -1,6 +1,6 @@
 """Claims about deployment on unequal hosts: predicted against measured steps, gains over data parallelism.
 
-    python benchmarks/deployment/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
+    python benchmarks/deployment/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...] [--labs LAB,...]
 
 Rows: `factors` (F6: a layer's sufficient factors against an all-reduce), `plans` (F2, F4, F7: plans of TAG against
 torch's DistributedDataParallel on four labs, predicted and measured).
@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measured import ROWS
+from measured import LABS, ROWS
 
 from common import Page, arguments
 
@@ -31,12 +31,12 @@ PRESETS = {
 
 
 def main():
-    options = arguments(__doc__, list(ROWS))
+    options = arguments(__doc__, list(ROWS), labs=tuple(LABS))
     page = Page(
         "Deployment on unequal hosts", options.preset, {"Hosts": "namespaces of a lab; computing slept"}
     )
     for name in options.only:
-        ROWS[name](page, PRESETS[options.preset])
+        ROWS[name](page, PRESETS[options.preset] | {"labs": options.labs})
     page.finish(options)
 
 

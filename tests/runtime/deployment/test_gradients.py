@@ -80,6 +80,24 @@ def test_sets_are_exchanged_in_their_order_whichever_is_ready_first():
         assert log[-2:] == ["a", "b"]
 
 
+def test_of_those_that_are_ready_everywhere_the_least_priority_goes_first():
+    def rank(number, bare, store):
+        group, log = transport_of(bare, timeout_s=10.0, store=store), []
+        sets = [_Noted(name, log) for name in "abc"]
+        queue = GradientQueue(sets, [2, 1, 0], group)
+        queue.begin()
+        for one in sets if number else sets[:2]:
+            queue.ready(one)
+        # Rank 0 has no c yet, so b is the first of both.
+        queue.wait(sets[1])
+        queue.ready(sets[2])
+        queue.finish()
+        return log[3:]
+
+    found = run_ranks_as_threads(2, rank)
+    assert found[0] == found[1] and sorted(found[0]) == ["a", "b", "c"]
+
+
 def test_an_error_of_an_exchange_is_that_of_the_step():
     queue = GradientQueue([_Noted("a", [], PeerError("gone"))])
     queue.begin()

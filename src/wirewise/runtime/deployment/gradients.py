@@ -120,15 +120,21 @@ class ParameterServers:
 class GradientQueue:
     """Exchanges gradients in a thread of its own, one set after the other.
 
-    The order is the same on all ranks, so that no two wait for each other; a set that is not ready holds up those
-    behind it.
+    Sets become ready in the same order on all ranks. Of those that are ready on all of them, the one of the least
+    priority goes first; where priorities differ, ranks agree on how many are ready before each exchange.
 
     Args:
-        ordered: Sets of this rank in the order in which they are exchanged.
+        sets: Sets of this rank in the order in which the backward pass makes them.
+        priorities: Priority of each set; none: all alike.
+        group: Ranks that exchange them; needed where priorities differ.
     """
 
-    def __init__(self, ordered: Iterable[SharedGradients]) -> None:
-        self._sets = list(ordered)
+    def __init__(
+        self, sets: Iterable[SharedGradients], priorities: Sequence[int] = (), group: Transport | None = None
+    ) -> None:
+        self._sets = list(sets)
+        self._priorities = list(priorities) or [0] * len(self._sets)
+        self._group = group if len(set(self._priorities)) > 1 else None
         self._ready, self._done = ([threading.Event() for _ in self._sets] for _ in range(2))
         self._given_up = threading.Event()
         self._thread: threading.Thread | None = None
@@ -175,17 +181,27 @@ class GradientQueue:
 
     def _work(self) -> None:
         try:
-            for one, ready, done in zip(self._sets, self._ready, self._done, strict=True):
-                while not ready.wait(_LOOK_S):
+            left = list(range(len(self._sets)))
+            while left:
+                while not self._ready[left[0]].wait(_LOOK_S):
                     if self._given_up.is_set():
                         return
-                one.exchange()
-                done.set()
+                number = min(left[: self._common(left)], key=lambda n: (self._priorities[n], n))
+                self._sets[number].exchange()
+                self._done[number].set()
+                left.remove(number)
         except BaseException as error:
             self._error = error
         finally:
             for done in self._done:
                 done.set()
+
+    def _common(self, left: Sequence[int]) -> int:
+        """How many of the sets that are left are ready on all ranks."""
+        if self._group is None:
+            return 1
+        own = next((place for place, n in enumerate(left) if not self._ready[n].is_set()), len(left))
+        return -int(self._group.slowest(-own, "the number of gradients that are ready"))
 
 
 def members(transport: Transport) -> Callable[[Sequence[int], str], Transport]:

@@ -363,7 +363,7 @@ class Deployment:
         """Queues of what this rank exchanges, by the ranks with which it does: each takes turns in the plan's order."""
         place = {name: number for number, name in enumerate(self._order)}
         owners, rank = self._parameter_owners(), self.transport.rank
-        found: list[tuple[tuple[int, int], tuple[int, ...], SharedGradients]] = []
+        found: list[tuple[int, int, tuple[int, ...], SharedGradients]] = []
         groups: dict[tuple[int, ...], Transport] = {}
         for group in self.plan.groups:
             devices, first = group.devices, group.ops[0]
@@ -395,10 +395,17 @@ class Deployment:
             elif parameters := [p for own in left.values() for p in own]:
                 sets.append(AllReduce(parameters, transport, what))
             self._waits[first] = [(devices, one) for one in sets]
-            found += [((group.priority, -place[first]), devices, one) for one in sets]
+            found += [(-place[first], group.priority, devices, one) for one in sets]
         self._transports += groups.values()
         found.sort(key=lambda entry: entry[0])
-        return {devices: GradientQueue(one for _, on, one in found if on == devices) for devices in groups}
+        return {
+            devices: GradientQueue(
+                [one for *_, on, one in found if on == devices],
+                [priority for _, priority, on, _ in found if on == devices],
+                transport,
+            )
+            for devices, transport in groups.items()
+        }
 
     def _parameter_owners(self) -> dict[str, list[nn.Parameter]]:
         """Trained parameters by the module with which their gradients are exchanged: the first that has them."""
