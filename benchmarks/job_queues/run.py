@@ -4,7 +4,9 @@
 
 Rows: `schedulers` (S1, S3: all planners on TapFinger's queues), `shifts` (S4: load that swings, paces that nobody sees,
 kinds that no training saw), `latency` (S7: seconds of a round of decisions, measured), `real` (S9: real jobs on
-clusters of the lab, against their simulation).
+clusters of the lab, against their simulation), `several` (S5: several jobs of a cluster in one decision), `ablations`
+(S6: without the pointer, without Bayes' rule), `attention` (S6: without layers over the graph; trains two networks, for
+minutes), `logs` (S8: a log in the form of Helios).
 
 Mean slots from arrival to end, with 95 % intervals over seeds; stopping and moving is free of cost. `threshold` and
 `tiresias` have amounts that were tuned on ten other queues; the policy was trained on others still.
@@ -24,20 +26,34 @@ from scipy import stats
 
 from common import Page, arguments, verdict
 from wirewise.planners.jobs import REALLOTTING, RULES, problem_of
-from wirewise.planners.jobs.policy import Game, decide
+from wirewise.planners.jobs.attention import TapFinger
+from wirewise.planners.jobs.policy import ABLATIONS, Game, decide, play
+from wirewise.planners.jobs.problem import follow
+from wirewise.planners.jobs.rules import expected, knowledge
 from wirewise.planners.jobs.tapfinger import SHIPPED, read_weights
+from wirewise.planners.jobs.training import TrainingSettings, imitate, paper_queues
 from wirewise.recipes.tapfinger import completions, run_real
 from wirewise.recipes.tapfinger_job import TapFingerJob
-from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue, edge_kinds
+from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue, edge_kinds, numbered_clusters
 from wirewise.trace import JobKind
+from wirewise.trace.queue_logs import HELIOS_LIKE, read_helios
 
-ROWS = ("schedulers", "shifts", "latency", "real")
+ROWS = ("schedulers", "shifts", "latency", "real", "several", "ablations", "attention", "logs")
 PRESETS = {
-    "smoke": {"seeds": 2, "jobs": 40, "rounds": 3, "real": {"real_jobs": 3, "size_s": 4.0}, "turns": 1},
-    "paper": {"seeds": 10, "jobs": None, "rounds": 200, "real": {}, "turns": 1},
+    "smoke": {
+        "seeds": 2,
+        "jobs": 40,
+        "rounds": 3,
+        "imitated": 320,
+        "real": {"real_jobs": 3, "size_s": 4.0},
+        "turns": 1,
+    },
+    "paper": {"seeds": 10, "jobs": None, "rounds": 200, "imitated": 8000, "real": {}, "turns": 1},
 }
 CLUSTERS = {"three equal": (EVEN, 3.0, 4.3), "six unequal": (UNEVEN, 6.0, 4.9)}
 """Processors and accelerators, jobs a slot, and what is published of TapFinger, rounded up."""
+LAST = 5000
+"""Slot at which the policy is stopped."""
 REAL = ("tapfinger", "optimus")
 """Schedulers of real jobs: one that lets jobs end, and one that stops and resizes them."""
 
@@ -171,15 +187,120 @@ def real_row(page, preset):
             )
 
 
+def mean_slots_of(network, problems, **how):
+    """Mean slots of each queue under the policy."""
+    states = play(network, problems, LAST, **how)
+    pairs = zip(states, problems, strict=True)
+    return np.array(
+        [np.where(state.finish < 0, LAST, state.finish - one.arrays.arrival).mean() for state, one in pairs]
+    )
+
+
+def several_row(page, preset):
+    network = read_weights(SHIPPED)
+    page.add(
+        f"## Several jobs in one decision (S5)\n\n{preset['seeds']} seeds. A round is one look at the state; "
+        "with several jobs in one each cluster picks job after job until it lets one wait, and the slot passes."
+    )
+    rounds, looked = [0], network.embeddings
+
+    def counted(seen):
+        rounds[0] += len(seen.cluster)
+        return looked(seen)
+
+    with page.table(
+        "clusters", "one job a round", "several", "longer by", "rounds over rounds", "claim"
+    ) as row:
+        for name, (clusters, rate, _) in CLUSTERS.items():
+            problems = [one for _, one in drawn(preset, clusters, rate)]
+            found, made = [], []
+            network.embeddings = counted
+            for several in (False, True):
+                rounds[0] = 0
+                found.append(mean_slots_of(network, problems, several=several))
+                made.append(rounds[0])
+            network.embeddings = looked
+            longer, fewer = found[1].mean() / found[0].mean() - 1, made[0] / made[1]
+            row(
+                name, interval(found[0]), interval(found[1]), f"{100 * longer:.2f} %: {verdict(longer, most=0.02)}",
+                f"{fewer:.2f}", verdict(fewer, least=2.0),
+            )  # fmt: skip
+
+
+def without(row, name, part, less, base):
+    """A row for what is longer without a part, paired by seed."""
+    longer = 100 * (less / base - 1)
+    low = longer.mean() - stats.t.ppf(0.975, len(longer) - 1) * longer.std(ddof=1) / np.sqrt(len(longer))
+    row(name, part, interval(less), interval(longer), f"lower end {low:.2f}: {verdict(low, least=0.0)}")
+
+
+LESS = ("clusters", "without", "mean slots", "longer by %, 95 % interval", "claim")
+
+
+def ablations_row(page, preset):
+    network = read_weights(SHIPPED)
+    page.add(
+        f"## Without parts of the policy (S6)\n\n{preset['seeds']} seeds, paired; the weights that come along. "
+        "Without the pointer the oldest job is picked; without Bayes' rule clusters that picked one job take turns."
+    )
+    with page.table(*LESS) as row:
+        for name, (clusters, rate, _) in CLUSTERS.items():
+            problems = [one for _, one in drawn(preset, clusters, rate)]
+            whole = mean_slots_of(network, problems)
+            for part in ABLATIONS:
+                without(row, name, part, mean_slots_of(network, problems, without=(part,)), whole)
+
+
+def attention_row(page, preset):
+    page.add(
+        f"## Without attention over the graph (S6)\n\n{preset['seeds']} seeds, paired; two networks that learned from "
+        f"{preset['imitated']} rounds of `heft` alone, one without layers over the graph."
+    )
+    learned = []
+    for layers in (2, 0):
+        torch.manual_seed(0)
+        learned.append(TapFinger(layers=layers))
+        settings = TrainingSettings(imitated=preset["imitated"])
+        list(imitate(learned[-1], [paper_queues(0), paper_queues(1)], settings))
+        learned[-1].eval()
+    with page.table(*LESS) as row:
+        for name, (clusters, rate, _) in CLUSTERS.items():
+            problems = [one for _, one in drawn(preset, clusters, rate)]
+            whole, less = (mean_slots_of(one, problems) for one in learned)
+            without(row, name, "attention", less, whole)
+
+
+def logs_row(page, preset):
+    network = read_weights(SHIPPED)
+    clusters = ((32, 32), (32, 32))
+    queue = read_helios(HELIOS_LIKE, numbered_clusters(clusters), jobs=preset["jobs"])
+    page.add(
+        f"## A log in the form of Helios (S8)\n\n{len(queue.queue)} drawn jobs on clusters of "
+        f"{' and '.join(f'{c} processors and {g} accelerators' for c, g in clusters)}, slots of {queue.slot_s:g} s; "
+        "what is stopped loses nothing. Planners know the median of jobs that ask as much; an oracle knows each job."
+    )
+    problems = [problem_of(queue, kept=1.0, oracle=oracle) for oracle in (False, True)]
+    with page.table("planner", "mean hours", "with an oracle") as row:
+        for name in ("threshold", "sjf", "heft", "srpt", "tiresias", "optimus", "gavel", "min"):
+            known = knowledge(expected(problems[0].arrays))
+            slots = [(follow(one, name, known).finish - one.arrays.arrival).mean() for one in problems]
+            hours = [one * queue.slot_s / 3600 for one in slots]
+            row(NAMED.get(name, name), *(f"{one:.2f}" for one in hours))
+        hours = [mean_slots_of(network, [one])[0] * queue.slot_s / 3600 for one in problems]
+        row("tapfinger, the policy alone", *(f"{one:.2f}" for one in hours))
+
+
+NAMED = {"threshold": "first in, first out (threshold, not tuned)", "srpt": "srpt; with an oracle the bound"}
+
+
 def main():
     options = arguments(__doc__, ROWS)
     preset = PRESETS[options.preset]
     page = Page(
         "Jobs of clusters", options.preset, {"Schedulers": "simulated; latency and real jobs measured"}
     )
-    makers = {"schedulers": schedulers_row, "shifts": shifts_row, "latency": latency_row, "real": real_row}
     for name in options.only:
-        makers[name](page, preset)
+        globals()[f"{name}_row"](page, preset)
     page.finish(options)
 
 

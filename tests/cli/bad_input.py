@@ -156,6 +156,9 @@ GRADIENTS = {
 }
 
 
+HELIOS = "job_id,gpu_num,cpu_num,submit_time,duration\n7,2,8,2020-04-01 00:10:00,600\n"
+
+
 def write_files(folder: Path) -> None:
     """All of them, under the names that the cases use."""
     np.savez(folder / "good.npz", **GOOD_GRAPH)
@@ -172,6 +175,11 @@ def write_files(folder: Path) -> None:
         (folder / f"{name}.json").write_text(text)
     for name, tensors in GRADIENTS.items():
         (folder / f"{name}.json").write_text(json.dumps({"tensors": tensors}))
+    (folder / "helios.csv").write_text(HELIOS)
+    (folder / "no-duration.csv").write_text(HELIOS.replace("duration", "length"))
+    (folder / "duration.csv").write_text(HELIOS.replace("600", "long"))
+    (folder / "never-ran.csv").write_text(HELIOS.replace("600", "0"))
+    (folder / "speeds.csv").write_text("lm,1,1,26\nlm,2,2,6\n")
     _write_programs(folder)
     _write_traces(folder)
 
@@ -309,6 +317,24 @@ CASES: dict[str, str] = {
     "cache, negative": "plan cache --dataset good.npz --workers 2 --alpha -1",
     "cache, unknown policy": "plan cache --dataset good.npz --workers 2 --policy best",
     "cache, unknown share": "plan cache --dataset good.npz --workers 2 --share fair",
+    "jobs, no file": "plan jobs nothing.json",
+    "jobs, other file": "plan jobs good.npz",
+    "jobs, unknown planner": "plan jobs even --with best",
+    "jobs, no window": "plan jobs even --window 0",
+    "jobs, share that is kept": "plan jobs even --kept 2",
+    "jobs, several for another planner": "plan jobs even --several",
+    "jobs, clusters of no log": "plan jobs even --clusters 4x4",
+    "jobs, a log of no clusters": "plan jobs helios.csv --log helios",
+    "jobs, malformed cluster": "plan jobs helios.csv --log helios --clusters 4",
+    "jobs, unknown log": "plan jobs helios.csv --log slurm --clusters 4x4",
+    "jobs, a column is missing": "plan jobs no-duration.csv --log helios --clusters 4x4",
+    "jobs, a figure is none": "plan jobs duration.csv --log helios --clusters 4x4",
+    "jobs, none ran": "plan jobs never-ran.csv --log helios --clusters 4x4",
+    "jobs, one fits nowhere": "plan jobs helios.csv --log helios --clusters 4x1",
+    "jobs, another log": "plan jobs helios.csv --log philly --clusters 4x4",
+    "jobs, a log of two files": "plan jobs . --log pai --clusters 4x4",
+    "jobs, a speed is missing": "plan jobs even --speeds speeds.csv",
+    "jobs, speeds of a queue": "plan jobs queue.json --speeds speeds.csv",
     "placement, neither job nor dataset": "plan placement --topology dgx-2",
     "placement, no file": "plan placement --topology dgx-2 --job nothing.json",
     "placement, other file": "plan placement --topology dgx-2 --job good.npz",

@@ -52,3 +52,46 @@ def test_what_cannot_be_used_is_named(tmp_path):
     assert call("plan", "jobs", "even", "--no-compare", "--out", tmp_path / "q.json").exit_code == 0
     told = call("check", tmp_path / "q.json", "--job", other)
     assert told.exit_code == 1 and "world size 3" in told.output
+
+
+LOG = "job_id,gpu_num,cpu_num,submit_time,duration\n" + "".join(
+    f"{n},{1 + n % 3},4,2020-04-01 00:{n:02}:00,{60 * (1 + n * 7 % 11)}\n" for n in range(20)
+)
+
+
+def test_a_log_is_planned_for_clusters_and_an_oracle_knows_paces(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text(LOG)
+    words = ["plan", "jobs", log, "--log", "helios", "--clusters", "1x4,1x3", "--no-compare", "--json", "-"]
+    means = []
+    for more in ([], ["--oracle"]):
+        told = call(*words, "--with", "srpt", *more)
+        assert told.exit_code == 0, told.output
+        means.append(json.loads(told.stdout)["simulated"]["srpt"]["mean_completion_s"])
+    assert means[1] < means[0]
+    fewer = json.loads(call(*words, "--jobs", "5").stdout)
+    assert {one["job"] for one in fewer["plan"]["allotments"]} == set("01234")
+
+
+def test_a_queue_of_measured_kinds_is_drawn(tmp_path):
+    speeds, queue = tmp_path / "speeds.csv", tmp_path / "queue.json"
+    speeds.write_text("lm,1,1,46\nlm,2,1,26\nmnist,1,1,20\nmnist,2,1,16\n")
+    words = ["plan", "jobs", "even", "--speeds", speeds, "--slot", "5", "--no-compare", "--job-out", queue]
+    assert call(*words).exit_code == 0
+    found = read_queue(queue)
+    assert found.slot_s == 5.0 and found.kinds["lm"].progress[2][1] == 5 / 40
+
+
+def test_options_without_use_are_refused(tmp_path):
+    for words, told in (
+        (["even", "--log", "helios"], "got --log without --clusters"),
+        (["even", "--log", "helios", "--clusters", "4by4"], "got a cluster '4by4'"),
+        (["even", "--clusters", "4x4"], "got --clusters without --log"),
+        (["even", "--jobs", "3"], "got --jobs without --log"),
+        (["even", "--slot", "3"], "got --slot without --log"),
+        (["x", "--log", "pai", "--clusters", "4x4", "--speeds", "y"], "got --speeds beside --log"),
+        (["queue.json", "--speeds", "y"], "got --speeds for queue.json"),
+        (["even", "--several"], "planner 'heft' has no use for several"),
+    ):
+        found = call("plan", "jobs", *words)
+        assert found.exit_code == 2 and told in " ".join(found.output.split()), found.output

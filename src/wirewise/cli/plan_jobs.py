@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -20,8 +20,9 @@ from wirewise.planners import planner as find_planner
 from wirewise.planners.jobs import JobProblem
 from wirewise.plans import JobPlan
 from wirewise.report.figures import count, factor, seconds
-from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue
+from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue, numbered_clusters
 from wirewise.trace import JobQueue, read_queue, write_queue
+from wirewise.trace.queue_logs import QUEUE_LOGS, read_speeds
 
 __all__ = ["jobs"]
 
@@ -39,6 +40,28 @@ class Scheduled(opt.Options, frozen=True, kw_only=True):
         ),
     ] = 0.5
     window: Annotated[opt.Count, opt.about("Oldest jobs that a cluster chooses from.")] = 10
+    log: Annotated[
+        Literal["none", "helios", "philly", "pai"],
+        opt.about("Cluster whose log QUEUE is; of pai the folder of its job and task tables."),
+    ] = "none"
+    clusters: Annotated[
+        tuple[str, ...],
+        opt.about("Processors and accelerators of clusters that share a log's jobs, such as 64x256,32x64."),
+    ] = ()
+    slot: Annotated[opt.Positive, opt.about("Seconds of a slot of a log, or of --speeds.")] = 60.0
+    jobs: Annotated[opt.Natural, opt.about("Jobs of a log, the first to arrive; 0: all.")] = 0
+    speeds: Annotated[
+        str,
+        opt.about(
+            "File of measured times, kind by kind, whose kinds a queue is drawn with, as TapFinger has it."
+        ),
+    ] = ""
+    oracle: Annotated[
+        bool, opt.about("Whether planners know each job's own pace, which nobody does: a bound.")
+    ] = False
+    several: Annotated[
+        bool, opt.about("Whether tapfinger's clusters start several jobs in one round of decisions.")
+    ] = False
     compare: Annotated[bool, opt.about("Whether all other planners are told beside.")] = True
     seed: opt.Seed = 0
 
@@ -66,9 +89,9 @@ def jobs(
     All times are simulated. Planners know how fast kinds of jobs are, and not a job's own pace.
     """
     find_planner("jobs", planner)
-    found_queue = _queue(queue, asked.seed)
-    problem = JobProblem(found_queue, asked.kept, asked.window)
-    found = make_plan(JobPlan, planner, problem, seed=asked.seed)
+    found_queue = _queue(queue, asked)
+    problem = JobProblem(found_queue, asked.kept, asked.window, asked.oracle)
+    found = make_plan(JobPlan, planner, problem, seed=asked.seed, several=asked.several or None)
     if job_out is not None:
         write_queue(found_queue, job_out)
     others = [name for name in PLANNERS["jobs"] if name != planner] if asked.compare else []
@@ -78,13 +101,50 @@ def jobs(
     tell(found, out, json, *_said(found, compared), record=record)
 
 
-def _queue(source: str, seed: int) -> JobQueue:
+def _queue(source: str, asked: Scheduled) -> JobQueue:
+    _check_use(asked)
+    if asked.log != "none":
+        rooms = numbered_clusters([_room(text) for text in asked.clusters])
+        return QUEUE_LOGS[asked.log](source, rooms, slot_s=asked.slot, jobs=asked.jobs or None)
     if source in _DRAWN and not Path(source).exists():
         clusters, rate = _DRAWN[source]
-        return draw_queue(clusters, rate, seed=seed)
+        if not asked.speeds:
+            return draw_queue(clusters, rate, seed=asked.seed)
+        drawn = draw_queue(
+            clusters, rate, kinds=read_speeds(asked.speeds, slot_s=asked.slot), seed=asked.seed
+        )
+        return msgspec.structs.replace(drawn, slot_s=asked.slot)
+    if asked.speeds:
+        raise InputError(
+            f"got --speeds for {source}, whose jobs have their kinds; expected one of: {', '.join(_DRAWN)}"
+        )
     if not Path(source).exists():
         raise InputError(f"{source}: no such file; expected one, or a queue to draw: {', '.join(_DRAWN)}")
     return read_queue(source)
+
+
+def _check_use(asked: Scheduled) -> None:
+    """Refuse options that nothing would use."""
+    logged = asked.log != "none"
+    if logged and not asked.clusters:
+        raise InputError(
+            "got --log without --clusters; expected the clusters that share its jobs, such as 64x256"
+        )
+    for name, given, used in (
+        ("--clusters", bool(asked.clusters), logged),
+        ("--jobs", bool(asked.jobs), logged),
+        ("--slot", asked.slot != Scheduled().slot, logged or bool(asked.speeds)),
+        ("--speeds", bool(asked.speeds), not logged),
+    ):
+        if given and not used:
+            raise InputError(f"got {name} {'beside' if logged else 'without'} --log; leave it out")
+
+
+def _room(text: str) -> tuple[int, int]:
+    cpus, cross, gpus = text.partition("x")
+    if not (cross and cpus.isdecimal() and gpus.isdecimal()):
+        raise InputError(f"got a cluster {text!r}; expected processors x accelerators, such as 64x256")
+    return int(cpus), int(gpus)
 
 
 def _figures(plan: JobPlan, problem: JobProblem) -> dict[str, float]:

@@ -8,9 +8,10 @@ import torch
 
 from wirewise.planners.jobs import problem_of
 from wirewise.planners.jobs.attention import TapFinger
-from wirewise.planners.jobs.policy import Game, decide, play, see, weighed, winners
+from wirewise.planners.jobs.policy import Game, decide, decide_several, play, see, weighed, winners
+from wirewise.planners.jobs.tapfinger import SHIPPED, read_weights
 from wirewise.sim.jobs import draw_queue
-from wirewise.sim.jobs.engine import WAITING
+from wirewise.sim.jobs.engine import SLOT, WAITING
 from wirewise.trace import EdgeCluster, JobKind, JobQueue, QueuedJob
 
 
@@ -88,6 +89,34 @@ def test_amounts_are_those_that_are_quicker_than_any_smaller_one():
     features, legal = weighed([game], np.array([[0, -1, -1]]))
     assert legal[0, 1].tolist() == [True] + [False] * 31 and legal[0, 0, 0]
     assert not features[0, 1, 1:].any()
+
+
+def test_s5_several_jobs_of_a_cluster_are_started_in_a_round():
+    network = read_weights(SHIPPED)
+    playing, most = games(4), 0
+    for _ in range(200):
+        for game in [game for game in playing if not game.over]:
+            waiting, free = int(game.state.counts[WAITING]), game.state.free.copy()
+            decide_several(network, [game])
+            started = waiting - int(game.state.counts[WAITING])
+            assert (game.state.free >= 0).all() and (game.state.free <= free).all()
+            most = max(most, started)
+            game.pass_slot()
+    assert most > 3 and all(game.over for game in playing)
+    # One cluster and room for one job a round: as rounds of one job each.
+    narrow = problem_of(draw_queue(((2, 1),), 1.0, jobs=12, seed=2))
+    one, other = (play(network, [narrow], 500, several=several)[0] for several in (False, True))
+    assert (one.finish == other.finish).all()
+
+
+def test_without_bayes_clusters_take_turns():
+    (game,) = games(1)
+    even = np.full((1, 3), 0.5)
+    found = []
+    for slot in range(3):
+        game.state.counts[SLOT] = slot
+        found.append(winners([game], np.array([[0, 0, 0]]), even, bayes=False)[0].argmax())
+    assert sorted(found) == [0, 1, 2]
 
 
 @pytest.mark.slow

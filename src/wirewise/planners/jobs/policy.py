@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,7 +28,10 @@ from wirewise.sim.jobs.engine import (
 from wirewise.sim.jobs.views import OPTIONS, look, new_views, weigh
 from wirewise.trace.queues import QueueArrays
 
-__all__ = ["Game", "Round", "decide", "play", "see"]
+__all__ = ["ABLATIONS", "Game", "Round", "decide", "decide_several", "play", "see"]
+
+ABLATIONS = ("pointer", "bayes")
+"""Parts that `play` can do without: the oldest job is picked, clusters take turns where several picked a job."""
 
 AMOUNTS = 32
 """Amounts that a kind's jobs are given: nothing, and up to 31 that are quicker than any smaller one."""
@@ -46,8 +49,8 @@ class Game:
     state: QueueState = field(init=False)
 
     def __post_init__(self) -> None:
-        self.believed = expected(self.problem.arrays)
-        self.known = knowledge(self.believed, self.problem.window)
+        self.believed = self.problem.believed
+        self.known = knowledge(expected(self.problem.arrays), self.problem.window)
         self.amounts = _amounts(self.believed, self.known)
         self.state = new_state(self.problem.arrays)
         self.to_next()
@@ -156,11 +159,12 @@ def weighed(games: Sequence[Game], jobs: NDArray[np.int64]) -> tuple[Tensor, Ten
 
 
 def winners(
-    games: Sequence[Game], jobs: NDArray[np.int64], likelihood: NDArray[np.float64]
+    games: Sequence[Game], jobs: NDArray[np.int64], likelihood: NDArray[np.float64], bayes: bool = True
 ) -> NDArray[np.bool_]:
     """Who gets a job that several clusters picked: the greatest room for it times the probability of the pick, [E, A].
 
     The room is a softmax over those clusters of how often what is free holds the least that the job starts with.
+    Without `bayes` they take turns.
     """
     wins = np.zeros(jobs.shape, np.bool_)
     for number, game in enumerate(games):
@@ -168,43 +172,91 @@ def winners(
         room = (game.state.free / np.maximum(least, 1e-9)).min(axis=1)
         for job in set(jobs[number].tolist()) - {-1}:
             same = np.flatnonzero(jobs[number] == job)
+            if not bayes:
+                wins[number, same[(int(game.state.counts[SLOT]) + job) % len(same)]] = True
+                continue
             prior = np.exp(room[same] - room[same].max())
             wins[number, same[np.argmax(prior / prior.sum() * likelihood[number, same])]] = True
     return wins
 
 
 @torch.no_grad()
-def decide(network: TapFinger, games: Sequence[Game], draw: torch.Generator | None = None) -> Round:
+def decide(
+    network: TapFinger,
+    games: Sequence[Game],
+    draw: torch.Generator | None = None,
+    without: Collection[str] = (),
+) -> Round:
     """One round: clusters pick, conflicts are resolved, winners start their job with an amount or let it wait.
 
     Args:
         network: Network with its weights.
         games: Games with as many clusters and as wide windows each; they change.
         draw: Generator of what is drawn; None: the likeliest is taken.
+        without: Parts of `ABLATIONS` that are left out.
     """
     seen, jobs = see(games)
     of_clusters, of_jobs = network.embeddings(seen)
     pointed = network.pointers(of_clusters, of_jobs, seen.window)
-    pick = _choose(pointed, draw)
+    pick = torch.zeros_like(seen.window[..., 0]) if "pointer" in without else _choose(pointed, draw)
     acts = seen.window[..., 0] >= 0
-    picked = np.where(acts.numpy(), np.take_along_axis(jobs, pick.numpy()[..., None], 2)[..., 0], -1)
+    picked = _picked(jobs, pick, acts)
     features, legal = weighed(games, picked)
-    chosen = torch.gather(of_jobs, 2, pick[..., None, None].expand(-1, -1, 1, of_jobs.shape[-1])).squeeze(2)
-    scores = network.amounts(of_clusters, chosen, features, legal)
+    scores = network.amounts(of_clusters, _at(of_jobs, pick), features, legal)
     amount = _choose(scores, draw)
     of_pick = pointed.gather(-1, pick[..., None]).squeeze(-1)
-    wins = winners(games, picked, of_pick.exp().double().numpy())
-    started = np.zeros(len(games), np.bool_)
-    for number, cluster in np.argwhere(wins & (amount.numpy() > 0)).tolist():
-        game, job = games[number], int(picked[number, cluster])
-        cpus, gpus = game.amounts[game.believed.kind[job], int(amount[number, cluster])].tolist()
-        start(game.state, job, cluster, cpus, gpus)
-        started[number] = True
+    wins = winners(games, picked, of_pick.exp().double().numpy(), "bayes" not in without)
+    started = _start(games, picked, np.where(wins, amount.numpy(), 0))
     won = torch.from_numpy(wins)
     of_amount = scores.gather(-1, amount[..., None]).squeeze(-1)
     value = network.value(of_clusters).squeeze(-1)
     told = of_pick * acts + of_amount * won
     return Round(seen, pick, features, legal, amount, acts, won, told, value, torch.from_numpy(started))
+
+
+@torch.no_grad()
+def decide_several(network: TapFinger, games: Sequence[Game]) -> None:
+    """One round in which each cluster picks job after job, until it lets one wait or none is left.
+
+    Embeddings are those at the beginning of the round; which jobs are left and what is free are those of each pick.
+    Conflicts are resolved pick by pick. The likeliest decisions are taken.
+    """
+    seen, jobs = see(games)
+    of_clusters, of_jobs = network.embeddings(seen)
+    left = seen.window.clone()
+    while (acts := (left >= 0).any(-1)).any():
+        pointed = network.pointers(of_clusters, of_jobs, left)
+        pick = pointed.argmax(-1)
+        picked = _picked(jobs, pick, acts)
+        amount = network.amounts(of_clusters, _at(of_jobs, pick), *weighed(games, picked)).argmax(-1).numpy()
+        of_pick = pointed.gather(-1, pick[..., None]).squeeze(-1)
+        wins = winners(games, picked, of_pick.exp().double().numpy())
+        _start(games, picked, np.where(wins, amount, 0))
+        # A cluster that lets its job wait is through; jobs that were started are gone from all windows.
+        left[torch.from_numpy(wins & (amount == 0))] = -1
+        gone = np.where(wins & (amount > 0), picked, -2)
+        left[torch.from_numpy((jobs[..., None] == gone[:, None, None]).any(-1))] = -1
+
+
+def _picked(jobs: NDArray[np.int64], pick: Tensor, acts: Tensor) -> NDArray[np.int64]:
+    """Number of the job that each cluster picked, or -1, [E, A]."""
+    return np.where(acts.numpy(), np.take_along_axis(jobs, pick.numpy()[..., None], 2)[..., 0], -1)
+
+
+def _at(of_jobs: Tensor, pick: Tensor) -> Tensor:
+    """Embeddings of the jobs that were picked, [E, A, d]."""
+    return torch.gather(of_jobs, 2, pick[..., None, None].expand(-1, -1, 1, of_jobs.shape[-1])).squeeze(2)
+
+
+def _start(games: Sequence[Game], picked: NDArray[np.int64], amount: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Start jobs with the numbers of their amounts, where that is not 0; whether any was, [E]."""
+    started = np.zeros(len(games), np.bool_)
+    for number, cluster in np.argwhere(amount > 0).tolist():
+        game, job = games[number], int(picked[number, cluster])
+        cpus, gpus = game.amounts[game.believed.kind[job], int(amount[number, cluster])].tolist()
+        start(game.state, job, cluster, cpus, gpus)
+        started[number] = True
+    return started
 
 
 def _choose(scores: Tensor, draw: torch.Generator | None) -> Tensor:
@@ -213,12 +265,32 @@ def _choose(scores: Tensor, draw: torch.Generator | None) -> Tensor:
     return torch.multinomial(scores.exp().flatten(0, -2), 1, generator=draw).view(scores.shape[:-1])
 
 
-def play(network: TapFinger, problems: Sequence[JobProblem], last: int) -> list[QueueState]:
-    """Schedule queues with as many clusters each to their ends, or to slot `last`, with the likeliest decisions."""
+def play(
+    network: TapFinger,
+    problems: Sequence[JobProblem],
+    last: int,
+    *,
+    several: bool = False,
+    without: Collection[str] = (),
+) -> list[QueueState]:
+    """Schedule queues with as many clusters each to their ends, or to slot `last`, with the likeliest decisions.
+
+    Args:
+        network: Network with its weights.
+        problems: Queues.
+        last: Slot at which they are left.
+        several: Whether a cluster may start several jobs in a round (`decide_several`), after which the slot passes.
+        without: Parts of `ABLATIONS` that rounds of one job each leave out.
+    """
     games = [Game(problem) for problem in problems]
     while running := [game for game in games if not game.over and game.state.counts[SLOT] < last]:
         deciding = [game for game in running if game.state.counts[WAITING]]
-        started = decide(network, deciding).started.tolist() if deciding else []
+        started: list[bool] = []
+        if deciding and several:
+            decide_several(network, deciding)
+            started = [False] * len(deciding)
+        elif deciding:
+            started = decide(network, deciding, without=without).started.tolist()
         ready = {id(game) for game, one in zip(deciding, started, strict=True) if one}
         for game in running:
             if id(game) not in ready:

@@ -34,6 +34,8 @@ class JobProblem:
     """Share of a slot's progress that is left to a job that was given something else in it."""
     window: int = 10
     """Oldest jobs that a cluster chooses from."""
+    oracle: bool = False
+    """Whether planners know each job's own pace, as nobody does: a bound for comparisons."""
     arrays: QueueArrays = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -43,13 +45,20 @@ class JobProblem:
             )
         object.__setattr__(self, "arrays", self.queue.arrays())
 
+    @property
+    def believed(self) -> QueueArrays:
+        """The queue with the paces that planners expect."""
+        return self.arrays if self.oracle else expected(self.arrays)
+
     def at_ordinary_pace(self) -> JobProblem:
         """This queue with jobs that keep to the progress of their kinds, as schedulers expect."""
         jobs = tuple(msgspec.structs.replace(job, pace=1.0) for job in self.queue.queue)
         return JobProblem(msgspec.structs.replace(self.queue, queue=jobs), self.kept, self.window)
 
 
-def problem_of(queue: JobQueue, links: None = None, *, kept: float = 0.5, window: int = 10) -> JobProblem:
+def problem_of(
+    queue: JobQueue, links: None = None, *, kept: float = 0.5, window: int = 10, oracle: bool = False
+) -> JobProblem:
     """The problem of a queue.
 
     Args:
@@ -57,6 +66,7 @@ def problem_of(queue: JobQueue, links: None = None, *, kept: float = 0.5, window
         links: Nothing: a job runs within a cluster.
         kept: Share of a slot's progress that is left to a job that was given something else in it.
         window: Oldest jobs that a cluster chooses from.
+        oracle: Whether planners know each job's own pace, as nobody does: a bound for comparisons.
 
     Raises:
         InputError: Links are given, or a figure is out of range.
@@ -65,7 +75,7 @@ def problem_of(queue: JobQueue, links: None = None, *, kept: float = 0.5, window
         raise InputError(
             f"got a {type(links).__name__} beside a queue of jobs, each of which runs within a cluster"
         )
-    return JobProblem(queue, kept, window)
+    return JobProblem(queue, kept, window, oracle)
 
 
 def plan_jobs(problem: JobProblem, rule: str, *, seed: int = 0) -> JobPlan:
@@ -74,7 +84,8 @@ def plan_jobs(problem: JobProblem, rule: str, *, seed: int = 0) -> JobPlan:
     Objective: the mean time from arrival to end. Variables: cluster, processors, accelerators and start of each job,
     for rules that reallot in each slot. Constraints: what clusters have, where jobs may run, what they start with,
     arrivals. The rules are greedy; a slot takes time in proportion to the jobs that wait and run, times the units of a
-    cluster for those that give unit by unit. Rules know the progress of kinds, and never a job's own pace. `threshold`
+    cluster for those that give unit by unit. Rules know the progress of kinds, and a job's own pace
+    only with `oracle`. `threshold`
     and `tiresias` give each kind what `tune` finds best for this queue.
 
     Y. Li, T. Zeng, X. Zhang, J. Duan, C. Wu: TapFinger, INFOCOM 2023, for the queues and the rules compared with.
@@ -132,7 +143,7 @@ def follow(problem: JobProblem, rule: str, known: Knowledge, seed: int = 0) -> Q
     Raises:
         PlanError: A job does not end.
     """
-    queue, believed = problem.arrays, expected(problem.arrays)
+    queue, believed = problem.arrays, problem.believed
     last = last_slot(problem, known)
     entries = len(queue.arrival) * (1 if rule not in REALLOTTING else 8)
     while True:

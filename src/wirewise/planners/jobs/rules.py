@@ -367,7 +367,7 @@ def _start_best(rule: int, queue: QueueArrays, state: QueueState, known: Knowled
         for one in range(len(queue.room)):
             if fits(queue, state, job, one):
                 i, j = _quickest(known, kind, state.free[one, 0], state.free[one, 1])
-                slots = known.slots[kind, i, j]
+                slots = _slots(queue, known, job, i, j)
                 if slots < end or (slots == end and state.free[one, 1] > state.free[cluster, 1]):
                     end, cluster, c, g = slots, one, i, j
         if cluster < 0:
@@ -377,7 +377,7 @@ def _start_best(rule: int, queue: QueueArrays, state: QueueState, known: Knowled
         key = (
             float(end)
             if rule == _SJF
-            else -float(known.slots[kind, queue.least[kind, 0], queue.least[kind, 1]])
+            else -float(_slots(queue, known, job, queue.least[kind, 0], queue.least[kind, 1]))
         )
         if who < 0 or key < first:
             first, who, where, cpus, gpus = key, job, cluster, c, g
@@ -385,6 +385,13 @@ def _start_best(rule: int, queue: QueueArrays, state: QueueState, known: Knowled
         return False
     start(state, who, where, cpus, gpus)
     return True
+
+
+@inner
+def _slots(queue: QueueArrays, known: Knowledge, job: int, cpus: int, gpus: int) -> int:
+    """Slots of a whole job with so much, at its pace as far as that is known."""
+    slots = known.slots[queue.kind[job], cpus, gpus]
+    return slots if queue.pace[job] == 1.0 or slots == STEADY else int(np.ceil(slots / queue.pace[job]))
 
 
 @inner
@@ -406,7 +413,7 @@ def _earliest_later(queue: QueueArrays, state: QueueState, known: Knowledge, job
             wait = slots_left(queue, other, state.held[other, 0], state.held[other, 1], state.done[other])
             c = state.free[cluster, 0] + state.held[other, 0]
             i, j = _quickest(known, kind, c, state.free[cluster, 1] + state.held[other, 1])
-            earliest = min(earliest, wait + known.slots[kind, i, j])
+            earliest = min(earliest, wait + _slots(queue, known, job, i, j))
     return earliest
 
 

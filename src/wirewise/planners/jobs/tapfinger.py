@@ -32,19 +32,26 @@ SHIPPED = Path(__file__).parent / "data" / "tapfinger.npz"
 
 
 def plan_tapfinger(
-    problem: JobProblem, *, seed: int = 0, weights: str | None = None, safe: bool = True
+    problem: JobProblem,
+    *,
+    seed: int = 0,
+    weights: str | None = None,
+    safe: bool = True,
+    several: bool = False,
 ) -> JobPlan:
     """Follow the learned policy until all jobs are done.
 
     Objective: the mean time from arrival to end. Variables: in each round of a slot, a job of its window and an
-    amount for every cluster. Constraints: what clusters have free, what a job starts with and where it may run. A round
-    takes time in proportion to clusters squared times windows and jobs that run.
+    amount for every cluster, or several jobs one after the other. Constraints: what clusters have free, what a job
+    starts with and where it may run. A round takes time in proportion to clusters squared times windows and jobs that
+    run.
 
     Args:
         problem: Jobs and clusters.
         seed: Recorded in the plan; the likeliest decisions are taken, and nothing is drawn.
         weights: File of weights; None: those that come with wirewise.
         safe: Whether the tuned `threshold` rule is followed instead where it is expected to be quicker; a note says so.
+        several: Whether clusters start several jobs in a round, so that a slot takes one round.
 
     Raises:
         InputError: The file holds no weights.
@@ -56,16 +63,16 @@ def plan_tapfinger(
     last = last_slot(problem, knowledge(expected(problem.arrays)))
     notes: tuple[str, ...] = ()
     if safe:
-        usual = problem.at_ordinary_pace()
+        usual = problem if problem.oracle else problem.at_ordinary_pace()
         known = tune([usual], "threshold")
-        of_policy = _mean_slots(play(network, [usual], last)[0], usual)
+        of_policy = _mean_slots(play(network, [usual], last, several=several)[0], usual)
         of_rule = _mean_slots(follow(usual, "threshold", known), usual)
         said = f"{of_policy:.3f} slots on average are expected of the policy, {of_rule:.3f} of the tuned threshold"
         if of_rule < of_policy:
             state = follow(problem, "threshold", known)
             return plan_of(problem, state, "tapfinger", seed, (f"{said}, which is followed",))
         notes = (said,)
-    state = play(network, [problem], last)[0]
+    state = play(network, [problem], last, several=several)[0]
     if waiting := int((state.finish < 0).sum()):
         raise PlanError(
             f"the policy leaves {waiting} jobs waiting or running in slot {last}; leave safe on, or train it on queues "

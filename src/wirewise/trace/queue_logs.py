@@ -1,0 +1,323 @@
+"""Readers of the logs that clusters have published, and of measured speeds; the files are the user's own.
+
+Q. Hu et al.: Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters, SC 2021
+(Helios); M. Jeon et al.: Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads, ATC 2019
+(Philly); Q. Weng et al.: MLaaS in the Wild, NSDI 2022 (Alibaba PAI); TapFinger, INFOCOM 2023.
+
+A log tells how long a job took with what it asked for, and not how fast it is with more or less. So jobs that ask for
+as much are of one kind, take all of it or nothing, and have a pace of their own, which schedulers do not see. Jobs that
+never ran, or asked for nothing, are left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from math import ceil, inf, isfinite
+from pathlib import Path
+from statistics import median
+from typing import IO, NamedTuple
+
+import msgspec
+
+from wirewise.decoding import decode_json
+from wirewise.errors import InputError
+from wirewise.trace.queues import EdgeCluster, JobKind, JobQueue, QueuedJob
+
+__all__ = ["HELIOS_LIKE", "QUEUE_LOGS", "read_helios", "read_pai", "read_philly", "read_speeds"]
+
+_HELIOS = ("job_id", "gpu_num", "cpu_num", "submit_time", "duration")
+_START_S = 14.0
+"""Seconds that TapFinger adds to measured times, for a job to start."""
+
+
+class _Logged(NamedTuple):
+    """A job of a log; times in seconds."""
+
+    name: str
+    arrival_s: float
+    seconds: float
+    cpus: int
+    gpus: int
+
+
+def read_helios(
+    path: str | os.PathLike[str],
+    clusters: Sequence[EdgeCluster],
+    *,
+    slot_s: float = 60.0,
+    jobs: int | None = None,
+) -> JobQueue:
+    """Read a `cluster_log.csv` of Helios, whose columns are named in the first line.
+
+    Args:
+        path: File.
+        clusters: Clusters that share the jobs.
+        slot_s: Seconds of a slot.
+        jobs: Number of jobs, the first to arrive; None: all.
+
+    Raises:
+        InputError: No such file, a column is missing, a figure is none, or a job fits no cluster; the message says
+            where.
+    """
+
+    def rows() -> Iterator[_Logged]:
+        with _opened(path) as file:
+            table = csv.DictReader(file)
+            if missing := [name for name in _HELIOS if name not in (table.fieldnames or ())]:
+                raise InputError(
+                    f"{path}: has no column {missing[0]!r}; expected a cluster_log.csv of Helios"
+                )
+            for row in table:
+                with _told(path, table.line_num):
+                    job = _Logged(
+                        row["job_id"],
+                        _instant(row["submit_time"]),
+                        _figure(row["duration"]),
+                        int(row["cpu_num"]),
+                        int(row["gpu_num"]),
+                    )
+                yield job
+
+    return _queue(rows(), path, clusters, slot_s, jobs)
+
+
+class _Detail(msgspec.Struct):
+    gpus: list[str]
+
+
+class _Attempt(msgspec.Struct):
+    start_time: str | None
+    end_time: str | None
+    detail: list[_Detail]
+
+
+class _PhillyJob(msgspec.Struct):
+    jobid: str
+    submitted_time: str
+    attempts: list[_Attempt]
+
+
+def read_philly(
+    path: str | os.PathLike[str],
+    clusters: Sequence[EdgeCluster],
+    *,
+    slot_s: float = 60.0,
+    jobs: int | None = None,
+) -> JobQueue:
+    """Read a `cluster_job_log` of Philly, a list in JSON; a job takes the seconds of all its attempts together.
+
+    Args:
+        path: File.
+        clusters: Clusters that share the jobs.
+        slot_s: Seconds of a slot.
+        jobs: Number of jobs, the first to arrive; None: all.
+
+    Raises:
+        InputError: No such file, another form, or a job that fits no cluster; the message names the place.
+    """
+    try:
+        found = decode_json(Path(path).read_bytes(), list[_PhillyJob])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InputError(f"{path}: {error}; expected a cluster_job_log of Philly") from error
+
+    def rows() -> Iterator[_Logged]:
+        for number, job in enumerate(found):
+            ran = [one for one in job.attempts if one.start_time and one.end_time and one.detail]
+            with _told(path, number, "job"):
+                seconds = sum(_instant(one.end_time or "") - _instant(one.start_time or "") for one in ran)
+                arrival_s = _instant(job.submitted_time)
+            gpus = sum(len(one.gpus) for one in ran[-1].detail) if ran else 0
+            yield _Logged(job.jobid, arrival_s, seconds, 0, gpus)
+
+    return _queue(rows(), path, clusters, slot_s, jobs)
+
+
+def read_pai(
+    folder: str | os.PathLike[str],
+    clusters: Sequence[EdgeCluster],
+    *,
+    slot_s: float = 60.0,
+    jobs: int | None = None,
+) -> JobQueue:
+    """Read `pai_job_table.csv` and `pai_task_table.csv` of Alibaba PAI, which have no line of names.
+
+    Shares of accelerators are rounded up for all instances of a task together. A job takes from the first start to the
+    last end of its tasks.
+
+    Args:
+        folder: Folder of both files.
+        clusters: Clusters that share the jobs.
+        slot_s: Seconds of a slot.
+        jobs: Number of jobs, the first to arrive; None: all.
+
+    Raises:
+        InputError: A file is missing or of another form, or a job fits no cluster; the message names the line.
+    """
+    spans: dict[str, tuple[float, float]] = {}
+    asked: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+    tasks = Path(folder) / "pai_task_table.csv"
+    for line, row in _rows(tasks, 10):
+        name, _, instances, _, start, end, cpus, _, gpus, _ = row
+        if start and end:
+            with _told(tasks, line):
+                count, first, last = map(_figure, (instances, start, end))
+                shares = [ceil(count * _figure(share or "0") / 100) for share in (cpus, gpus)]
+            before = spans.get(name, (inf, -inf))
+            spans[name] = min(before[0], first), max(before[1], last)
+            asked[name] = [old + new for old, new in zip(asked[name], shares, strict=True)]
+
+    def rows() -> Iterator[_Logged]:
+        table = Path(folder) / "pai_job_table.csv"
+        for line, row in _rows(table, 6):
+            if row[0] in spans and row[4]:
+                first, last = spans[row[0]]
+                with _told(table, line):
+                    arrival_s = _figure(row[4])
+                yield _Logged(row[0], arrival_s, last - first, *asked[row[0]])
+
+    return _queue(rows(), folder, clusters, slot_s, jobs)
+
+
+def read_speeds(path: str | os.PathLike[str], *, slot_s: float = 5.0) -> dict[str, JobKind]:
+    """Read times that were measured with every number of processors and accelerators, in the form of TapFinger.
+
+    A line has the name of a kind, processors, accelerators, seconds, and more that is not looked at. Repeats are
+    averaged, and 14 s are added for a job to start, as in the paper.
+
+    Args:
+        path: File.
+        slot_s: Seconds of a slot.
+
+    Raises:
+        InputError: No such file, a line of another form, or an amount between others that is not there.
+    """
+    found: defaultdict[str, defaultdict[tuple[int, int], list[float]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for line, row in _rows(path, None):
+        with _told(path, line):
+            kind, amount, seconds = row[0], (int(row[1]), int(row[2])), _figure(row[3])
+        if min(amount) < 0 or sum(amount) < 1 or seconds <= 0:
+            raise InputError(f"{path}, line {line}: {row[:4]}; expected an amount and seconds above 0")
+        found[kind][amount].append(seconds)
+    if not found:
+        raise InputError(f"{path}: is empty; expected lines of kind, processors, accelerators and seconds")
+    return {kind: _kind_of(path, kind, times, slot_s) for kind, times in found.items()}
+
+
+def _kind_of(
+    path: str | os.PathLike[str], name: str, times: dict[tuple[int, int], list[float]], slot_s: float
+) -> JobKind:
+    (low_c, low_g), (high_c, high_g) = (
+        [end(amount[n] for amount in times) for n in range(2)] for end in (min, max)
+    )
+    rows = [[0.0] * (high_g + 1) for _ in range(high_c + 1)]
+    for c in range(low_c, high_c + 1):
+        for g in range(low_g, high_g + 1):
+            if not (own := times.get((c, g))):
+                raise InputError(
+                    f"{path}: {name!r} was not measured with {c} processors and {g} accelerators"
+                )
+            rows[c][g] = slot_s / (sum(own) / len(own) + _START_S)
+    return JobKind(progress=tuple(map(tuple, rows)), cpus=low_c, gpus=low_g)
+
+
+def _queue(
+    logged: Iterable[_Logged],
+    path: str | os.PathLike[str],
+    clusters: Sequence[EdgeCluster],
+    slot_s: float,
+    jobs: int | None,
+) -> JobQueue:
+    """The queue of those that ran, in order of arrival."""
+    if not (isfinite(slot_s) and slot_s > 0) or (jobs is not None and jobs < 1):
+        raise InputError(
+            f"got slots of {slot_s} s and {jobs} jobs; expected seconds above 0, and one job at least"
+        )
+    ran = sorted(
+        (one for one in logged if one.seconds > 0 and one.cpus + one.gpus > 0), key=lambda one: one.arrival_s
+    )
+    ran = ran[:jobs]
+    if not ran:
+        raise InputError(
+            f"{path}: no job of it ran with a processor or an accelerator; expected one at least"
+        )
+    seconds: defaultdict[str, list[float]] = defaultdict(list)
+    amounts: dict[str, tuple[int, int]] = {}
+    for one in ran:
+        seconds[_name(one)].append(one.seconds)
+        amounts[_name(one)] = (0 if one.gpus else one.cpus, one.gpus)
+    middle = {name: median(own) for name, own in seconds.items()}
+    kinds = {}
+    for name, (cpus, gpus) in amounts.items():
+        rows = [[0.0] * (gpus + 1) for _ in range(cpus + 1)]
+        rows[cpus][gpus] = slot_s / middle[name]
+        kinds[name] = JobKind(progress=tuple(map(tuple, rows)), cpus=cpus, gpus=gpus)
+    return JobQueue(
+        queue=tuple(
+            QueuedJob(
+                name=one.name,
+                kind=_name(one),
+                arrival=int((one.arrival_s - ran[0].arrival_s) // slot_s),
+                pace=middle[_name(one)] / one.seconds,
+            )
+            for one in ran
+        ),
+        kinds=kinds,
+        clusters=tuple(clusters),
+        slot_s=slot_s,
+    )
+
+
+def _name(one: _Logged) -> str:
+    """Name of a job's kind: a job with accelerators is not held to its processors, which few logs tell well."""
+    return f"gpu{one.gpus}" if one.gpus else f"cpu{one.cpus}"
+
+
+def _instant(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+def _opened(path: str | os.PathLike[str]) -> IO[str]:
+    try:
+        return Path(path).open(encoding="utf-8", newline="")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; expected a file") from error
+
+
+def _rows(path: str | os.PathLike[str], width: int | None) -> Iterator[tuple[int, list[str]]]:
+    """Number and fields of each line."""
+    with _opened(path) as file:
+        for number, row in enumerate(csv.reader(file), 1):
+            if width is not None and len(row) != width:
+                raise InputError(f"{path}, line {number}: has {len(row)} fields; expected {width}")
+            yield number, row
+
+
+def _figure(text: str) -> float:
+    if not isfinite(figure := float(text)):
+        raise ValueError(f"{text!r} is not finite")
+    return figure
+
+
+@contextmanager
+def _told(path: str | os.PathLike[str], place: int, what: str = "line") -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, IndexError) as error:
+        raise InputError(f"{path}, {what} {place}: {error}; expected figures and times there") from error
+
+
+QUEUE_LOGS: dict[str, Callable[..., JobQueue]] = {
+    "helios": read_helios,
+    "philly": read_philly,
+    "pai": read_pai,
+}
+"""Readers by the name of the cluster."""
+HELIOS_LIKE = Path(__file__).parent / "data" / "helios-like.csv"
+"""Log in the form of Helios whose 400 jobs are drawn: their figures are of nobody."""

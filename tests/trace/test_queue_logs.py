@@ -1,0 +1,133 @@
+"""Logs of clusters are read as queues, and refused by line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from wirewise.errors import InputError
+from wirewise.planners.jobs import plan_jobs, problem_of
+from wirewise.trace import EdgeCluster
+from wirewise.trace.queue_logs import HELIOS_LIKE, QUEUE_LOGS, read_helios, read_pai, read_philly, read_speeds
+
+ROOM = (EdgeCluster(name="a", cpus=8, gpus=8),)
+HELIOS = """job_id,user,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue
+7,u1,2,8,1,COMPLETED,2020-04-01 00:10:00,2020-04-01 00:11:00,2020-04-01 00:21:00,600,0
+5,u2,0,4,1,COMPLETED,2020-04-01 00:00:00,2020-04-01 00:00:00,2020-04-01 00:02:00,120,0
+6,u2,2,4,1,FAILED,2020-04-01 00:01:30,2020-04-01 00:02:00,2020-04-01 00:22:00,1200,0
+8,u3,1,4,1,CANCELLED,2020-04-01 00:02:00,,,0,0
+"""
+PHILLY = [
+    {
+        "status": "Pass", "vc": "v", "jobid": "application_1", "submitted_time": "2017-10-07 01:00:00", "user": "u",
+        "attempts": [
+            {
+                "start_time": "2017-10-07 01:01:00", "end_time": "2017-10-07 01:02:00",
+                "detail": [{"ip": "m1", "gpus": ["gpu0"]}],
+            },
+            {
+                "start_time": "2017-10-07 01:03:00", "end_time": "2017-10-07 01:05:00",
+                "detail": [{"ip": "m1", "gpus": ["gpu0", "gpu1"]}, {"ip": "m2", "gpus": ["gpu3"]}],
+            },
+            {"start_time": None, "end_time": None, "detail": []},
+        ],
+    },
+    {"jobid": "application_2", "submitted_time": "2017-10-07 01:00:01", "attempts": []},
+]  # fmt: skip
+PAI_JOBS = "j1,i1,u,Terminated,100.0,900.0\nj2,i2,u,Running,50.0,\nj3,i3,u,Terminated,160.0,300.0\n"
+PAI_TASKS = (
+    "j1,worker,3,Terminated,110.0,710.0,600.0,29.3,50.0,T4\nj1,ps,1,Terminated,105.0,710.0,400.0,10,,\n"
+    "j2,worker,1,Running,60.0,,600.0,29.3,100.0,T4\nj3,tensorflow,1,Terminated,180.0,300.0,200.0,8,,\n"
+)
+
+
+def test_helios(tmp_path):
+    path = tmp_path / "cluster_log.csv"
+    path.write_text(HELIOS)
+    queue = read_helios(path, ROOM)
+    assert [(job.name, job.kind, job.arrival) for job in queue.queue] == [
+        ("5", "cpu4", 0), ("6", "gpu2", 1), ("7", "gpu2", 10),
+    ]  # fmt: skip
+    # Two jobs of a kind that take 1200 and 600 s have a median of 900 s.
+    assert [job.pace for job in queue.queue] == [1.0, 900 / 1200, 900 / 600]
+    assert queue.kinds["gpu2"].progress == ((0.0, 0.0, 60 / 900),) and queue.kinds["cpu4"].cpus == 4
+    assert [job.name for job in read_helios(path, ROOM, jobs=1).queue] == ["5"]
+    # A job that is alone takes as long as it did.
+    plan = plan_jobs(problem_of(queue), "sjf")
+    assert {one.job: one.end - one.start for one in plan.allotments} == {"5": 2, "6": 20, "7": 10}
+
+
+def test_philly_adds_up_attempts(tmp_path):
+    path = tmp_path / "cluster_job_log"
+    path.write_text(json.dumps(PHILLY))
+    [job] = read_philly(path, ROOM, slot_s=30).queue
+    assert (job.name, job.kind, job.arrival, job.pace) == ("application_1", "gpu3", 0, 1.0)
+    assert read_philly(path, ROOM, slot_s=30).kinds["gpu3"].progress[0][3] == 30 / 180
+
+
+def test_pai_joins_its_tables(tmp_path):
+    (tmp_path / "pai_job_table.csv").write_text(PAI_JOBS)
+    (tmp_path / "pai_task_table.csv").write_text(PAI_TASKS)
+    queue = read_pai(tmp_path, ROOM)
+    # Three instances with half an accelerator each; from the first start to the last end.
+    assert [(job.name, job.kind, job.arrival) for job in queue.queue] == [
+        ("j1", "gpu2", 0),
+        ("j3", "cpu2", 1),
+    ]
+    assert queue.kinds["gpu2"].progress[0][2] == pytest.approx(60 / 605)
+
+
+def test_speeds_become_kinds(tmp_path):
+    path = tmp_path / "times.csv"
+    path.write_text("lm,1,1,26,0.1,2.3\nlm,1,1,46\nlm,2,1,11\nlm,1,2,36\nlm,2,2,6\n")
+    kind = read_speeds(path)["lm"]
+    assert (kind.cpus, kind.gpus) == (1, 1)
+    assert kind.progress == ((0.0,) * 3, (0.0, 5 / 50, 5 / 50), (0.0, 5 / 25, 5 / 20))
+    path.write_text("lm,1,1,26\nlm,2,2,6\n")
+    with pytest.raises(InputError, match="'lm' was not measured with 1 processors and 2 accelerators"):
+        read_speeds(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (HELIOS.replace("duration", "length"), "has no column 'duration'"),
+        (HELIOS.replace("600,0", "long,0"), "line 2: could not convert string to float: 'long'"),
+        (
+            HELIOS.replace("2020-04-01 00:00:00", "yesterday", 1),
+            "line 3: Invalid isoformat string: 'yesterday'",
+        ),
+        (HELIOS.splitlines()[0], "no job of it ran with a processor or an accelerator"),
+        (
+            HELIOS.replace("7,u1,2", "7,u1,64"),
+            "needs 0 cpus and 64 gpus, which no cluster that may run it has",
+        ),
+    ],
+)
+def test_a_damaged_helios_log_is_refused(tmp_path, text, told):
+    (tmp_path / "log.csv").write_text(text)
+    with pytest.raises(InputError, match=told):
+        read_helios(tmp_path / "log.csv", ROOM)
+
+
+@pytest.mark.parametrize("name", QUEUE_LOGS)
+def test_logs_that_are_no_logs_are_refused(tmp_path, name):
+    with pytest.raises(InputError, match="missing"):
+        QUEUE_LOGS[name](tmp_path / "missing", ROOM)
+    for file in ("pai_job_table.csv", "pai_task_table.csv", "log"):
+        (tmp_path / file).write_text("[1, 2]\n")
+    with pytest.raises(InputError, match="expected"):
+        QUEUE_LOGS[name](tmp_path if name == "pai" else tmp_path / "log", ROOM)
+    if name == "helios":
+        with pytest.raises(InputError, match="slots of 0 s"):
+            QUEUE_LOGS[name](tmp_path / "log", ROOM, slot_s=0)
+
+
+def test_s8_a_look_alike_comes_along():
+    queue = read_helios(HELIOS_LIKE, (EdgeCluster(name="a", cpus=32, gpus=32),))
+    assert len(queue.queue) == 400 and {"gpu1", "gpu8", "cpu4"} <= set(queue.kinds)
+    assert HELIOS_LIKE.stat().st_size <= 50_000
+    problems = [problem_of(queue, oracle=oracle) for oracle in (False, True)]
+    blind, bound = (plan_jobs(problem, "srpt").mean_completion_s for problem in problems)
+    assert bound < blind
