@@ -3,9 +3,11 @@
     python benchmarks/deployment/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...] [--labs LAB,...]
 
 Rows: `factors` (F6: a layer's sufficient factors against an all-reduce), `plans` (F2, F4, F7: plans of TAG against
-torch's DistributedDataParallel on four labs, predicted and measured).
+torch's DistributedDataParallel on four labs, predicted and measured). Simulated: `unseen` (TAG next to other planners
+on clusters and models that no training saw), `slow-link` (F4), `tree` (F3: tree search against enumeration, with and
+without the learned policy).
 
-These rows run in a lab: TCP, bytes, links and numbers are real. Computing is emulated, as two processors would measure
+The others run in a lab: TCP, bytes, links and numbers are real. Computing is emulated, as two processors would measure
 the scheduler: a pass takes at least the time of the device that a rank stands for, and the rest is slept.
 """
 
@@ -14,13 +16,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measured import LABS, ROWS
+import measured
+import planned
+from measured import LABS
 
 from common import Page, arguments
 
+ROWS = {**measured.ROWS, **planned.ROWS}
 PRESETS = {
-    "smoke": {"turns": 1, "steps": 2, "compute_ms": 100.0, "width": 256, "pairs": (("two groups", "mlp"),)},
+    "smoke": {
+        "clusters": 2, "simulations": 100, "trees": 2,
+        "turns": 1, "steps": 2, "compute_ms": 100.0, "width": 256, "pairs": (("two groups", "mlp"),),
+    },
     "paper": {
+        "clusters": 20, "simulations": 2000, "trees": 20,
         "turns": 2, "steps": 2, "compute_ms": 1000.0, "width": 2048,
         "pairs": (
             ("quarter", "cnn"), ("two groups", "cnn"), ("four speeds", "cnn"), ("slow pair", "cnn"),

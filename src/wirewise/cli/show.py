@@ -18,7 +18,7 @@ from wirewise.cli.topo import open_topology
 from wirewise.collective.builders import algorithms, build
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, ProgramError, TopologyError
-from wirewise.plans import CollectivePlan, JobPlan, Plan, RecoveryPlan, ReshardPlan, StagePlan
+from wirewise.plans import CollectivePlan, DeploymentPlan, JobPlan, Plan, RecoveryPlan, ReshardPlan, StagePlan
 from wirewise.units import parse_size
 
 if TYPE_CHECKING:
@@ -95,6 +95,10 @@ def _pictures(plan: Plan, on: str | None) -> Iterator[str]:
         from wirewise.report.jobs_picture import jobs_section
 
         yield jobs_section(plan)
+    if isinstance(plan, DeploymentPlan):
+        from wirewise.report.deployment_picture import deployment_section
+
+        yield deployment_section(plan)
 
 
 def _show_trace(source: str, asked: Request) -> None:

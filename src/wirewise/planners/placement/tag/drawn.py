@@ -132,16 +132,19 @@ def _branches(random: np.random.Generator) -> list[_Layer]:
 _LAYERS = {"convolutions": _convolutions, "dense": _dense, "attention": _attention, "branches": _branches}
 
 
-def random_problem(seed: int, *, hosts: int = 0, kind: str = "", groups: int = 12) -> DeploymentProblem:
+def random_problem(
+    seed: int, *, hosts: int = 0, most_devices: int = 4, kind: str = "", groups: int = 12
+) -> DeploymentProblem:
     """A model and a cluster of unequal machines, both drawn.
 
     Args:
         seed: Seed of all that is drawn.
         hosts: Number of machines; 0: drawn.
+        most_devices: Largest number of devices of a machine.
         kind: One of `KINDS`; none: drawn.
         groups: Largest number of op groups.
     """
     random = np.random.default_rng([seed, 13])
-    topology = random_unequal(seed, hosts=hosts)
+    topology = random_unequal(seed, hosts=hosts, most_devices=most_devices)
     batch = max(int(random.choice([16, 32, 64])), len(topology.devices))
     return problem_of(random_model(seed, kind), topology, batch=batch, groups=groups)

@@ -53,17 +53,14 @@ def see(problem: DeploymentProblem, strategy: Strategy, place: int) -> Seen:
     """
     step, scale = problem.step(strategy), _Scale.of(problem)
     group, count = problem.order[place], len(problem.op_groups)
-    chosen = [problem.actions[g][a] for g, a in enumerate(strategy)]
     decided = np.zeros((count, 2))
     decided[problem.order[:place], 0] = 1.0
     decided[group, 1] = 1.0
-    ways = np.array(
-        [[one.communication == way for way in _WAYS] + [one.proportional] for one in chosen], float
-    )
+    chosen = [_Options.of(problem, g) for g in range(count)]
+    ways = np.stack([one.fixed[a, :5] for one, a in zip(chosen, strategy, strict=True)])
     ops = np.concatenate([scale.ops, ways, decided, _ends(problem, strategy, step)], axis=1)
     devices = np.concatenate([scale.devices, _use(problem, step)], axis=1)
-    numbers = range(len(problem.device_groups))
-    placed = np.array([[d in one.groups for d in numbers] for one in chosen], float)
+    placed = np.stack([one.places[a] for one, a in zip(chosen, strategy, strict=True)])
     pairs = np.stack([scale.pairs, placed], axis=2)
     actions, places = _actions(problem, strategy, group, scale)
     return Seen(ops, devices, scale.tensors[..., None], scale.links, pairs, group, actions, places)
@@ -170,58 +167,65 @@ def _use(problem: DeploymentProblem, step: DeploymentStep) -> Vector:
     )
 
 
+class _Options:
+    """Features of an op group's actions that no strategy changes, [A]."""
+
+    def __init__(self, problem: DeploymentProblem, group: int, scale: _Scale) -> None:
+        own, costs, modules = problem.actions[group], problem.simulator.costs, problem.op_groups[group]
+        self.first, self.rows = problem.first_rows(group)
+        per_rows = (costs.forward + costs.backward)[:, :, modules].sum(axis=2)
+        seconds = (per_rows[costs.type, self.rows] / costs.speed).max(axis=1) * scale.unit
+        ranks = np.maximum((self.rows > 0).sum(axis=1), 1)
+        ways = np.array([_way(one) for one in own])
+        parameters = scale.parameters[group]
+        ring = 2 * (ranks - 1) / ranks * parameters
+        # With factors the ring carries the rest, and each rank gets the factors of all rows.
+        factors = problem.batch * scale.factor[group] + 2 * (ranks - 1) / ranks * (
+            parameters - scale.factored[group]
+        )
+        rate = np.array([problem.slowest_port(one.groups) for one in own])
+        sent = (
+            np.where(ways[:, 3] > 0, 0.0, np.where(ways[:, 2] > 0, factors, ring * (1 + ways[:, 1]))) / rate
+        )
+        memory = costs.state * parameters + self.rows.max(axis=1) * costs.saved[modules].sum()
+        room = np.array([min(problem.simulator.room[r] for r in problem.ranks(one.groups)) for one in own])
+        self.fixed = np.concatenate([ways, _flat(np.stack([seconds, sent * scale.unit], axis=1))], axis=1)
+        self.further = np.stack(
+            [np.minimum(memory / room, 2.0), ranks / 8, np.log(rate / scale.rate) / 2], axis=1
+        )
+        numbers = range(len(problem.device_groups))
+        self.places = np.array([[d in one.groups for d in numbers] for one in own], float)
+        self.kinds = np.array([hash((one.groups, one.proportional)) for one in own])
+
+    @classmethod
+    def of(cls, problem: DeploymentProblem, group: int) -> _Options:
+        """Options of an op group, which its problem keeps."""
+        return problem.keep(f"options {group}", lambda: cls(problem, group, _Scale.of(problem)))
+
+
+def _way(one: Action) -> list[float]:
+    return [float(one.communication == way) for way in _WAYS] + [float(one.proportional)]
+
+
 def _actions(
     problem: DeploymentProblem, strategy: Strategy, group: int, scale: _Scale
 ) -> tuple[Vector, Vector]:
-    own, costs, batch = problem.actions[group], problem.simulator.costs, problem.batch
-    first, rows = problem.first_rows(group)
-    modules = problem.op_groups[group]
-    per_rows = (costs.forward + costs.backward)[:, :, modules].sum(axis=2)
-    seconds = per_rows[costs.type, rows] / costs.speed
-    ranks = np.maximum((rows > 0).sum(axis=1), 1)
-    ways = np.array([[one.communication == way for way in _WAYS] + [one.proportional] for one in own], float)
-    ring = 2 * (ranks - 1) / ranks * scale.parameters[group]
-    # With factors the ring carries the rest, and each rank gets the factors of all rows.
-    factors = batch * scale.factor[group] + 2 * (ranks - 1) / ranks * (
-        scale.parameters[group] - scale.factored[group]
-    )
-    rate = np.array([problem.slowest_port(one.groups) for one in own])
-    sent = np.where(ways[:, 3] > 0, 0.0, np.where(ways[:, 2] > 0, factors, ring * (1 + ways[:, 1]))) / rate
-    memory = costs.state * scale.parameters[group] + rows.max(axis=1) * costs.saved[modules].sum()
-    room = np.array([min(problem.simulator.room[r] for r in problem.ranks(one.groups)) for one in own])
-    moved, alike = np.zeros(len(own)), np.zeros(len(own))
-    for other in range(len(strategy)):
+    own = _Options.of(problem, group)
+    moved, alike = np.zeros(len(own.first)), np.zeros(len(own.first))
+    for other in np.flatnonzero(scale.flows[group] + scale.flows[:, group]).tolist():
+        theirs, a = _Options.of(problem, other), strategy[other]
+        ends = np.minimum(own.first + own.rows, theirs.first[a] + theirs.rows[a])
+        here = np.maximum(ends - np.maximum(own.first, theirs.first[a]), 0).sum(axis=1)
+        # Under mp several devices have all rows, of one module each.
         size = scale.flows[group, other] + scale.flows[other, group]
-        if size > 0:
-            its_first, its_rows = (part[strategy[other]] for part in problem.first_rows(other))
-            here = np.minimum(first + rows, its_first + its_rows) - np.maximum(first, its_first)
-            # Under mp several devices have all rows, of one module each.
-            moved += size * np.maximum(batch - np.maximum(here, 0).sum(axis=1), 0)
-            theirs: Action = problem.actions[other][strategy[other]]
-            alike += np.array(
-                [one.groups == theirs.groups and one.proportional == theirs.proportional for one in own]
-            )
-    is_now = np.arange(len(own)) == strategy[group]
-    found = np.concatenate(
-        [
-            ways,
-            _flat(
-                np.stack(
-                    [seconds.max(axis=1) * scale.unit, sent * scale.unit, moved * scale.per_byte], axis=1
-                )
-            ),
-            np.stack(
-                [
-                    np.minimum(memory / room, 2.0),
-                    alike / 2,
-                    is_now,
-                    ranks / 8,
-                    np.log(rate / scale.rate) / 2,
-                ],
-                axis=1,
-            ),
-        ],
-        axis=1,
-    )
-    numbers = range(len(problem.device_groups))
-    return found, np.array([[d in one.groups for d in numbers] for one in own], float)
+        moved += size * np.maximum(problem.batch - here, 0)
+        alike += own.kinds == theirs.kinds[a]
+    is_now = np.arange(len(own.first)) == strategy[group]
+    found = [
+        own.fixed,
+        _flat(moved * scale.per_byte)[:, None],
+        own.further[:, :1],
+        np.stack([alike / 2, is_now], axis=1),
+        own.further[:, 1:],
+    ]
+    return np.concatenate(found, axis=1), own.places

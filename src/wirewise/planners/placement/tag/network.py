@@ -24,7 +24,7 @@ from wirewise.planners.placement.tag.search import Policy
 __all__ = ["SHIPPED", "new_weights", "read_weights", "scores", "shipped_policy", "write_weights"]
 
 SHIPPED = Path(__file__).parent / "data" / "tag.npz"
-"""Weights by `wirewise.planners.placement.tag.training`."""
+"""Weights by `wirewise.planners.placement.tag.training`, three of its ten epochs."""
 
 _WIDTH, _HEADS, _LAYERS = 32, 2, 2
 _RELATIONS = {

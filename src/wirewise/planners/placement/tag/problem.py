@@ -16,10 +16,12 @@ from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.placement.tag.factors import FactorProblem, duplicated_ops
 from wirewise.planners.placement.tag.grouping import group_modules
+from wirewise.planners.placement.tag.operators import modules_of
 from wirewise.plans.deployment import Communication, DeployedDevice, DeployedGroup, DeploymentPlan
 from wirewise.sim.deployments import DeploymentSimulator, DeploymentStep, Spread
 from wirewise.sim.lowering.deployment import WAYS
 from wirewise.topology import Topology
+from wirewise.trace.operator_graph import OperatorGraph
 from wirewise.trace.stages import StageTrace
 from wirewise.units import format_size
 
@@ -236,9 +238,12 @@ class DeploymentProblem:
 
     def shares(self, ranks: Sequence[int], *, proportional: bool) -> Ints:
         """Rows of each of some ranks, at least 1; proportional ones let all end a pass of the model together."""
+        return self.keep(f"shares {list(ranks)} {proportional}", lambda: self._shares(ranks, proportional))
+
+    def _shares(self, ranks: Sequence[int], proportional: bool) -> Ints:
         rows = np.full(len(ranks), self.batch // len(ranks), np.int64)
         rows[: self.batch % len(ranks)] += 1
-        if not proportional:
+        if not proportional or self.batch < len(ranks):
             return rows
         costs, of_type = self.simulator.costs, self.simulator.costs.type[list(ranks)]
         seconds = (costs.forward + costs.backward).sum(axis=2)[of_type] / costs.speed[list(ranks), None]
@@ -291,6 +296,9 @@ class DeploymentProblem:
 
     def _duplicated(self, g: int, action: Action) -> list[int]:
         """Modules of a group whose factors are worth exchanging."""
+        return self.keep(f"duplicated {g} {action}", lambda: self._worth_duplicating(g, action))
+
+    def _worth_duplicating(self, g: int, action: Action) -> list[int]:
         ranks = self.ranks(action.groups)
         rows, costs = self.shares(ranks, proportional=action.proportional), self.simulator.costs
         n, modules = len(ranks), self.op_groups[g]
@@ -415,7 +423,7 @@ class DeploymentProblem:
 
 
 def problem_of(
-    trace: StageTrace,
+    trace: StageTrace | OperatorGraph,
     topology: Topology | None,
     *,
     batch: int | None = None,
@@ -425,7 +433,7 @@ def problem_of(
     """The problem on the devices of a topology.
 
     Args:
-        trace: Modules of the model, measured on a device of speed 1.
+        trace: Modules of the model, measured on a device of speed 1, or its captured operators with times.
         topology: Hosts, devices with their types, speeds and memory, and links.
         batch: Rows of a step; none: 8 for each device.
         profiles: The modules measured on other types of devices, by name of the type; those of all others take the
@@ -435,6 +443,8 @@ def problem_of(
     Raises:
         InputError: No topology, or as `DeploymentProblem`.
     """
+    if isinstance(trace, OperatorGraph):
+        trace = modules_of(trace)
     if not isinstance(topology, Topology):
         got = "none" if topology is None else f"a {type(topology).__name__}"
         raise InputError(f"got {got} as the links of the job; expected the Topology, which has its devices")

@@ -128,6 +128,13 @@ def _loss(weights: dict[str, Tensor], lesson: Lesson) -> Tensor:
     return (lesson.target * (known - likely)).sum()
 
 
+def _drawn(seed: int) -> DeploymentProblem:
+    """A small problem: many kinds of clusters are seen in little time."""
+    random = np.random.default_rng(seed)
+    groups, devices, hosts = (int(random.choice(of)) for of in ([4, 4, 6, 8], [1, 2, 4], [2, 2, 3, 4]))
+    return random_problem(seed, groups=groups, most_devices=devices, hosts=hosts)
+
+
 def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -136,7 +143,7 @@ def _say(line: str) -> None:
 def main(words: Sequence[str]) -> None:
     """Train, print what is learned, write the weights."""
     out, *files = words
-    problems, epochs = 500, 12
+    problems, epochs = 160, 10
     torch.set_num_threads(1)
     taught, begin = list[Lesson](), time.perf_counter()
     weights = read_weights(SHIPPED) if files else new_weights(0)
@@ -144,11 +151,8 @@ def main(words: Sequence[str]) -> None:
         own = problem_of(read_stage_trace(trace), load(topology))
         taught += 10 * lessons(own, simulations=3000, places=12, seed=0)
     for number in range(problems // 10 if files else problems):
-        seed = FIRST_SEED + number
-        # Small problems are quick, so many kinds of clusters are seen.
-        groups = int(np.random.default_rng(seed).choice([4, 6, 8, 12]))
-        taught += lessons(random_problem(seed, groups=groups), simulations=600, places=4, seed=seed)
-        if number % 50 == 49:
+        taught += lessons(_drawn(FIRST_SEED + number), simulations=250, places=3, seed=FIRST_SEED + number)
+        if number % 20 == 19:
             _say(f"{number + 1} problems, {len(taught)} lessons, {time.perf_counter() - begin:.0f} s")
     for epoch, loss in enumerate(train(taught, weights, epochs=epochs)):
         _say(f"epoch {epoch}: {loss:.4f} nats, {time.perf_counter() - begin:.0f} s")
