@@ -23,6 +23,7 @@ from tests.planners.pipeline.problems import random_trace
 from tests.recipes.test_stalls import report
 from tests.trace.profiled import Profiled, info
 from tests.trace.synthetic import make
+from tests.trace.test_operator_graph import GOOD
 from tests.trace.test_tasks import change
 from wirewise import collective, graph, plans, topology
 from wirewise.cli.msccl import File
@@ -45,6 +46,7 @@ from wirewise.trace import (
     kineto,
     load,
     read_fusion_graph,
+    read_operator_graph,
     read_stage_trace,
     read_tasks,
     write_trace,
@@ -182,6 +184,7 @@ READERS: dict[str, Reader] = {
     ),
     "costs of gradients": Reader(costs, "costs.json", load_costs),
     "operators": Reader(text(random_step(3, 2).to_json()), "graph.json", read_fusion_graph),
+    "graph of a step": Reader(text(GOOD.to_json()), "step.json", read_operator_graph),
     "estimator": Reader(estimator, "weights.npz", Estimator.load),
     "tasks": Reader(text(json.dumps(change())), "job.json", read_tasks),
     "modules": Reader(text(msgspec.json.encode(random_trace(1, 4, skips=1))), "m.json", read_stage_trace),

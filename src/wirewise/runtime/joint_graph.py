@@ -37,7 +37,7 @@ from wirewise.runtime.whole_modules import WholeModules
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 from wirewise.trace.repeats import repeated_blocks
 
-__all__ = ["CapturedStep", "capture_step", "model_loss"]
+__all__ = ["JointStep", "capture_step", "model_loss"]
 
 _ATEN = torch.ops.aten
 _MODULE = "wirewise_module"
@@ -47,7 +47,7 @@ _MOST_WHOLE = 32
 
 
 @dataclass(frozen=True)
-class CapturedStep(StepInputs):
+class JointStep(StepInputs):
     """A training step as a graph for planners, and as one that runs."""
 
     graph: OperatorGraph
@@ -63,9 +63,7 @@ def model_loss(model: nn.Module, inputs: Any) -> Tensor:
     return found
 
 
-def capture_step(
-    model: nn.Module, inputs: Any, loss: Loss = model_loss, *, whole: bool = True
-) -> CapturedStep:
+def capture_step(model: nn.Module, inputs: Any, loss: Loss = model_loss, *, whole: bool = True) -> JointStep:
     """Forward, loss and backward of a model as one functional graph of ATen operators.
 
     Products with an added bias are a product and a sum; checks of values, and operators that do nothing, such as
@@ -302,7 +300,7 @@ def _captured(
     leaves: Sequence[Tensor],
     structure: Any,
     notes: Sequence[str],
-) -> CapturedStep:
+) -> JointStep:
     nodes: list[OperatorNode] = []
     numbers: dict[fx.Node, int] = {}
     for node in module.graph.nodes:
@@ -317,7 +315,7 @@ def _captured(
         model=type(model).__name__,
         notes=tuple(notes),
     )
-    return CapturedStep(
+    return JointStep(
         parameters=tuple(name for name, _ in model.named_parameters()),
         buffers=tuple(name for name, _ in model.named_buffers()),
         batch=structure,
