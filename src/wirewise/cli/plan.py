@@ -16,6 +16,7 @@ from wirewise.cli import (
     plan_gradients,
     plan_jobs,
     plan_operators,
+    plan_parallel,
     plan_pipeline,
     plan_placement,
     plan_recovery,
@@ -61,12 +62,13 @@ app = typer.Typer(
     cls=_Families,
     no_args_is_help=True,
     help="Plans: buckets of gradients, programs of collectives, cached rows, places of tasks, tensors between meshes, "
-    "stages of pipelines, jobs of clusters, recovery after failures.",
+    "stages of pipelines, shardings of any model, jobs of clusters, recovery after failures.",
 )
 app.command()(plan_collective.collective)
 app.command()(plan_cache.cache)
 app.command()(plan_placement.placement)
 app.command()(plan_pipeline.pipeline)
+app.command()(plan_parallel.parallel)
 app.command()(plan_recovery.recovery)
 app.command()(plan_reshard.reshard)
 app.command()(plan_jobs.jobs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from wirewise.report.figures import seconds
 from wirewise.trace import StageTrace, write_stage_trace
 from wirewise.units import format_size
 
-__all__ = ["StageMeasuring", "measured", "names_code", "stages"]
+__all__ = ["StageMeasuring", "measured", "names_code", "stages", "user_function"]
 
 
 class StageMeasuring(opt.Options, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ def measured(source: str, sizes: Sequence[int] | None = (1,), repeats: int = 5) 
     from wirewise.runtime.pipeline import LayerGraph
 
     file, _, name = source.rpartition(":")
-    made = _called(file, name)
+    made = user_function(file, name)()
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         raise InputError(
             f"{source} returns a {type(made).__name__}; expected a model or its modules, and an input; or modules, an "
@@ -90,7 +90,12 @@ def measured(source: str, sizes: Sequence[int] | None = (1,), repeats: int = 5) 
     )
 
 
-def _called(file: str, name: str) -> Any:
+def user_function(file: str, name: str) -> Callable[..., Any]:
+    """A function of a file, which is run.
+
+    Raises:
+        InputError: No such file or function, or an error in the file.
+    """
     if not Path(file).is_file():
         raise InputError(f"there is no file {file!r}; expected FILE.py:NAME with a function NAME in it")
     spec = importlib.util.spec_from_file_location("_wirewise_model", file)
@@ -103,4 +108,5 @@ def _called(file: str, name: str) -> Any:
     function = getattr(module, name, None)
     if not callable(function):
         raise InputError(f"{file} has no function {name!r}; expected one that returns a model and an input")
-    return function()
+    found: Callable[..., Any] = function
+    return found

@@ -18,7 +18,16 @@ from wirewise.cli.topo import open_topology
 from wirewise.collective.builders import algorithms, build
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, ProgramError, TopologyError
-from wirewise.plans import CollectivePlan, DeploymentPlan, JobPlan, Plan, RecoveryPlan, ReshardPlan, StagePlan
+from wirewise.plans import (
+    CollectivePlan,
+    DeploymentPlan,
+    JobPlan,
+    ParallelPlan,
+    Plan,
+    RecoveryPlan,
+    ReshardPlan,
+    StagePlan,
+)
 from wirewise.units import parse_size
 
 if TYPE_CHECKING:
@@ -60,7 +69,7 @@ def _show_plan(plan: Plan, asked: Request) -> None:
         from wirewise.report import plan_html, shell
 
         plan_section = shell.section("Plan", "", plan_html(plan))
-        sections = [shell.head("wirewise show", headline), *_pictures(plan, asked.on), plan_section]
+        sections = [shell.head("wirewise show", headline), *_pictures(plan, asked), plan_section]
         shell.write_page(shell.page(headline, sections), asked.html)
     write_json(asked.json, decode_json(plan.to_json()))
     if asked.json != "-":
@@ -69,7 +78,8 @@ def _show_plan(plan: Plan, asked: Request) -> None:
             typer.echo(line)
 
 
-def _pictures(plan: Plan, on: str | None) -> Iterator[str]:
+def _pictures(plan: Plan, asked: Request) -> Iterator[str]:
+    on = asked.on
     if isinstance(plan, ReshardPlan):
         from wirewise.cost.links import Links
         from wirewise.report.reshard_picture import drawn_links, reshard_section
@@ -87,6 +97,15 @@ def _pictures(plan: Plan, on: str | None) -> Iterator[str]:
 
         yield timetable_section(plan)
         yield notes("Why these stages", plan.notes)
+    if isinstance(plan, ParallelPlan):
+        from wirewise.cli.plan_parallel import graph_beside
+        from wirewise.cost.links import Links
+        from wirewise.report.parallel_picture import parallel_sections
+        from wirewise.trace import read_operator_graph
+
+        file = graph_beside(Path(asked.sources[0]))
+        graph = read_operator_graph(file) if file.is_file() else None
+        yield from parallel_sections(plan, graph, None if on is None else Links.of(open_topology(on)))
     if isinstance(plan, RecoveryPlan):
         from wirewise.report.recovery_picture import recovery_sections
 

@@ -30,7 +30,7 @@ def measured_times(
     measured ones show, and the graph has a note of how many.
 
     Args:
-        graph: Training step.
+        graph: Training step to time.
         module: What computes it, nodes of equal names.
         most_bytes: Bytes of the tensors of an operator at most.
         budget_s: Seconds for measuring; the operators with the most work go first.

@@ -14,6 +14,7 @@ from math import isfinite
 from typing import Any
 
 import torch
+import torch._dynamo  # its first import fails half-way while fake tensors are on
 from torch import Tensor, fx, nn
 from torch._functorch._aot_autograd.descriptors import (
     BufferAOTInput,

@@ -28,7 +28,7 @@ class DeviceFigures(NamedTuple):
     flops_per_s: float
     """Floating-point operations a second on elements of 4 bytes and more."""
     half_flops_per_s: float
-    """The same on elements of 2 bytes and less."""
+    """Floating-point operations a second on elements of 2 bytes and less."""
     bytes_per_s: float
     """Bytes a second from and to memory."""
     launch_s: float = 7e-6
@@ -60,7 +60,7 @@ def roofline_times(graph: OperatorGraph, device: str | DeviceFigures) -> Operato
     """The graph with seconds of a device.
 
     Args:
-        graph: Training step.
+        graph: Training step to time.
         device: One of `DEVICES`, or figures.
 
     Raises:
