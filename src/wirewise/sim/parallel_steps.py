@@ -200,7 +200,7 @@ class StepSimulator:
                 once[plan.stage_of[move.producer]] += self._move_s[number]
             pair = (plan.stage_of[move.producer], stage)
             for step in move.steps:
-                if step.kind == "send" and step.sent_bytes:
+                if step.kind == "send" and step.sent_bytes and pair[0] != pair[1]:
                     sent[pair] += self.costs.seconds(step)
                     size[pair] += step.sent_bytes
         edges = sorted({(min(pair), max(pair)) for pair in sent} | {(s, s + 1) for s in range(stages - 1)})

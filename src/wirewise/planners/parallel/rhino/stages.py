@@ -209,6 +209,10 @@ def stage_graph(
             n = group[n]
         return n
 
+    # What is made of parameters alone belongs to its user.
+    for n in reversed(forward):
+        if behind[n] and not any(i in inside for i in nodes[n].inputs):
+            group[n] = root(behind[n][0])
     threshold, total = 0.0, sum(nodes[n].time_s for n in forward)
     # A node that takes one tensor alone, or little work behind one other, is its producer's.
     while True:
@@ -252,12 +256,30 @@ def stages_of_nodes(graph: OperatorGraph, op_of: Sequence[int], stage_of: Sequen
     nodes, last = graph.nodes, max(stage_of)
     found = [stage_of[op] if op >= 0 else -1 for op in op_of]
     for n, node in enumerate(nodes):
+        if found[n] < 0 and node.phase == "forward" and not node.computes and node.op != "output":
+            users = [found[u] for u in graph.users[n] if nodes[u].phase == "forward" and found[u] >= 0]
+            found[n] = min(users, default=-1)
+    for n, node in enumerate(nodes):
         if found[n] < 0 and node.phase == "backward" and node.inputs:
-            own = [found[i] for i in node.inputs if nodes[i].phase == "forward" and found[i] >= 0]
+            own = [found[i] for i in node.inputs if nodes[i].phase == "forward" and nodes[i].op != "input"]
             past = [found[i] for i in node.inputs if nodes[i].phase == "backward" and found[i] >= 0]
-            found[n] = max(own) if own else min(past, default=last)
-    for n in range(len(nodes)):
-        if found[n] < 0 and graph.users[n]:
-            own = [found[u] for u in graph.users[n] if found[u] >= 0 and nodes[u].op != "output"]
-            found[n] = min(own, default=last)
+            found[n] = max(own, default=-1) if max(own, default=-1) >= 0 else min(past, default=last)
+    # A parameter's gradient is made where the parameter is, with the views and sums behind its product.
+    sources = {node.source: n for n, node in enumerate(nodes) if node.op == "parameter"}
+    for name, number in graph.gradients.items():
+        while name in sources and nodes[number].phase == "backward":
+            found[number] = found[sources[name]]
+            before = nodes[number].inputs
+            if len(before) != 1 or len([u for u in graph.users[before[0]] if nodes[u].op != "output"]) != 1:
+                break
+            number = before[0]
+    # What the backward pass makes of forward tensors alone is made where it is taken.
+    for n in reversed(range(len(nodes))):
+        taken = [found[u] for u in graph.users[n] if nodes[u].op != "output"]
+        alone = not any(nodes[i].phase == "backward" for i in nodes[n].inputs)
+        if nodes[n].phase == "backward" and nodes[n].inputs and alone and taken:
+            found[n] = max(taken)
+    for n, node in enumerate(nodes):
+        if node.op == "getitem":
+            found[n] = found[node.inputs[0]]
     return [last if one < 0 else one for one in found]
