@@ -28,7 +28,7 @@ from wirewise.trials.last_words import telling_line
 
 __all__ = ["JobCommand", "LabJobs"]
 
-_READY_S = 120.0
+_READY_S = 240.0
 """Seconds that hosts have to load their modules."""
 _GRACE_S = 5.0
 """Seconds that ranks have to say what they saw after one of them failed."""

@@ -9,11 +9,16 @@ import pytest
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.jobs import JobProblem
 from wirewise.planners.jobs.online import online_policy
-from wirewise.runtime.jobs import JobReport, Progress, QueueExecutor
+from wirewise.runtime.jobs import JobReport, Progress, QueueExecutor, executor
 from wirewise.sim.jobs.engine import start
 from wirewise.trace.queues import EdgeCluster, JobKind, JobQueue, QueuedJob
 
-SLOT_S = 0.06
+SLOT_S = 0.02
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(executor, "_LOOK_S", 0.004)
 
 
 class FakeLauncher:
@@ -140,7 +145,7 @@ def test_a_job_that_does_not_leave_is_taken_away():
     launcher = FakeLauncher({"job0": 60, "job1": 10})
     launcher.stop = lambda job: launcher.calls.append(("stop", job))
     policy, _ = online_policy(JobProblem(queue), "optimus")
-    found = QueueExecutor(queue, launcher.steps, policy, launcher, stop_s=0.1).run()
+    found = QueueExecutor(queue, launcher.steps, policy, launcher, stop_s=0.05).run()
     assert ("requeue", "job0") in launcher.calls and not any(job.words for job in found.jobs)
 
 
