@@ -75,9 +75,23 @@ def test_a_queue_of_real_jobs_is_as_fast_as_was_measured():
 
 @pytest.mark.lab
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_real_jobs_run_in_a_lab_as_a_scheduler_decides(tmp_path):
     words = ["run", "tapfinger", "--seeds", "2", "--jobs", "10", "--planner", "optimus", "--real-jobs", "3"]
-    more = ["--size-s", "3", "--accelerator-s", "0.1", "--processor", "0.5", "--out", str(tmp_path / "run")]
+    more = [
+        "--size-s",
+        "3",
+        "--accelerator-s",
+        "0.1",
+        "--processor",
+        "0.5",
+        "--cpus",
+        "2",
+        "--gpus",
+        "2",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     done = CliRunner().invoke(app, [*words, *more, "--json", "-"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[-1])
