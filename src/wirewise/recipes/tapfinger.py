@@ -50,6 +50,8 @@ _TARGET = "wirewise.recipes.tapfinger_worker:train"
 _PRELOAD = ("wirewise.recipes.tapfinger_warm",)
 _MEASURED_S, _MEASURED_STEPS = 1.5, 12
 """Seconds and steps after which an amount is measured, whichever comes later; at most twice as many seconds."""
+_LEAST_STEPS = 4
+"""Steps that are waited for, however slow they are; the first two do not count."""
 _MANY = 1_000_000
 
 
@@ -249,7 +251,8 @@ def _watch(launcher: LabJobs, together: Sequence[tuple[str, int, int]]) -> list[
         for name in names:
             own = times[name]
             measured_s = own[-1] - own[0] if own else 0.0
-            enough = measured_s > _MEASURED_S and (len(own) > _MEASURED_STEPS or measured_s > 2 * _MEASURED_S)
+            long_enough = len(own) > _MEASURED_STEPS or measured_s > 2 * _MEASURED_S
+            enough = len(own) > _LEAST_STEPS and measured_s > _MEASURED_S and long_enough
             if enough and name not in asked:
                 launcher.stop(name)
                 asked[name] = time.monotonic()
