@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from tests.runtime.parallel.plans import data_parallel
 from wirewise.cli.main import app
 from wirewise.errors import InputError
+from wirewise.plans.parallel import BlockChoice
 from wirewise.recipes import rhino
 from wirewise.recipes.parallel_models import mlp
 from wirewise.recipes.rhino_job import SIZES, RhinoJob, RhinoWish
@@ -24,7 +26,11 @@ def job_and_graph():
     sizes = {"batch": 32, "width": 32, "layers": 2}
     wish = RhinoWish(model="mlp", gflops=1.0)
     step, smaller = (capture_step(*mlp(**{**sizes, "batch": batch})) for batch in (32, 16))
-    plan = data_parallel(step, smaller, wish.hosts)
+    plan = msgspec.structs.replace(
+        data_parallel(step, smaller, wish.hosts),
+        choices=(BlockChoice(block="blocks.0-1", strategy="activations by dimension 0"),),
+        why=("Nothing else was tried.",),
+    )
     return RhinoJob(wish=wish, sizes=sizes, plans={"rhino": plan}, ways=("ddp",)), rhino.graph_of(wish, sizes)
 
 
@@ -70,7 +76,8 @@ def test_times_stand_beside_predictions_and_losses_beside_those_of_one_device(jo
     told = parallel_comparison(run)
     assert "LOSSES DIFFER" in told.sentence and "the plan is 2.00" in told.sentence
     assert told.rows[1][-1] == "OFF BY 1.0e-03" and told.rows[0][-1] == "equal"
-    assert "What the plan does" in parallel_html(run)
+    page = parallel_html(run)
+    assert "What the plan does" in page and "activations by dimension 0" in page and "Nothing else" in page
 
 
 @pytest.mark.lab

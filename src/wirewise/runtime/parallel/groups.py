@@ -115,7 +115,6 @@ class RankGroups:
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM  # type: ignore[assignment]
         found = tensor.clone(memory_format=torch.contiguous_format)
-        # Views of shape () or of an empty batch are reduced as they are.
         return Pending(self._started(axis, lambda group: group.allreduce([found], options), lambda: found))
 
     def all_gather(self, axis: int, tensor: Tensor) -> Callable[[], list[Tensor]]:
