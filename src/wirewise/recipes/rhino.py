@@ -58,7 +58,7 @@ def run(wish: RhinoWish, folder: Path, say: Callable[[str], None]) -> ParallelRu
     captured_s = time.perf_counter()
     room = 1e6 * wish.memory_mb if wish.memory_mb else float("inf")
     problem = ParallelProblem(graph=graph, links=links_of(wish), memory_bytes=room, states=1.0)
-    plan = make_plan(problem, level=wish.level, seed=wish.seed)
+    plan = make_plan(problem, level=wish.level, stages=wish.stages or None, seed=wish.seed)
     planning_s = time.perf_counter() - captured_s
     say(plan.headline)
     save(plan, plan_file(folder))

@@ -56,6 +56,7 @@ class RhinoWish(opt.Options, frozen=True, kw_only=True):
     level: Annotated[
         Literal["O2", "O3"], opt.about("Search segment by segment (O2), or of the whole graph at once (O3).")
     ] = "O3"
+    stages: Annotated[opt.Natural, opt.about("Pipeline stages of the plan; 0: chosen.")] = 1
     memory_mb: Annotated[opt.Natural, opt.about("Megabytes of a rank's accelerator; 0: any.")] = 0
     gflops: Annotated[
         opt.Positive, opt.about("Billion floating-point operations a second of a rank's accelerator.")

@@ -194,8 +194,18 @@ class StepSimulator:
         once = np.zeros(stages)
         sent: dict[tuple[int, int], float] = defaultdict(float)
         size: dict[tuple[int, int], float] = defaultdict(float)
+        nodes, gradients = self.graph.nodes, self.graph.gradients
+        # A gradient ends at the stage of its parameter, whatever the stage of the output node.
+        ends = {
+            gradients[one.source]: n
+            for n, one in enumerate(nodes)
+            if one.op == "parameter" and one.source in gradients
+        }
         for number, move in enumerate(plan.moves):
-            stage = plan.stage_of[move.consumers[0]]
+            taker = move.consumers[0]
+            if taker == len(nodes) - 1:
+                taker = ends.get(move.producer, move.producer)
+            stage = plan.stage_of[taker]
             if move.once:
                 once[plan.stage_of[move.producer]] += self._move_s[number]
             pair = (plan.stage_of[move.producer], stage)

@@ -130,7 +130,13 @@ class Program:
         self.recompute = frozenset(plan.recompute)
         self._check()
         own = [number for number, stage_of in enumerate(plan.stage_of) if stage_of == stage]
-        self.held = [number for number in own if self._node(number).op in _HELD]
+        used = {source for number in own for source in self._node(number).inputs}
+        self.held = [
+            number
+            for number, node in enumerate(step.graph.nodes)
+            if node.op in _HELD
+            and (plan.stage_of[number] == stage or (node.op != "parameter" and number in used))
+        ]
         """Tensors of the batch, parameters, buffers and constants that this stage takes."""
         computing = [number for number in own if self.nodes[number].op == "call_function"]
         self._functions = {number: self._function(number) for number in computing}
@@ -140,9 +146,16 @@ class Program:
         }
         self._ends = {*step.graph.gradients.values(), *step.graph.buffers.values(), step.graph.loss}
         self._end = len(self.nodes) - 1
+        gradients = step.graph.gradients
+        self._owner = {
+            gradients[node.source]: number
+            for number, node in enumerate(step.graph.nodes)
+            if node.op == "parameter" and node.source in gradients
+        }
         self._starts: dict[int, list[int]] = {}
         for number, move in enumerate(plan.moves):
-            if plan.stage_of[move.producer] == stage:
+            here = plan.stage_of[move.producer] == stage
+            if here and (self._goes_to(move) == stage or _sends(move)):
                 self._starts.setdefault(move.producer, []).append(number)
         self._count_uses(computing)
 
@@ -222,7 +235,15 @@ class Program:
     def once(self, number: int) -> bool:
         """Whether an output of the step moves once for all microbatches."""
         move = self.takes.get((number, self._end))
-        return move is not None and self.plan.moves[move].once
+        return move is not None and self._waits(self.plan.moves[move])
+
+    def end_stage(self, number: int) -> int:
+        """Stage where an output of the step ends: of a gradient, that of its parameter."""
+        return self.plan.stage_of[self._owner.get(number, number)]
+
+    def _waits(self, move: Move) -> bool:
+        """Whether a move is left until all microbatches are there; what goes to another stage goes at once."""
+        return move.once and self.plan.microbatches > 1 and not _sends(move)
 
     # Computing.
 
@@ -241,7 +262,7 @@ class Program:
             return found
         values.keep(number, found)
         for move in self._starts.get(number, ()):
-            if not (self.plan.moves[move].once and self.plan.microbatches > 1):
+            if not self._waits(self.plan.moves[move]):
                 self._start(move, found, values)
         return found
 
@@ -288,13 +309,13 @@ class Program:
     def _start_away(self, number: int, values: Values) -> None:
         """Start the moves of a parameter or an input to other stages."""
         for move in self._starts.get(number, ()):
-            if self._goes_to(self.plan.moves[move]) != self.stage:
+            if self._goes_to(self.plan.moves[move]) != self.stage and number in values.found:
                 self._start(move, values.found[number], values)
 
     def _goes_to(self, move: Move) -> int:
-        """Stage that takes what a move brings; outputs of the step end where they are made."""
-        at = move.producer if move.consumers[0] == self._end else move.consumers[0]
-        return self.plan.stage_of[at]
+        """Stage that takes what a move brings."""
+        taker = move.consumers[0]
+        return self.end_stage(move.producer) if taker == self._end else self.plan.stage_of[taker]
 
     def _moving(self, move: Move, tensor: Tensor, microbatch: int, number: int) -> Pending:
         now, target = list(parse_placements(move.source)), parse_placements(move.target)
@@ -353,7 +374,11 @@ class Program:
         nodes, stages = self.graph.nodes, self.plan.stage_of
         for number, node in enumerate(nodes[:-1]):
             for source in node.inputs:
-                if stages[source] != stages[number] and (source, number) not in self.takes:
+                # Batch, buffers and constants are on all ranks.
+                known = nodes[source].op in _HELD and nodes[source].op != "parameter"
+                move = self.takes.get((source, number))
+                sent = move is not None and _sends(self.plan.moves[move])
+                if stages[source] != stages[number] and not known and not sent:
                     raise PlanError(
                         f"no move brings {nodes[source].name!r} of stage {stages[source]} to {node.name!r} of stage "
                         f"{stages[number]} - at `$.moves`; expected one with a message"
@@ -404,7 +429,7 @@ class Program:
             for source in self.nodes[number].all_input_nodes:
                 take(self._of[source], number)
         for number in self._ends:
-            if self.plan.stage_of[number] == self.stage:
+            if self.end_stage(number) == self.stage:
                 take(number, self._end)
         for number in self.recompute:
             if again[number]:
@@ -416,8 +441,9 @@ class Program:
                     else:
                         (again if producer in self.recompute else uses)[producer] += 1
         for number, one in enumerate(self.plan.moves):
-            away = self._goes_to(one) != self.stage
-            if self.plan.stage_of[one.producer] == self.stage and (moves[number] or away):
+            here = self.plan.stage_of[one.producer] == self.stage
+            away = here and self._goes_to(one) != self.stage and _sends(one)
+            if away or (moves[number] and (here or not _sends(one))):
                 uses[one.producer] += 1
         self._left, self._moves_left, self._again = uses, moves, again
         of_held = sorted(
@@ -429,9 +455,18 @@ class Program:
         phases: dict[int, Phase] = {n: phase for phase, numbers in self._passes.items() for n in numbers}
         self._receives: dict[Phase, list[int]] = {"forward": [], "backward": []}
         for number, one in enumerate(self.plan.moves):
-            used = [phases[consumer] for consumer in one.consumers if consumer in phases]
-            if used and self.plan.stage_of[one.producer] != self.stage:
+            if (
+                self.plan.stage_of[one.producer] != self.stage
+                and self._goes_to(one) == self.stage
+                and _sends(one)
+            ):
+                used = [phases[consumer] for consumer in one.consumers if consumer in phases]
                 self._receives["forward" if "forward" in used else "backward"].append(number)
+
+
+def _sends(move: Move) -> bool:
+    """Whether a message of a move goes to another stage."""
+    return any(step.kind == "send" for step in move.steps)
 
 
 def _after(kind: str, target: DimPlacement) -> DimPlacement:

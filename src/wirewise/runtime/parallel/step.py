@@ -115,7 +115,9 @@ class StepRunner:
         """Number of the node of each buffer of this stage, by its name."""
         self._inputs = {n: int(nodes[n].source) for n in self.program.held if nodes[n].op == "input"}
         self._gradients = {
-            name: number for name, number in step.graph.gradients.items() if plan.stage_of[number] == stage
+            name: number
+            for name, number in step.graph.gradients.items()
+            if self.program.end_stage(number) == stage
         }
 
     def __call__(
