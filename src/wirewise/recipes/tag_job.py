@@ -74,8 +74,8 @@ class DeploymentWish(opt.Options, frozen=True, kw_only=True):
             parse_rate(rate)
         if len(self.links) not in (0, 1, len(self.speeds)):
             raise InputError(
-                f"got {len(self.links)} links for {len(self.speeds)} speeds; expected one for each host, one for all, or "
-                "none"
+                f"got {len(self.links)} links for {len(self.speeds)} speeds; expected one for each host, one for all, "
+                "or none"
             )
         if len(self.speeds) > self.batch:
             raise InputError(
