@@ -349,6 +349,9 @@ def _programmed(
             row += size
         column += len(first)
     c = np.concatenate(objective)
+    # What became impossible while others were taken out.
+    possible = np.isfinite(c)
+    c = np.where(possible, c, 0.0)
     scale = max(float(c.max(initial=0.0)) / _SPREAD, 1e-30)
     matrix = coo_array(
         (np.concatenate(entries), (np.concatenate(rows), np.concatenate(columns))), shape=(row, column)
@@ -356,7 +359,7 @@ def _programmed(
     given = {
         "c": c / scale,
         "constraints": LinearConstraint(matrix, np.array(right), np.array(right)),
-        "bounds": Bounds(0.0, 1.0),
+        "bounds": Bounds(0.0, possible.astype(np.float64)),
     }
     found = milp(**given, options={"time_limit": time_limit_s})
     linear = True
