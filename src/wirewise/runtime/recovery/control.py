@@ -208,9 +208,16 @@ class Link:
             try:
                 if self._channel.poll(BEAT_S):
                     self._take(_from_agent.decode(self._channel.recv_bytes()))
+                self._interrupt_again()
                 self.say(Beat())
             except (EOFError, OSError):
                 _leave()
+
+    def _interrupt_again(self) -> None:
+        """Interrupt what was begun after the first time, or was missed by it; it would wait for its timeout."""
+        with self._news:
+            for group in self._groups if self._guarded <= self._over else ():
+                interrupt(group)
 
     def _take(self, told: Command | Welcome) -> None:
         poisoned = False
