@@ -129,7 +129,7 @@ MODELS: dict[str, Callable[..., Example]] = {
 
 
 def _seeded(seed: int, model: Callable[[], nn.Module], batch: Callable[[], tuple[Tensor, ...]]) -> Example:
-    """The same weights and batch on all ranks; the random numbers of the caller stay what they were."""
+    """Weights and a batch that are alike on all ranks; the random numbers of the caller stay what they were."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Example(model(), batch())

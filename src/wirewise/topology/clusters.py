@@ -15,7 +15,7 @@ from wirewise.topology.model import Device, Host, Link, Switch, Topology, cable
 __all__ = ["FABRICS", "behind", "cluster"]
 
 _HOP_LATENCY_S = 5e-7
-"""Of a switch between switches, an order of magnitude."""
+"""Latency of a cable between switches, an order of magnitude."""
 _HOSTS_PER_LEAF = 4
 End = TypeVar("End", Device, Switch)
 _FABRIC = re.compile(r"(switch|rails|fat-tree|dragonfly)(?:/(\d+(?:\.\d+)?))?")

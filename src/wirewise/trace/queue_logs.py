@@ -55,7 +55,7 @@ def read_helios(
     """Read a `cluster_log.csv` of Helios, whose columns are named in the first line.
 
     Args:
-        path: File.
+        path: File of the log.
         clusters: Clusters that share the jobs.
         slot_s: Seconds of a slot.
         jobs: Number of jobs, the first to arrive; None: all.
@@ -112,7 +112,7 @@ def read_philly(
     """Read a `cluster_job_log` of Philly, a list in JSON; a job takes the seconds of all its attempts together.
 
     Args:
-        path: File.
+        path: File of the log.
         clusters: Clusters that share the jobs.
         slot_s: Seconds of a slot.
         jobs: Number of jobs, the first to arrive; None: all.
@@ -190,7 +190,7 @@ def read_speeds(path: str | os.PathLike[str], *, slot_s: float = 5.0) -> dict[st
     averaged, and 14 s are added for a job to start, as in the paper.
 
     Args:
-        path: File.
+        path: File of the log.
         slot_s: Seconds of a slot.
 
     Raises:

@@ -277,7 +277,7 @@ def play(
 
     Args:
         network: Network with its weights.
-        problems: Queues.
+        problems: Queues that are scheduled.
         last: Slot at which they are left.
         several: Whether a cluster may start several jobs in a round (`decide_several`), after which the slot passes.
         without: Parts of `ABLATIONS` that rounds of one job each leave out.

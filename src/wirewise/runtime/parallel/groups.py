@@ -66,7 +66,7 @@ def moved(
     """Start to change how a tensor lies along one dimension of the mesh.
 
     Args:
-        groups: The mesh.
+        groups: Ranks of the mesh.
         axis: Dimension of the mesh.
         tensor: This rank's part.
         before: Its present placement along it.

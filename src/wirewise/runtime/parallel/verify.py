@@ -56,7 +56,7 @@ def verify(
     Args:
         plan: Plan of one stage.
         step: Captured step of the whole batch.
-        inputs: A batch.
+        inputs: One whole batch.
         state: Values of parameters and buffers, by name.
         tolerance: Largest difference, as a share of the node's largest value.
 
