@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -165,6 +166,21 @@ def test_a_rank_that_ended_with_the_store_is_no_failure_of_others() -> None:
         transport.close()
 
     run_ranks_as_threads(3, body)
+
+
+def test_nobody_waits_on_in_a_group_that_lost_a_rank() -> None:
+    """Others never come; the group, one of whose threads waits still, is not destroyed with the transport."""
+    gone = threading.Event()
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        if rank == 0:
+            transport = Transport(group, timeout_s=60, is_lost=lambda: True)
+            with pytest.raises(PeerError, match="a rank of the group was lost"):
+                transport.all_reduce(torch.zeros(4), "the sum")
+            gone.set()
+        assert gone.wait(20)
+
+    run_ranks_as_threads(2, body)
 
 
 class EndsAfterTheLook:

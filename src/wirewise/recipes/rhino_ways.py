@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -115,13 +115,13 @@ def by_hand(model: nn.Module, inputs: Sequence[Tensor], learning_rate: float) ->
     """
     found = _Trained(model, inputs, learning_rate, shared=False)
     if hasattr(model, "blocks"):
-        for block in model.blocks:
+        for block in cast(nn.ModuleList, model.blocks):
             found.partial += _split_block(block)
     elif hasattr(model, "wide"):
         _pair(model.first, model.second)
         _pair(model.wide, model.out)
     elif hasattr(model, "layers"):
-        first, second = model.layers
+        first, second = cast(nn.ModuleList, model.layers)
         _pair(first, second)
     else:
         raise InputError(f"{type(model).__name__} has no pairs of layers; expected one that is split by hand")

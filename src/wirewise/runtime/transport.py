@@ -7,6 +7,7 @@ dies or falls silent becomes a `PeerError` on every rank, and the ranks agree th
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import queue
 import re
@@ -31,6 +32,7 @@ __all__ = ["PendingExchange", "Transport", "transport_of"]
 _MEASURED = "the exchange of measured values"
 _GRACE_S = 3.0
 _GAVE_UP = "another rank gave up"
+_LOST = "a rank of the group was lost"
 _LOOK_S = 0.25
 """How often a rank that waits looks whether another has given up."""
 
@@ -42,13 +44,22 @@ class Transport:
         group: A torch process group (gloo or NCCL), or a bare `ProcessGroupGloo`.
         timeout_s: Seconds to wait for any one message before the peer counts as silent.
         store: A torch store that all ranks share; with it an error names the rank that failed first.
+        is_lost: Tells whether the group is known to have lost a rank, so that nobody needs to wait on; None: never.
 
     Raises:
         InputError: A timeout that is none.
     """
 
-    def __init__(self, group: dist.ProcessGroup, *, timeout_s: float = 120.0, store: Any = None):
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        *,
+        timeout_s: float = 120.0,
+        store: Any = None,
+        is_lost: Callable[[], bool] | None = None,
+    ):
         self.group = group
+        self.is_lost = is_lost or (lambda: False)
         self.rank: int = group.rank()
         self.world_size: int = group.size()
         if not 0 < timeout_s < float("inf"):
@@ -255,7 +266,7 @@ class Transport:
             # With a timeout NCCL would block the host; its watchdog looks after silent peers.
             self.guard(work.wait, what)
             return
-        deadline = time.monotonic() + self.timeout_s
+        deadline, lost = time.monotonic() + self.timeout_s, False
         while (left := deadline - time.monotonic()) > 0:
             try:
                 # torch takes less than a millisecond for no limit.
@@ -266,6 +277,10 @@ class Transport:
                     # It failed, or it ended just after this wait gave up: it says which when it is asked again.
                     self.guard(work.wait, what)
                     return
+            if lost:
+                _keep_for_ever(self.group)
+                raise self.failure(what, None, _LOST)
+            lost = self.is_lost()
             if self.others_gave_up():
                 raise self.failure(what, None, _GAVE_UP)
         raise self.failure(what, None, "timed out")
@@ -485,3 +500,8 @@ class PendingExchange:
             self.transport.guard(partial(work.wait, self.transport.timeout), self.what, peer)
             self.sent_s[peer] = time.perf_counter()
         self._sends.clear()
+
+
+def _keep_for_ever(group: dist.ProcessGroup) -> None:
+    """Never let a group be destroyed: one of its threads waits still, and destroying it would wait for that thread."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

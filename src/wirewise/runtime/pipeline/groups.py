@@ -158,5 +158,7 @@ def _groups(transport: Transport, wanted: Sequence[tuple[int, ...]]) -> dict[tup
             assert isinstance(group, dist.ProcessGroup)
             # Reports in the store go by the numbers of the job, which a smaller group does not have.
             store = transport.store if len(ranks) == transport.world_size else None
-            found[ranks] = Transport(group, timeout_s=transport.timeout_s, store=store)
+            found[ranks] = Transport(
+                group, timeout_s=transport.timeout_s, store=store, is_lost=transport.is_lost
+            )
     return found

@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,4 +180,6 @@ class Member:
         assert group is not None
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self._timeout_s), group)
         self._link.guard(generation.number, [group])
-        return Transport(group, timeout_s=self._timeout_s)
+        # Interruptions have missed a collective, so whoever waits for one looks for himself.
+        lost = partial(self._link.over, generation.number)
+        return Transport(group, timeout_s=self._timeout_s, is_lost=lost)
