@@ -43,7 +43,7 @@ class Search(opt.Options, frozen=True, kw_only=True):
 
 
 _PLANNERS_HELP = (
-    f"Of tasks: one of {', '.join(PLANNERS['placement'])}, by default the first; of a model: one of "
+    f"Planner: for tasks one of {', '.join(PLANNERS['placement'])}, by default the first; for a model one of "
     f"{', '.join(PLANNERS['deployment'])}, by default the first."
 )
 

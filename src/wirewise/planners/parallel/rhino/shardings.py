@@ -301,6 +301,8 @@ class ShardingProblem:
         for ones in itertools.product(*along):
             inputs = tuple(zip(*(one.inputs for one in ones), strict=True))
             made = tuple(zip(*(one.outputs for one in ones), strict=True))
+            if node.op in STATE and not all(map(_is_dtensors, made)):
+                continue
             if all(
                 _fits(layout, shape, self.mesh)
                 for layout, shape in zip((*inputs, *made), (*shapes, *outputs), strict=True)
@@ -628,6 +630,14 @@ def _worth(source: Layout, target: Layout) -> bool:
     many = len(source) > 1
     return not many or all(
         a == b or b.kind == "R" or a.kind == "P" for a, b in zip(source, target, strict=True)
+    )
+
+
+def _is_dtensors(layout: Layout) -> bool:
+    """Whether torch's DTensor has the layout: a dimension that is cut again is cut without strides at first."""
+    cuts = [one for one in layout if one.kind == "S"]
+    return all(
+        one.factor == 1 for i, one in enumerate(cuts) if any(one.dim == later.dim for later in cuts[i + 1 :])
     )
 
 
