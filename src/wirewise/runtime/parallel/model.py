@@ -37,7 +37,7 @@ def parallelize(
 
         parallel = parallelize(model, plan, step)
         optimizer = torch.optim.AdamW(parallel.parameters())
-        parallel(*inputs).backward()
+        parallel(x, target).backward()
         optimizer.step()
 
     Args:
