@@ -221,7 +221,7 @@ PLAIN = {
 class Job:
     """Buffers of one codec and its four operations."""
 
-    def __init__(self, name, elements, device):
+    def __init__(self, name, elements, device="cpu"):
         self.codec, self.segments = make(name), Segments([elements])
         self.gradient, self.out = (new(elements, device=device) for new in (torch.randn, torch.empty))
         kept = self.codec.memories
@@ -293,7 +293,7 @@ class Copying:
 class Calm:
     """Times of operations that had the core to themselves, as far as that could be waited for."""
 
-    def __init__(self, device):
+    def __init__(self, device="cpu"):
         self.device, self.calm, self.all = device, 0, 0
 
     def seconds(self, operation):
