@@ -257,7 +257,7 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
             if len(own) != prod(self.mesh):
                 yield f"stage {stage} has {len(own)} ranks - at `$.ranks[{stage}]`; expected {prod(self.mesh)}"
         used = sorted(itertools.chain.from_iterable(self.ranks))
-        if used != list(range(self.world_size)):
+        if len(used) != self.world_size or used != list(range(self.world_size)):
             yield (
                 f"stages have the ranks {used[:16]} - at `$.ranks`; expected each of 0 to {self.world_size - 1} once"
             )

@@ -194,8 +194,9 @@ class OperatorGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             if not 0 <= number < len(self.nodes) - 1:
                 yield f"got node {number} - at `$.{name}`; expected a number from 0 to {len(self.nodes) - 2}"
         known = {node.source: node for node in self.nodes if node.op in ("parameter", "buffer")}
+        ends_inside = range(len(self.nodes))
         for name, number in self.gradients.items():
-            if name not in known or known[name].shape != self.nodes[number].shape:
+            if number in ends_inside and (name not in known or known[name].shape != self.nodes[number].shape):
                 yield (
                     f"node {self.nodes[number].name!r} - at `$.gradients[{name!r}]` - is not of the shape of a "
                     "parameter of that name; expected a gradient for each trained parameter"
