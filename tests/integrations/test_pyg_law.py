@@ -87,8 +87,13 @@ def distance(found: list[Tensor], expected: list[Tensor]) -> float:
     )
 
 
-@pytest.mark.parametrize("world", [slow(1), 2, slow(4)])
-@pytest.mark.parametrize("kind", keep(["directed"], KINDS))
+@pytest.mark.parametrize(
+    ("kind", "world"),
+    [
+        *keep([(kind, 2) for kind in ["directed"]], [(kind, 2) for kind in KINDS]),
+        *(slow((kind, world)) for kind in ("directed", "duplicates") for world in (1, 4)),
+    ],
+)
 def test_models_compute_what_one_process_computes(
     kind: str, world: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
