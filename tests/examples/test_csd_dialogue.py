@@ -218,13 +218,18 @@ def test_c4_two_ranks_train_as_one_does(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_c5_a_killed_rank_changes_no_bit(tmp_path):
-    swift = (sys.executable, "-m", "wirewise", "run", "swift", "--kills", "1", "--out", str(tmp_path / "run"))
-    words = [*SMALL, "--steps", "60"]
+    swift = (sys.executable, "-m", "wirewise", "run", "swift", "--kills", "1")
+    words = [*SMALL, "--steps", "240"]
     calm = weights(started("train.py", *words, ranks=2))
-    told = started("train.py", *words, ranks=2, before=(*swift, "--json", str(tmp_path / "found.json"), "--"))
-    found = json.loads((tmp_path / "found.json").read_text())
+    # A kill has its time: of a training that starts late or ends early it strikes nobody.
+    for attempt in range(3):
+        run = (*swift, "--out", str(tmp_path / f"run{attempt}"), "--json", str(tmp_path / "found.json"), "--")
+        told = started("train.py", *words, ranks=2, before=run)
+        found = json.loads((tmp_path / "found.json").read_text())
+        if found["recoveries"]:
+            break
     assert len(found["recoveries"]) == 1 and found["recoveries"][0]["lost_iterations"] == 0
-    logs = "".join(path.read_text() for path in (tmp_path / "run").rglob("*.log"))
+    logs = "".join(path.read_text() for path in (tmp_path / f"run{attempt}").rglob("*.log"))
     assert weights(told + logs) == calm and len(calm) == 1
 
 
