@@ -158,7 +158,7 @@ def test_a_users_script_survives_a_kill(tmp_path):
 
 @pytest.mark.lab
 @pytest.mark.slow
-@pytest.mark.parametrize("job", ["pipeline", "full-graph"])
+@pytest.mark.parametrize("job", ["ddp", "pipeline", "full-graph"])
 def test_a_training_survives_in_a_lab_bit_by_bit(tmp_path, job):
     words = [
         "run",
