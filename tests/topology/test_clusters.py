@@ -54,6 +54,11 @@ def test_groups_of_a_dragonfly_are_joined_pairwise() -> None:
     assert list(between(made).values()) == pytest.approx([4 * 8 * 50e9 / 3] * 6)
 
 
+def test_a_smaller_group_of_a_dragonfly_narrows_its_own_cables_only() -> None:
+    rates = between(preset("dgx-h100x9@dragonfly"))
+    assert rates == {("leaf0", "leaf1"): 800e9, ("leaf0", "leaf2"): 200e9, ("leaf1", "leaf2"): 200e9}
+
+
 def test_a_switch_is_what_there_was() -> None:
     assert preset("ndv2x4@switch") == preset("ndv2x4")
     # A port in each direction is one port.

@@ -164,11 +164,11 @@ def _by_spine(leaves: dict[int, float], over: float) -> _Joined:
 
 
 def _by_pairs(leaves: dict[int, float], over: float) -> _Joined:
-    """Cables between all pairs of switches, which together carry what the hosts of a switch could send."""
+    """Cables between all pairs of switches, with equal parts of what the hosts of the smaller of both could send."""
     numbers = sorted(leaves)
-    rate = min(leaves.values()) / over / max(1, len(numbers) - 1)
+    share = over * max(1, len(numbers) - 1)
     links = [
-        cable(f"leaf{a}", f"leaf{b}", "infiniband", rate, _HOP_LATENCY_S)
+        cable(f"leaf{a}", f"leaf{b}", "infiniband", min(leaves[a], leaves[b]) / share, _HOP_LATENCY_S)
         for place, a in enumerate(numbers)
         for b in numbers[place + 1 :]
     ]
