@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PRESET ?= smoke
 
-.PHONY: help run test test-all check bench docs clean
+.PHONY: help run test test-all test-lowest test-newest check bench docs clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -17,13 +17,15 @@ help: ## Show this list
 run: $(VENV)/.stamp-run ## Train with AdaQP on four ranks and report what it gained
 	@$(BIN)/wirewise run adaqp
 
-# Tests that stay in one process share the processors; the others start ranks, which need them all. With one hash seed all
-# workers list the cases of a test in the same order. $(1): the markers of tests that are left out.
-PROCESSES := dist or lab or browser
-WITH_PROCESSES = $(shell grep -rlE 'mark\.(dist|lab|browser)\b' tests --include='test_*.py')
+# Tests that stay in one process come first; the others start ranks, of which those of two tests run at a time, as they
+# wait for each other more than they compute. With one hash seed all workers list the cases of a test in the same order.
+# $(1): the markers of tests that are left out.
+PROCESSES := dist or lab or slurm or browser
+WITH_PROCESSES = $(shell grep -rlE 'mark\.(dist|lab|slurm|browser)\b' tests --include='test_*.py')
+PYTEST = PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 define run_tests
-PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not ($(1) or $(PROCESSES))"; alone=$$?; \
-$(BIN)/python -m pytest -m "($(PROCESSES)) and not ($(1))" $(WITH_PROCESSES) && exit $$alone
+$(PYTEST) -m "not ($(1) or $(PROCESSES))"; alone=$$?; \
+$(PYTEST) -m "($(PROCESSES)) and not ($(1))" $(WITH_PROCESSES) && exit $$alone
 endef
 
 test: $(VENV)/.stamp-dev ## Run the tests of every part, in minutes
@@ -31,6 +33,23 @@ test: $(VENV)/.stamp-dev ## Run the tests of every part, in minutes
 
 test-all: $(VENV)/.stamp-triton ## Run all tests but those that need a GPU: whole recipes, benchmark scripts, browsers too
 	@$(call run_tests,gpu)
+
+# Other versions than those of constraints.txt, each in an environment of its own; uv knows which are the oldest.
+UV := .venv-uv/bin/uv
+define test_with
+@test -x $(UV) || { $(PYTHON) -m venv .venv-uv && .venv-uv/bin/python -m pip install --quiet uv; }
+@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(dir $(BIN))
+@$(UV) pip install --quiet --python $(BIN)/python --resolution $(1) -e ".[dev,docs]"
+@$(call run_tests,gpu or slow)
+endef
+
+test-lowest: BIN := .venv-lowest/bin
+test-lowest: ## Run the fast tests with the oldest versions that pyproject.toml promises, in .venv-lowest
+	$(call test_with,lowest-direct)
+
+test-newest: BIN := .venv-newest/bin
+test-newest: ## Run the fast tests with the newest versions that there are, in .venv-newest
+	$(call test_with,highest --upgrade)
 
 check: $(VENV)/.stamp-dev ## Lint, format, types, import contracts, docs
 	@$(BIN)/ruff check --quiet .
@@ -49,7 +68,7 @@ docs: $(VENV)/.stamp-dev ## Build the documentation into docs/_build
 	@echo "docs/_build/index.html"
 
 clean: ## Remove the environment and everything built
-	@rm -rf $(VENV) dist docs/_build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) .venv-uv .venv-lowest .venv-newest dist docs/_build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -9,15 +9,20 @@ import shlex
 import sys
 import tempfile
 import time
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 
 import wirewise
+from wirewise import lab
+from wirewise.files import atomic_file
 from wirewise.results import EpochRecord
 from wirewise.topology import processor
 
@@ -62,6 +67,13 @@ def spread(values: Sequence[float], scale: float = 1.0, digits: int = 1) -> str:
     """Median and quartiles: "12.1 (11.9 to 12.6)"."""
     low, median, high = np.percentile(np.asarray(values) * scale, [25, 50, 75])
     return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def need_lab() -> None:
+    """End the script, saying why, where no lab can be built."""
+    possible, reason = lab.available()
+    if not possible:
+        raise SystemExit(f"no lab can be built here: {reason}")
 
 
 def verdict(value: float | None, *, least: float | None = None, most: float | None = None) -> str:
@@ -130,6 +142,34 @@ class Page:
             options.out.write_text("\n\n".join(self._parts) + "\n")
         if self._failed and not smoke and not options.report_only:
             raise SystemExit(f"thresholds that were not met: {self._failed} (marked FAILS above)")
+
+
+class KeptFigures(UserDict[str, Any]):
+    """What was measured, by a key, also in a file, so that a long run can be made in pieces; remove it to start anew.
+
+    Figures that are older than the code are left out, as another program measured them.
+
+    Args:
+        path: File beside the page; None: figures are not kept.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        super().__init__()
+        self._path, self._at_s = path, dict[str, float]()
+        if path is not None and path.exists():
+            packages = Path(__file__).parent, Path(wirewise.__file__).parent
+            code_s = max(file.stat().st_mtime for package in packages for file in package.rglob("*.py"))
+            for key, (at_s, value) in msgspec.json.decode(path.read_bytes()).items():
+                if at_s > code_s:
+                    self.data[key], self._at_s[key] = value, at_s
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.data[key], self._at_s[key] = msgspec.to_builtins(value), time.time()
+        if self._path is not None:
+            with atomic_file(self._path) as file:
+                file.write(
+                    msgspec.json.encode({key: (self._at_s[key], one) for key, one in self.data.items()})
+                )
 
 
 class Quiet:

@@ -11,11 +11,17 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.harness.browser import browser_path
 from tests.harness.leftovers import Snapshot
+from tests.harness.processes import start_server
+from tests.harness.tiers import leave_out_sweeps
+
+if TYPE_CHECKING:
+    from wirewise.lab import SlurmCluster
 
 
 @pytest.fixture(autouse=True)
@@ -39,11 +45,30 @@ def wirewise_data() -> Path:
     pytest.skip(reason)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    leave_out_sweeps(items)
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[SlurmCluster]:
+    """A Slurm of three hosts that tests marked slurm share; one that breaks a host or a daemon has its own."""
+    from wirewise.lab import SlurmCluster
+
+    _need_slurm()
+    with SlurmCluster(3) as cluster:
+        yield cluster
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("dist"):
+        start_server()
     if item.get_closest_marker("gpu"):
         _need_gpu()
     if item.get_closest_marker("lab"):
         _need_lab()
+    if item.get_closest_marker("slurm"):
+        _need_slurm()
     if item.get_closest_marker("browser"):
         _need_browser()
     if item.get_closest_marker("triton"):
@@ -66,6 +91,17 @@ def _need_lab() -> None:
     if os.environ.get("WIREWISE_REQUIRE_LAB") == "1":
         pytest.fail(f"WIREWISE_REQUIRE_LAB=1, but the lab cannot be built: {reason}", pytrace=False)
     pytest.skip(f"the lab cannot be built: {reason}")
+
+
+def _need_slurm() -> None:
+    from wirewise import lab
+
+    usable, reason = lab.slurm_available()
+    if usable:
+        return
+    if os.environ.get("WIREWISE_REQUIRE_SLURM") == "1":
+        pytest.fail(f"WIREWISE_REQUIRE_SLURM=1, but no Slurm can be run: {reason}", pytrace=False)
+    pytest.skip(f"no Slurm can be run: {reason}")
 
 
 def _need_triton() -> None:

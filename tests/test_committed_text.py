@@ -1,8 +1,9 @@
-"""Nothing that is committed depends on where it was written, and documentation is noun phrases or sentences."""
+"""No committed text depends on where it was written; documentation is phrases or sentences; class names are unique."""
 
 import ast
 import re
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,9 +54,17 @@ def test_text_files_end_with_one_line_feed():
 
 SOURCE = ROOT / "src" / "wirewise"
 NO_BEGINNING = ("Of ", "That ", "As ", "With ", "By ", "The same", "From ", "For ", "In ", "To ", "At ")
+FRAGMENT = re.compile(
+    r"[a-z]|(As|Its|Their|Those|They|Without|Who|So many|Such as|Behind|Beside|Kept)\b|None:"
+)
 ONE_WORD = re.compile(r"[A-Za-z-]+\.?")
 LEAST_WORDS = 3
 ARGUMENT = re.compile(r"\s*\*{0,2}(\w+): (.*)")
+
+
+def hangs(text: str) -> bool:
+    """Whether a text is a fragment of a sentence that stands elsewhere."""
+    return text.startswith(NO_BEGINNING) or FRAGMENT.match(text) is not None
 
 
 def documentation(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -97,10 +106,10 @@ def test_documentation_stands_alone():
     for path in sorted(SOURCE.rglob("*.py")):
         for number, text in documentation(ast.parse(path.read_text(encoding="utf-8"))):
             place = f"{path.relative_to(SOURCE)}:{number}"
-            if text.strip().startswith(NO_BEGINNING) or ONE_WORD.fullmatch(text.strip().partition("\n\n")[0]):
+            if hangs(text.strip()) or ONE_WORD.fullmatch(text.strip().partition("\n\n")[0]):
                 bad.append(f"{place}: {text.strip().splitlines()[0]}")
-            few = [f"{n}: {w}" for n, w in documented_arguments(text) if len(w.split()) < LEAST_WORDS]
-            bad += [f"{place}: {argument}" for argument in few]
+            arguments = documented_arguments(text)
+            bad += [f"{place}: {n}: {w}" for n, w in arguments if len(w.split()) < LEAST_WORDS or hangs(w)]
     assert bad == []
 
 
@@ -114,6 +123,36 @@ def test_the_lint_finds_what_does_not_stand_alone():
     """'''
     ((_, found),) = documentation(ast.parse(text))
     assert (
-        found.startswith(NO_BEGINNING) and ONE_WORD.fullmatch("Simulate.") and not ONE_WORD.fullmatch("[P]")
+        hangs(found)
+        and hangs("rows of it")
+        and hangs("None: all.")
+        and not hangs("Rows")
+        and ONE_WORD.fullmatch("Simulate.")
+        and not ONE_WORD.fullmatch("[P]")
     )
     assert documented_arguments(found) == [("size", "Bytes."), ("rank", "Number of this rank.")]
+
+
+# Arguments of compiled functions, whose cached code refers to them by name and module.
+SHARED_NAMES = {"Links", "Network"}
+
+
+def modules_of_classes(root: Path) -> dict[str, set[str]]:
+    """Modules in which a class of each public name is defined."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].add(str(path.relative_to(root)))
+    return found
+
+
+def test_a_public_class_name_means_one_thing():
+    shared = {name: places for name, places in modules_of_classes(SOURCE).items() if len(places) > 1}
+    assert {name: places for name, places in shared.items() if name not in SHARED_NAMES} == {}
+
+
+def test_classes_of_one_name_are_found(tmp_path):
+    (tmp_path / "a.py").write_text("class Rank: ...\nclass _Own: ...\n")
+    (tmp_path / "b.py").write_text("class Rank: ...\nclass _Own: ...\nclass Host: ...\n")
+    assert modules_of_classes(tmp_path) == {"Rank": {"a.py", "b.py"}, "Host": {"b.py"}}

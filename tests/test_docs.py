@@ -24,6 +24,7 @@ GRADIENTS = (ROOT / "docs" / "acceptance-gradients.md").read_text(encoding="utf-
 MINI_BATCH = (ROOT / "docs" / "acceptance-mini-batch.md").read_text(encoding="utf-8")
 DIALOGUE = (ROOT / "docs" / "acceptance-dialogue.md").read_text(encoding="utf-8")
 RECOVERY = (ROOT / "docs" / "acceptance-recovery.md").read_text(encoding="utf-8")
+SCALE = (ROOT / "docs" / "acceptance-scale.md").read_text(encoding="utf-8")
 MODEL_PARALLEL = (ROOT / "docs" / "acceptance-model-parallel.md").read_text(encoding="utf-8")
 TRACING_IDS = [
     *(f"R{i}" for i in range(1, 9)),
@@ -89,6 +90,7 @@ LONG = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=[pytest.mark.slow] * (name_of(page) in LONG)) for page in WITH_CODE],
@@ -140,12 +142,14 @@ PLACES = sorted(
             + MODEL_PARALLEL
             + RECOVERY
             + DIALOGUE
+            + SCALE
             + BAD_INPUT,
         )
     )
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("place", PLACES)
 def test_places_exist(place):
     file, test, row = re.fullmatch(r"(\S+?)(?:::(\w+))?(?: --only (\S+))?", place).groups()
@@ -153,7 +157,9 @@ def test_places_exist(place):
     if test:
         assert re.search(rf"def {test}\b", text)
     if row:
-        assert f'"{row}"' in re.search(r"^ROWS = [({](.*?)[)}]$", text, re.MULTILINE | re.DOTALL)[1]
+        assert (
+            f'"{row}"' in re.search(r"^ROWS(?:: [^\n]+)? = [({](.*?)[)}]$", text, re.MULTILINE | re.DOTALL)[1]
+        )
 
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -168,6 +174,7 @@ def page_of(name: str) -> Path:
 LOAD = re.compile(r"load average (?:at the start )?(\d+\.\d)|load was (\d+\.\d)")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.stem)
 def test_pages_tell_their_conditions(page):
     text = page.read_text(encoding="utf-8")
@@ -223,7 +230,9 @@ def test_the_readme_trains_in_stages(tmp_path):
     with lab.Loopback() as network:
         result = network.run([str(tmp_path / "train.py")], processes=2, launcher="direct", timeout_s=100)
     assert result.ok, result.tails
-    assert [line.split()[0] for line in result.tails[1]] == ["0", "1", "2", "3"]
+    # Older versions of torch let Gloo say there who is connected.
+    steps = [line.split()[0] for line in result.tails[1] if not line.startswith("[Gloo]")]
+    assert steps == ["0", "1", "2", "3"]
 
 
 @pytest.mark.dist
@@ -287,7 +296,7 @@ def test_the_loop_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     exec(compile(loop, "README.md", "exec"), {})
     plan = plans.load("plan.json")
     assert capsys.readouterr().out.startswith(
-        "simulated: step of 4 ranks under the fusion plan by 'cupcake' takes "
+        "simulated: step of 4 ranks (classes of ranks that do the same: 1) under the fusion plan by 'cupcake' takes "
     )
     assert plan.predicted_step_s > 0
 

@@ -64,6 +64,7 @@ def test_kinds_of_tasks_are_the_same_in_traces_and_plans():
     assert trace.tasks.TaskKind == plans.placement.TaskKind
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "words",
     [
@@ -113,6 +114,7 @@ def modules() -> list[str]:
     return [name for name in found if name != "wirewise.__main__"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", modules())
 def test_exported_names_exist(name):
     if name in OPTIONAL:

@@ -37,6 +37,7 @@ class Record(opt.Options, frozen=True, kw_only=True):
 FIELDS = {field.name: field for field in opt.fields_of(Record)}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("given", "told"),
     [

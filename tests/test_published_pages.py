@@ -71,6 +71,7 @@ def rows_of(page: str) -> list[Acceptance]:
     ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_what_a_page_missed_is_told_in_an_acceptance_row(path: Path) -> None:
     page = path.read_text()
@@ -97,6 +98,7 @@ def pages_of(one: Acceptance, clause: str) -> list[str]:
     return [text for path in PAGES if one in rows_of(text := path.read_text())]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("one", "clause"), CLAUSES, ids=lambda value: getattr(value, "id", ""))
 def test_a_figure_that_is_not_reached_is_published(one: Acceptance, clause: str) -> None:
     pages = pages_of(one, clause)
@@ -107,6 +109,7 @@ def test_a_figure_that_is_not_reached_is_published(one: Acceptance, clause: str)
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_page_counts_its_missed_thresholds(path: Path) -> None:
     page = path.read_text()

@@ -9,7 +9,7 @@ from scipy import stats
 
 from common import verdict
 from wirewise.errors import PlanError
-from wirewise.planners.placement.tag import PLANNERS, Times, tree_search
+from wirewise.planners.placement.tag import PLANNERS, StrategyTimes, tree_search
 from wirewise.planners.placement.tag.drawn import random_problem
 from wirewise.planners.placement.tag.network import shipped_policy
 
@@ -101,7 +101,7 @@ def tree_row(page, preset):
     with page.table("seed", "strategies", "best s", "uniform, playouts", "learned, playouts") as row:
         for seed in range(100, 100 + count):
             problem = random_problem(seed, hosts=2, most_devices=1, groups=4)
-            every = Times(problem)
+            every = StrategyTimes(problem)
             best = min(
                 every.of(one) for one in itertools.product(*(range(len(own)) for own in problem.actions))
             )
@@ -109,7 +109,7 @@ def tree_row(page, preset):
                 row(seed, len(every.known), "no room", "", "")
                 continue
             for name, guide in (("uniform", None), ("learned", policy)):
-                times = Times(problem)
+                times = StrategyTimes(problem)
                 times.known.update(every.known)
                 found = tree_search(times, playouts=500, policy=guide, seed=seed, until_s=best / 0.98)
                 playouts[name].append(len(found.trail))

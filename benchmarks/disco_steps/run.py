@@ -22,10 +22,9 @@ from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import Page, arguments, scratch, spread, verdict
+from common import KeptFigures, Page, arguments, need_lab, scratch, spread, verdict
 from wirewise import lab
 from wirewise.cost.link import LinkCost
-from wirewise.files import atomic_file
 from wirewise.planners.fusion.disco import plan_of, plan_operators
 from wirewise.planners.fusion.disco.model import StepModel
 from wirewise.planners.fusion.disco.search import Knobs, capped
@@ -69,8 +68,7 @@ class Kept:
     """Results of jobs, also in a file."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._found = msgspec.json.decode(path.read_bytes()) if path and path.exists() else {}
+        self._found = KeptFigures(path)
 
     def job(self, label: str, **job: Any) -> Any:
         """What rank 0 found, and the seconds that the job took."""
@@ -81,9 +79,6 @@ class Kept:
         if label not in self._found:
             begin = time.perf_counter()
             self._found[label] = {"found": make(), "seconds": time.perf_counter() - begin}
-            if self._path is not None:
-                with atomic_file(self._path) as file:
-                    file.write(msgspec.json.encode(self._found))
         return self._found[label]["found"]
 
 
@@ -343,9 +338,7 @@ SECTIONS = {"steps": steps_rows, "simulator": simulator_rows}
 
 def main() -> None:
     options = arguments(__doc__, [f"{section}-{model}" for section in SECTIONS for model in MODELS])
-    possible, reason = lab.available()
-    if not possible:
-        raise SystemExit(f"no lab can be built here: {reason}")
+    need_lab()
     preset = PRESETS[options.preset]
     kept = Kept(options.out and options.out.with_suffix(".json"))
     page = Page("DisCo's plans, measured", options.preset, {"Ranks": "one a host of the lab, 100 Mbit/s"})

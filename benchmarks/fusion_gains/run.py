@@ -19,10 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import msgspec
 import numpy as np
 
-from common import Page, arguments, scratch, spread, verdict
+from common import KeptFigures, Page, arguments, need_lab, scratch, spread, verdict
 from wirewise import lab
 from wirewise.cost.intervals import gain_of
-from wirewise.files import atomic_file
 
 WORKER = str(Path(__file__).parent / "worker.py")
 O1_OPTIMUM, O1_GAIN, O1_PREDICTED = 0.02, 0.10, 0.12
@@ -51,8 +50,7 @@ class Kept:
     """Results of jobs, also in a file."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._found = msgspec.json.decode(path.read_bytes()) if path and path.exists() else {}
+        self._found = KeptFigures(path)
 
     def job(self, rate: str, hosts: int, **job: Any) -> dict[str, Any]:
         """What rank 0 found, and the seconds that the job took."""
@@ -60,9 +58,6 @@ class Kept:
         if key not in self._found:
             begin = time.perf_counter()
             self._found[key] = {"found": run(rate, hosts, job), "seconds": time.perf_counter() - begin}
-            if self._path is not None:
-                with atomic_file(self._path) as file:
-                    file.write(msgspec.json.encode(self._found))
         return self._found[key]
 
 
@@ -207,9 +202,7 @@ def passes_cells(one: dict[str, Any], worst: dict[str, float]) -> list[str]:
 
 def main() -> None:
     options = arguments(__doc__, [*CASES, "passes"])
-    possible, reason = lab.available()
-    if not possible:
-        raise SystemExit(f"no lab can be built here: {reason}")
+    need_lab()
     preset, kept = PRESETS[options.preset], Kept(options.out and options.out.with_suffix(".json"))
     page = Page(
         "Plans of data-parallel training, measured", options.preset, {"Ranks": "one a host of the lab"}

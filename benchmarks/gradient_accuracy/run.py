@@ -19,8 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import msgspec
 import numpy as np
 
-from common import Page, arguments, scratch, verdict
-from wirewise.files import atomic_file
+from common import KeptFigures, Page, arguments, scratch, verdict
 
 WORKER = str(Path(__file__).parent / "worker.py")
 RANKS = 2
@@ -53,8 +52,7 @@ class Kept:
     """Results of runs, also in a file."""
 
     def __init__(self, path):
-        self._path = path
-        self._found = msgspec.json.decode(path.read_bytes()) if path and path.exists() else {}
+        self._found = KeptFigures(path)
 
     def all(self, jobs):
         """Loss and accuracy of each job; those that are not known are run together."""
@@ -64,9 +62,6 @@ class Kept:
             some = new[start : start + TOGETHER]
             for (key, _), found in zip(some, carry_out([job for _, job in some]), strict=True):
                 self._found[key] = found
-            if self._path is not None:
-                with atomic_file(self._path) as file:
-                    file.write(msgspec.json.encode(self._found))
         return [self._found[key] for key in keys]
 
 

@@ -21,9 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import msgspec
 import numpy as np
 
-from common import Page, arguments, scratch, verdict
-from wirewise import lab
-from wirewise.files import atomic_file
+from common import KeptFigures, Page, arguments, need_lab, scratch, verdict
 from wirewise.lab.replayed import scaled
 from wirewise.planners.fusion.cupcake import LEAST_GAIN
 from wirewise.recipes.cupcake import CupcakeJob, run
@@ -85,8 +83,7 @@ class Kept:
     """Results of jobs, also in a file."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self.found: dict[str, Any] = msgspec.json.decode(path.read_bytes()) if path and path.exists() else {}
+        self.found = KeptFigures(path)
 
     def job(self, name: str, job: CupcakeJob) -> CompressionRun:
         """What rank 0 wrote; `name` is that of the trace."""
@@ -98,10 +95,7 @@ class Kept:
             with scratch() as folder:
                 found = run(job, folder, lambda text: print(f"  {name}: {text}", file=sys.stderr, flush=True))
             seconds = time.perf_counter() - begin
-            self.found[key] = {"found": msgspec.to_builtins(found), "seconds": seconds}
-            if self._path is not None:
-                with atomic_file(self._path) as file:
-                    file.write(msgspec.json.encode(self.found))
+            self.found[key] = {"found": found, "seconds": seconds}
         return msgspec.convert(self.found[key]["found"], CompressionRun)
 
     @property
@@ -336,9 +330,7 @@ def predicted_bytes(hosts: int, plan: PlanRecord) -> float:
 
 def main() -> None:
     options = arguments(__doc__, [*CASES, "c3", "c4", *RECORDED, "bytes"])
-    possible, reason = lab.available()
-    if not possible:
-        raise SystemExit(f"no lab can be built here: {reason}")
+    need_lab()
     preset, kept = PRESETS[options.preset], Kept(options.out and options.out.with_suffix(".json"))
     page = Page(
         "Steps under plans of compressed gradients", options.preset, {"Ranks": "one a host of the lab"}

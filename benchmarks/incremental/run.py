@@ -19,12 +19,10 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import growing_caches
-import msgspec
 import numpy as np
 import torch
 
-from common import Page, arguments, verdict
-from wirewise.files import atomic_file
+from common import KeptFigures, Page, arguments, verdict
 from wirewise.graph import load
 from wirewise.graph.rehearsal import average_forgetting, average_performance, growing_graph
 from wirewise.runtime.incremental import DEFAULT_METHOD, Settings, train
@@ -102,8 +100,7 @@ class Kept:
     """AP and AF of runs, also in a file."""
 
     def __init__(self, path, preset):
-        self._path, self._preset, self._graphs = path, preset, {}
-        self._found = msgspec.json.decode(path.read_bytes()) if path and path.exists() else {}
+        self._found, self._preset, self._graphs = KeptFigures(path), preset, {}
 
     def all(self, wanted):
         """Seeds, and AP and AF, [methods, seeds, 2]; methods of a seed that are not known learn in turns."""
@@ -115,7 +112,6 @@ class Kept:
                 for method, accuracy in train(self._graph(wanted, seed), new, settings, told).items():
                     pair = [average_performance(accuracy), average_forgetting(accuracy)]
                     self._found[self._key(method, wanted, seed)] = pair
-                self._save()
         keys = [[self._key(method, wanted, seed) for seed in seeds] for method in wanted.methods]
         return seeds, np.array([[self._found[key] for key in some] for some in keys])
 
@@ -128,11 +124,6 @@ class Kept:
     def _key(self, method, wanted, seed):
         name = dataset(self._preset, wanted)
         return " ".join([name, *map(str, wanted.wishes.values()), method, str(seed)])
-
-    def _save(self):
-        if self._path is not None:
-            with atomic_file(self._path) as file:
-                file.write(msgspec.json.format(msgspec.json.encode(self._found)))
 
 
 def row_of_caches(page, preset):

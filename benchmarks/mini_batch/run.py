@@ -32,9 +32,7 @@ import msgspec
 import numpy as np
 from scipy.sparse import csr_array
 
-from common import Page, arguments, scratch, verdict
-from wirewise import lab
-from wirewise.files import atomic_file
+from common import KeptFigures, Page, arguments, need_lab, scratch, verdict
 from wirewise.graph import load, write_graph
 from wirewise.recipes.salientpp import MiniBatchJob, run
 from wirewise.results import MiniBatchRun
@@ -104,8 +102,7 @@ class Kept:
     """Results of runs, also in a file."""
 
     def __init__(self, path: Path | None, preset: dict) -> None:
-        self._path, self._preset = path, preset
-        self._found = msgspec.json.decode(path.read_bytes()) if path and path.exists() else {}
+        self._found, self._preset = KeptFigures(path), preset
 
     def run(self, graph: str, **knobs: object) -> MiniBatchRun:
         """Carry out a job on a graph of the preset, unless it has been."""
@@ -116,10 +113,7 @@ class Kept:
             with scratch() as folder:
                 made = msgspec.structs.replace(job, dataset=dataset_of(job.dataset, folder))
                 found = run(made, folder / "run", lambda text: print(text, file=sys.stderr, flush=True))
-            self._found[key] = msgspec.to_builtins(msgspec.structs.replace(found, dataset=job.dataset))
-            if self._path is not None:
-                with atomic_file(self._path) as file:
-                    file.write(msgspec.json.encode(self._found))
+            self._found[key] = msgspec.structs.replace(found, dataset=job.dataset)
         return msgspec.convert(self._found[key], MiniBatchRun)
 
 
@@ -433,9 +427,8 @@ SHAPED = ("modes", "own", "even", "alphas", "slower")
 
 def main():
     options = arguments(__doc__, list(ROWS))
-    possible, reason = lab.available()
-    if not possible and set(options.only) & set(SHAPED):
-        raise SystemExit(f"no lab can be built here: {reason}")
+    if set(options.only) & set(SHAPED):
+        need_lab()
     preset = PRESETS[options.preset]
     kept = Kept(options.out and options.out.with_suffix(".json"), preset)
     facts = {

@@ -44,6 +44,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """Slept once rows are there."""
     epochs: int = 8
     """Of each plan, after one that does not count."""
+    plans: dict[str, tuple[str, int | None]] = msgspec.field(default_factory=PLANS.copy)
+    """Planner and bits of each plan, by name."""
 
 
 class Epochs(msgspec.Struct, kw_only=True):
@@ -124,9 +126,9 @@ def work(case: Case, folder: Path, transport) -> Epochs:
     predicted = {}
     if transport.rank == 0:
         problem = problem_of(case, folder / "parts", costs)
-        for name, (planner, bits) in PLANS.items():
+        for name, (planner, bits) in case.plans.items():
             made[0][name] = PLANNERS["bitwidth"][planner](problem, **({"bits": bits} if bits else {}))
-        plan = made[0]["fp32"]
+        plan = next(iter(made[0].values()))
         ones = np.ones(transport.world_size)
         times = ExchangeTimes(
             central_s=dict.fromkeys(plan.exchanges, case.central_s * ones),

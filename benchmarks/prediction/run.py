@@ -26,9 +26,7 @@ import placements
 from setting import Setting
 
 import collectives
-from common import Page, arguments, verdict
-from wirewise import lab
-from wirewise.files import atomic_file
+from common import KeptFigures, Page, arguments, need_lab, verdict
 
 ROWS: dict[str, tuple[str, Callable[..., Iterator[Setting]]]] = {
     "gradients": (gradients.TOLD, gradients.settings),
@@ -71,9 +69,7 @@ MEAN, WORST = 0.05, 0.08
 
 def main() -> None:
     options = arguments(__doc__, list(ROWS))
-    possible, reason = lab.available()
-    if not possible:
-        raise SystemExit(f"no lab can be built here: {reason}")
+    need_lab()
     page = Page("Predictions of plans of all families", options.preset, {"Ranks": "one a host of the lab"})
     kept = Kept(options.out and options.out.with_suffix(".json"))
     found = [one for name in options.only for one in judged(page, name, PRESETS[options.preset][name], kept)]
@@ -85,23 +81,18 @@ class Kept:
     """Settings of measured rows, also in a file."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        exists = path is not None and path.exists()
-        self._found = msgspec.json.decode(path.read_bytes(), type=dict[str, list[Setting]]) if exists else {}
+        self._found = KeptFigures(path)
 
     def settings(self, row: str, sizes: dict[str, Any]) -> Iterator[Setting]:
         """Those of a row, measured unless they are there."""
         if row in self._found:
-            yield from self._found[row]
+            yield from msgspec.convert(self._found[row], list[Setting])
             return
         measured = []
         for one in ROWS[row][1](**sizes):
             measured.append(one)
             yield one
         self._found[row] = measured
-        if self._path is not None:
-            with atomic_file(self._path) as file:
-                file.write(msgspec.json.encode(self._found))
 
 
 def judged(page: Page, row_name: str, sizes: dict[str, Any], kept: Kept) -> list[Setting]:

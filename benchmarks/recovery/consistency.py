@@ -2,14 +2,19 @@
 
 import statistics
 import time
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from wirewise.errors import InputError
-from wirewise.runtime.recovery import TrainingState, Updates
+from wirewise.runtime.recovery import Checkpoints, TrainingState, Updates
+from wirewise.runtime.trees import copied
 
-WAYS = ("roll-forward", "undo", "ping-pong", "journal")
+WAYS = ("roll-forward", "undo", "ping-pong", "checkpoint", "journal", "snapshot")
 _WIDTH, _LENGTH, _BATCH, _LAYERS = 96, 64, 16, 4
 """A transformer of half a million parameters and 1,024 tokens a step: a small share of what users give a rank."""
 _TURN = 5
@@ -17,16 +22,32 @@ _TURN = 5
 
 
 class _Training:
-    """One model under one way; "plain": the optimizer alone."""
+    """One model under one way.
 
-    def __init__(self, way: str) -> None:
+    "plain" is the optimizer alone. "checkpoint" loses as little as ways back do: after each step all state is copied,
+    and written to disk beside the next one, as CheckFreq does every so many. "snapshot" is that copy alone, which a
+    process that is killed loses.
+    """
+
+    def __init__(self, way: str, folder: Path) -> None:
         torch.manual_seed(0)
         layer = nn.TransformerEncoderLayer(_WIDTH, 4, 4 * _WIDTH, 0.1, batch_first=True)
         self.model = nn.TransformerEncoder(layer, _LAYERS)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         state = TrainingState(self.model, self.optimizer)
-        self.updates = None if way == "plain" else Updates(state, consistency=way)
+        self.state, self.number = state, 0
+        self.kept = state.state_dict() if way == "snapshot" else None
+        self.checkpoints = Checkpoints(folder, rank=0) if way == "checkpoint" else None
+        self.updates = None if way in ("plain", "snapshot", "checkpoint") else Updates(state, consistency=way)
         self.x = torch.randn(_BATCH, _LENGTH, _WIDTH)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of what is kept for a way back."""
+        if self.updates is not None:
+            return self.updates.journal_bytes
+        kept = self.state.state_dict() if self.checkpoints is not None else self.kept
+        return sum(leaf.nbytes for leaf in tree_leaves(kept) if isinstance(leaf, torch.Tensor))
 
     def step(self) -> tuple[float, float]:
         """Seconds of a step, and of its update within it."""
@@ -36,6 +57,12 @@ class _Training:
         update_s = time.perf_counter()
         if self.updates is None:
             self.optimizer.step()
+            if self.kept is not None:
+                self.kept = copied(self.state.state_dict(), self.kept)
+            if self.checkpoints is not None:
+                self.checkpoints.save(self.number, self.state.state_dict())
+                self.checkpoints.discard(self.number - 1)
+                self.number += 1
         else:
             self.updates.step()
         end_s = time.perf_counter()
@@ -59,14 +86,16 @@ def overheads(
         raise InputError(f"got {steps} steps and {repeats} repeats; expected at least {_TURN} and 1")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    try:
-        trainings = {way: _Training(way) for way in ("plain", *ways)}
+    with ExitStack() as ending:
+        ending.callback(torch.set_num_threads, threads)
+        folder = Path(ending.enter_context(TemporaryDirectory(prefix="wirewise-bench-")))
+        trainings = {way: _Training(way, folder) for way in ("plain", *ways)}
         for training in trainings.values():
+            if training.checkpoints is not None:
+                ending.callback(training.checkpoints.close)
             for _ in range(20):
                 training.step()
         seen = [_repeat(trainings, steps) for _ in range(repeats)]
-    finally:
-        torch.set_num_threads(threads)
     found = {}
     for way in ways:
         shares = [one[way][0] / one["plain"][0] - 1 for one in seen]
@@ -75,7 +104,7 @@ def overheads(
             "lowest": min(shares),
             "highest": max(shares),
             "update_overhead_s": statistics.median(one[way][1] - one["plain"][1] for one in seen),
-            "journal_bytes": trainings[way].updates.journal_bytes,
+            "journal_bytes": trainings[way].kept_bytes,
             "step_s": statistics.median(one[way][0] for one in seen),
         }
     return found

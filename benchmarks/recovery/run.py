@@ -1,13 +1,15 @@
 """Claims about surviving failures: seconds to a new step, detection, goodput, 200 kills, cost while nothing fails.
 
     python benchmarks/recovery/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
+        [--optimizers NAME,...]
 
 Rows: `recovery` (R4, R5: one training under kills with a warmed spare, one without, and torchrun with a checkpoint),
 `silence` (R5: ranks that are stopped), `goodput` (R13: failures at random instants, against checkpoints, commits in
 memory), `torchft` (where it is installed), `soak` (R14: kills in sequence), `updates` (R8: ways back from an update),
 `predicted` (R10: recoveries of a pipeline from logs, computing slept, next to what plans say of them), `stages` (R6:
 stages recomputed from logs), `helpers` (R7: shared among ranks), `logs` (R8: what logs cost), `kills` (R1: kills at
-random instants), `shrink` (R12: fewer ranks, and more again).
+random instants, with each optimizer named; with --out a finished setting is kept beside the page in FILE.json),
+`shrink` (R12: fewer ranks, and more again).
 
 Ranks run on the hosts of a lab and share the processors of one machine; kills, links and steps are real.
 """
@@ -18,15 +20,17 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from consistency import overheads
-from kills import kills_row, shrink_row
+from kills import OPTIMIZERS, kills_row, shrink_row
 from predicted import UNITS, predicted_recoveries
+from soak import soak_row
 
-from common import Page, arguments, scratch, spread, verdict
+from common import KeptFigures, Page, arguments, scratch, spread, verdict
 from pipelines import helpers_row, logs_row, stages_row
 from wirewise.lab.faults import random_kills
 from wirewise.recipes.swift import checkpoint_interval
@@ -53,6 +57,7 @@ PRESETS = {
         "steps": 60,
         "kills": 2,
         "goodput_s": 5.0,
+        "plain_steps": 40,
         "beside_s": 5.0,
         "mtbf_s": 2.0,
         "soak": 3,
@@ -61,13 +66,14 @@ PRESETS = {
         "predicted": (1, (4,), ((1,),)),
         "stage_updates": 16,
         "stage_turns": 2,
-        "random_kills": (3, ("adamw",)),
+        "random_kills": 3,
         "shrink": (60, 10, 3),
     },
     "paper": {
         "steps": 500,
         "kills": 20,
         "goodput_s": 60.0,
+        "plain_steps": 150,
         "beside_s": 30.0,
         "mtbf_s": 5.0,
         "soak": 200,
@@ -76,7 +82,7 @@ PRESETS = {
         "predicted": (1, (8, 20), UNITS),
         "stage_updates": 20,
         "stage_turns": 15,
-        "random_kills": (50, ("sgd", "adam", "adamw", "lamb", "amsgrad")),
+        "random_kills": 50,
         "shrink": (300, 10, 10),
     },
 }
@@ -180,34 +186,39 @@ def goodputs(page, preset, title, ways):
     draw, kills, at_s = random.Random(5), [], 0.0
     link, found, goodput = "10gbit", {}, {}
     with scratch() as folder, open_network("lab", 3, link) as network:
-        few = SwiftJob(steps=60, link=link)
-        plain = by_checkpoints(network, folder / "plain", few, every=60)
+        few = SwiftJob(steps=preset["plain_steps"], link=link)
+        plain = [by_checkpoints(network, folder / "plain", few, every=few.steps)]
+        step_s = plain[0].mean_step_s
         while (at_s := at_s + draw.expovariate(1 / preset["mtbf_s"])) < 0.97 * preset["goodput_s"]:
             kills.append((at_s, draw.randrange(3)))
         checkpoint_s = checkpoint_seconds(folder / "plain")
-        every = checkpoint_interval(preset["mtbf_s"], checkpoint_s, plain.step_s)
+        every = checkpoint_interval(preset["mtbf_s"], checkpoint_s, step_s)
         for name, train in ways.items():
             seconds = preset["goodput_s"] if name == "protected" else preset["beside_s"]
             # A survivor that waits for a process that was killed while it joined waits as long as its group allows.
             timeout_s = 60.0 if name == "protected" else 15.0
-            job = SwiftJob(steps=round(seconds / plain.step_s), link=link, timeout_s=timeout_s)
+            job = SwiftJob(steps=round(seconds / step_s), link=link, timeout_s=timeout_s)
             more = {} if name == "protected" else {"every": every if name == "checkpoint" else 5}
             due = [kill for kill in kills if kill[0] < 0.97 * seconds]
             found[name] = train(network, folder / name, job, kills=due, **more)
+            plain.append(by_checkpoints(network, folder / f"plain-{name}", few, every=few.steps))
+    means = [one.mean_step_s for one in plain]
     page.add(
-        f"{title}\n\nSteps of {1e3 * plain.step_s:.0f} ms; {preset['goodput_s']:g} s of them without protection and "
-        f"failures for the protected way, {preset['beside_s']:g} s for others, with the first of the same kills, drawn "
-        f"for a failure every {preset['mtbf_s']:g} s of training: one that is due while its rank does not train "
-        "strikes when it does, and the next ones come as much later; those after the end of the training are left out. "
-        f"Checkpoints every {every} steps by Young's rule ({1e3 * checkpoint_s:.0f} ms each), commits every 5. "
-        "Goodput: those seconds over what was taken."
+        f"{title}\n\nWithout protection and failures {few.steps} steps were trained before each way and after it, of "
+        f"{', '.join(f'{1e3 * one:.0f}' for one in means)} ms on average. The protected way trains as many as make "
+        f"{preset['goodput_s']:g} s by the first of these, others {preset['beside_s']:g} s, with the first of the same "
+        f"kills, drawn for a failure every {preset['mtbf_s']:g} s of training: one that is due while its rank does not "
+        "train strikes when it does, and the next ones come as much later; those after the end of the training are "
+        f"left out. Checkpoints every {every} steps by Young's rule ({1e3 * checkpoint_s:.0f} ms each), commits every "
+        "5. Goodput: seconds of the steps without protection and failures, by the mean of before and after, over what "
+        "was taken."
     )
     with page.table(
         "way", "kills", "left out", "to a step", "to a new step", "computed again", "a step", "seconds", "goodput",
         "claim",
     ) as row:  # fmt: skip
-        for name, one in found.items():
-            record = record_of(name, one, plain.step_s)
+        for (name, one), beside in zip(found.items(), pairwise(means), strict=True):
+            record = record_of(name, one, statistics.fmean(beside))
             goodput[name] = record.goodput
             claim = "not judged"
             if name == "protected":
@@ -228,7 +239,8 @@ def told(seconds):
 def torchft_row(page, preset):
     page.add(
         "## torchft\n\ntorchft 0.2.0 from PyPI, three replica groups of a rank, each restarted by torchrun; the same "
-        "model. After a kill the others go on without the batches of the lost group; its new process copies the state. "
+        "model and kills, and the three lines of protection next to it. After a kill the others go on without the "
+        "batches of the lost group, which are trained by nobody; its new process copies the state. "
         "`torchft.DistributedDataParallel` of that version ends survivors with an AssertionError, so gradients are "
         "reduced by `Manager.allreduce`."
     )
@@ -236,22 +248,45 @@ def torchft_row(page, preset):
         page.add("Not installed here: `pip install torchft`.")
         return
     job = SwiftJob(steps=2 * preset["steps"], link="10gbit")
-    with scratch() as folder, open_network("lab", job.hosts, job.link) as network:
-        found = by_torchft(network, folder / "torchft", job, [(3.0, 1)])
-        [kill] = found.kills
-        others = [line for rank in (0, 2) for line in read_steps(folder / "torchft", rank)]
+    kills = [(3.0 + 12.0 * number, (number + 1) % job.hosts) for number in range(min(preset["kills"], 3))]
+    with page.table(
+        "way",
+        "kills",
+        "next step of the others",
+        "first step of the new process",
+        "batches left out",
+        "a step",
+    ) as row:
+        with scratch() as folder, open_network("lab", job.hosts, job.link) as network:
+            for name, train in (("torchft", by_torchft), ("protected", by_spares)):
+                found = train(network, folder / name, job, kills=kills)
+                gone = [absence(folder / name, job.hosts, kill) for kill in found.kills]
+                row(
+                    name, len(found.kills), f"{told([next_s for next_s, _ in gone])} s",
+                    f"{told([one.resumed_s for one in found.survived])} s", sum(missed for _, missed in gone),
+                    f"{1e3 * found.step_s:.0f} ms",
+                )  # fmt: skip
+
+
+def absence(folder, ranks, kill):
+    """Seconds from a kill to the next step of the others, and steps that they committed without the killed rank."""
+    others = [line for rank in range(ranks) if rank != kill.rank for line in read_steps(folder, rank)]
+    own = read_steps(folder, kill.rank)
     before = max(line.step for line in others if line.at_s <= kill.at_s)
     next_s = min(line.at_s for line in others if line.at_s > kill.at_s and line.step > before) - kill.at_s
-    with page.table("kills", "next step of the others", "first step of the new process", "a step") as row:
-        first = told([one.resumed_s for one in found.survived])
-        row(1, f"{next_s:.2f} s", f"{first} s", f"{1e3 * found.step_s:.0f} ms")
+    last = max(line.step for line in own if line.at_s <= kill.at_s)
+    first = min(
+        (line.step for line in own if line.at_s > kill.at_s), default=max(line.step for line in others) + 1
+    )
+    steps = {line.step for line in others if last < line.step < first}
+    return next_s, len(steps - {line.step for line in own})
 
 
 def can_import_torchft():
     return subprocess.run([sys.executable, "-c", "import torchft"], capture_output=True).returncode == 0
 
 
-def by_torchft(network, folder, job, kills):
+def by_torchft(network, folder, job, *, kills):
     """The script under torchft: a replica group on each host, restarted by torchrun, and a lighthouse on host 0."""
     lighthouse = f"{network.address(0)}:29700"
     idle = [["true"]] * (job.hosts - 1)
@@ -280,48 +315,24 @@ def by_torchft(network, folder, job, kills):
         holder.stop()
 
 
-def soak_row(page, preset):
-    job = SwiftJob(link="10gbit", steps=50 * preset["soak"], width=32)
-    kills = [(1.0 + 0.6 * n, n % job.hosts) for n in range(round(1.4 * preset["soak"]))]
-    before = stale_files()
-    with scratch() as folder, open_network("lab", job.hosts, job.link) as network:
-        found = by_spares(network, folder / "soak", job, kills=kills)
-        states = final_states(folder / "soak", job)
-        processes = sum(len(network.processes(host)) for host in range(job.hosts))
-    files = stale_files() - before
-    page.add(
-        f"## Kills in sequence (R14)\n\n{job.hosts} hosts, one kill every 0.6 s, ranks in turn; a small model. Left "
-        "behind: processes on the hosts, files of recovery in shared memory."
-    )
-    with page.table(
-        "kills", "left out", "to a new step", "processes", "shared files", "replicas", "claim"
-    ) as row:
-        equal = len({one.digest for one in states}) == 1
-        own = [one.recovered_s for one in found.survived]
-        row(
-            len(found.kills), found.spared, spread(own, 1, 3), processes, files, "equal" if equal else "DIFFER",
-            f"survived {len(own)}, {verdict(len(own), least=preset['soak'])}; left behind "
-            + verdict(processes + files, most=0),
-        )  # fmt: skip
-
-
-def stale_files():
-    """Files of recovery in shared memory whose agent is gone."""
-    names = [path.name.split("-") for path in Path("/dev/shm").glob("wirewise-recovery-*")]
-    return sum(not Path(f"/proc/{name[2]}").exists() for name in names)
-
-
 def updates_row(page, preset):
-    found = overheads(preset["updates"], preset["repeats"])
+    limits = {"roll-forward": 0.02, "undo": 0.02, "ping-pong": 0.04}
+    found = overheads(preset["updates"], preset["repeats"], (*limits, "checkpoint"))
+    most = max(found[way]["overhead"] for way in limits)
+    # Which nobody judges, and which take longer.
+    found |= overheads(preset["updates"] // 4, 1, ("journal", "snapshot"))
     page.add(
         f"## Cost of ways back from an update (R8)\n\nA transformer of half a million parameters, AdamW, one thread; "
-        f"{preset['repeats']} repeats of {preset['updates']} steps, ways in turns; over the plain optimizer."
+        f"{preset['repeats']} repeats of {preset['updates']} steps, ways in turns; over the plain optimizer. A "
+        "checkpoint that loses as little is a copy of all state after each step, written to disk beside the next one. "
+        f"Apart, {preset['updates'] // 4} steps once: the journal, and that copy alone, which is lost with its process."
     )
-    limits = {"roll-forward": 0.02, "undo": 0.02, "ping-pong": 0.04}
     with page.table("way", "a step", "over plain", "kept", "claim") as row:
         for way, one in found.items():
             share = f"{one['overhead']:+.1%} ({one['lowest']:+.1%} to {one['highest']:+.1%})"
             judged = verdict(one["overhead"], most=limits[way]) if way in limits else "not judged"
+            if way == "checkpoint":
+                judged = verdict(one["overhead"], least=most)
             row(way, f"{1e3 * one['step_s']:.1f} ms", share, f"{one['journal_bytes'] / 1e6:.1f} MB", judged)
 
 
@@ -343,8 +354,9 @@ def predicted_row(page, preset):
 
 
 def main():
-    options = arguments(__doc__, ROWS)
-    preset = PRESETS[options.preset]
+    options = arguments(__doc__, ROWS, optimizers=OPTIMIZERS)
+    kept = KeptFigures(options.out and options.out.with_suffix(".json"))
+    preset = PRESETS[options.preset] | {"optimizers": options.optimizers, "kept": kept}
     page = Page(
         "Recovery", options.preset, {"Ranks": "hosts of a lab on one machine, whose processors they share"}
     )

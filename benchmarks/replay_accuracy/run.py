@@ -18,8 +18,7 @@ import clocks
 import whatifs
 
 import accuracy
-from common import Page, arguments
-from wirewise import lab
+from common import Page, arguments, need_lab
 
 ROWS = {
     "virtual": accuracy.virtual,
@@ -72,9 +71,7 @@ PRESETS = {
 
 def main() -> None:
     options = arguments(__doc__, list(ROWS))
-    possible, reason = lab.available()
-    if not possible:
-        raise SystemExit(f"no lab can be built here: {reason}")
+    need_lab()
     preset = PRESETS[options.preset]
     page = Page("Tracing and replay", options.preset, {"Ranks": "one a host of the lab, one thread each"})
     for name in options.only:

@@ -31,12 +31,13 @@ from wirewise.topology import lab_hosts
 from wirewise.trials.start import open_network
 
 PRESETS = {
-    "smoke": {"turns": 1, "mb": 1, "suite_mb": 2, "cases": (3,), "tensors": 10, "width": 64},
+    "smoke": {"turns": 1, "mb": 1, "suite_mb": 2, "cases": (3,), "slow": (0,), "tensors": 10, "width": 64},
     "paper": {
         "turns": 3,
         "mb": 8,
         "suite_mb": 16,
         "cases": tuple(range(1, 10)),
+        "slow": (0, 3),
         "tensors": 100,
         "width": 512,
     },
@@ -251,7 +252,7 @@ def uneven_row(page, preset, errors):
         "claimed",
         "equal",
     ) as row:
-        for slow in (0, 3):
+        for slow in preset["slow"]:
             lab, bounds = Lab([SLOW if host == slow else LINK for host in range(4)], 2), {}
             for before, after in [("2x2:R,R", "2x2@4-7:S0,R"), ("2x2:R,S0", "2x2@4-7:S0,R")]:
                 name = f"{before} to {after}"

@@ -20,7 +20,7 @@ from wirewise.plans import StagePlan
 from wirewise.runtime.pipeline import INPUT, LayerGraph, Pipeline
 
 SETTINGS = Settings()
-_HISTORY = 4 * SETTINGS.history
+_HISTORY = 5 * SETTINGS.history
 
 
 class Stage(nn.Module):
@@ -52,7 +52,7 @@ def packed(batch: Batch) -> Tensor:
 def unpacked(rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """History, answer, labels and what the decoder is told."""
     history, answer, labels, told = rows.split([_HISTORY, SETTINGS.answer, 3, 3], 1)
-    return history.unflatten(1, (-1, 4)), answer.long(), labels.long(), told.long()
+    return history.unflatten(1, (-1, 5)), answer.long(), labels.long(), told.long()
 
 
 def loss_of(output: Tensor, target: Tensor) -> Tensor:

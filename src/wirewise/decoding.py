@@ -31,7 +31,7 @@ _MOST_RATIO = 200
 _MOST_RATIO_OF_ARRAYS = 400
 """Most times that arrays may grow when they are unpacked; they may be mostly zeros."""
 _SMALL_BYTES = 1 << 26
-"""Up to this size an archive may grow as it likes."""
+"""Size up to which an archive may grow as it likes."""
 
 
 class ArchiveError(Exception):

@@ -18,16 +18,19 @@ from wirewise.errors import InputError
 from wirewise.units import parse_links, parse_rate
 
 __all__ = [
+    "OWN_RATE",
     "Count",
     "Dataset",
     "Distinct",
     "Dropout",
     "Field",
     "Hidden",
+    "HostNetwork",
     "LearningRate",
     "Link",
     "Links",
     "Natural",
+    "Network",
     "Options",
     "Positive",
     "Rate",
@@ -45,6 +48,7 @@ def about(
     description: str = "",
     *,
     option: str = "",
+    also: str = "",
     words: Iterable[str] = (),
     once: bool = False,
     check: Callable[[Any], object] | None = None,
@@ -56,13 +60,14 @@ def about(
     Args:
         description: A noun phrase, for help; a field without one is no option of the command line.
         option: Name on the command line where it is another than the field's.
+        also: Second name on the command line.
         words: All that a text, or each text of several, may be.
         once: Whether there has to be an entry, and none twice.
         check: A function of the value that raises InputError.
         read: A function from the text of the command line to the value.
-        bounds: ge, gt, le and lt for numbers, as `msgspec.Meta` has them.
+        bounds: Bounds ge, gt, le and lt for numbers, as `msgspec.Meta` has them.
     """
-    more = {"option": option, "words": tuple(words), "once": once, "check": check, "read": read}
+    more = {"option": option, "also": also, "words": tuple(words), "once": once, "check": check, "read": read}
     extra = {name: value for name, value in more.items() if value}
     return Meta(description=description or None, extra=extra, **bounds)  # type: ignore[call-overload, no-any-return]
 
@@ -85,6 +90,23 @@ Hidden = Annotated[Count, about("Width of the hidden rows.")]
 Dropout = Annotated[float, about("Probability of dropping a hidden value.", ge=0, lt=1)]
 LearningRate = Annotated[Positive, about("Learning rate of Adam.")]
 Timeout = Annotated[Positive, about("Seconds after which a silent rank ends the job.", option="--timeout")]
+
+Network = Annotated[
+    Literal["auto", "lab", "slurm", "loopback"],
+    about(
+        "lab: hosts with shaped links; slurm: those of the allocation that this runs in; loopback: this machine; auto: "
+        "slurm inside of an allocation, else the lab where it can be had."
+    ),
+]
+HostNetwork = Annotated[
+    Literal["auto", "lab", "slurm"],
+    about(
+        "lab: hosts with shaped links; slurm: those of the allocation that this runs in; auto: slurm inside of an "
+        "allocation, else the lab."
+    ),
+]
+OWN_RATE = "their own rate"
+"""What stands for the rate of links that no lab shapes."""
 
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 

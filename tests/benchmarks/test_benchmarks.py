@@ -79,6 +79,7 @@ def test_smoke_presets_are_not_judged(common, tmp_path, capsys):
     assert "not met: 1. Smoke: not judged." in file.read_text()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("script", sorted(ROOT.glob("*/run.py")), ids=lambda script: script.parent.name)
 def test_all_scripts_judge_with_the_shared_page(script):
     text = script.read_text()
@@ -142,3 +143,16 @@ def test_the_parts_of_a_step_by_hand(monkeypatch):
         [(0.0, 1.0), (1.0, 3.0), (1.5, 2.0), (9.0, 12.0)], [(2.0, 5.0), (4.0, 6.0)], 0.5, 10.0
     )
     assert found.tolist() == pytest.approx([3.5, 3.0, 1.0, 3.0])
+
+
+def test_figures_older_than_the_code_are_measured_again(common, monkeypatch, tmp_path):
+    file = tmp_path / "page.json"
+    common.KeptFigures(file)["new"] = {"seconds": 1.0}
+    kept = common.KeptFigures(file)
+    assert kept["new"] == {"seconds": 1.0}
+    monkeypatch.setattr(common.time, "time", lambda: 0.0)
+    kept["old"] = {"seconds": 2.0}
+    assert list(common.KeptFigures(file)) == ["new"]
+    nowhere = common.KeptFigures(None)
+    nowhere["here"] = 1
+    assert nowhere["here"] == 1

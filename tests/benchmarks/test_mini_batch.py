@@ -5,6 +5,8 @@ import sys
 import pytest
 from tests.benchmarks.test_benchmarks import load
 
+from wirewise import lab
+
 
 @pytest.mark.lab
 @pytest.mark.slow
@@ -28,7 +30,7 @@ def test_the_page_compares_modes(monkeypatch, tmp_path):
 def test_accuracy_needs_no_lab(monkeypatch, tmp_path):
     run = load(monkeypatch, "run", "mini_batch")
     out = tmp_path / "page.md"
-    monkeypatch.setattr(run.lab, "available", lambda: (False, "none here"))
+    monkeypatch.setattr(lab, "available", lambda: (False, "none here"))
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(out), "--only", "accuracy,sage"])
     run.main()
     page = out.read_text()

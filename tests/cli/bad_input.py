@@ -158,6 +158,58 @@ GRADIENTS = {
 
 HELIOS = "job_id,gpu_num,cpu_num,submit_time,duration\n7,2,8,2020-04-01 00:10:00,600\n"
 
+SLOW = """{"queue": [{"name": "a", "kind": "k", "arrival": 0}], "kinds": {"k": {"progress": [[0], [1e-12]]}},
+ "clusters": [{"name": "c", "cpus": 1, "gpus": 0}]}"""
+
+
+SPLIT = """
+import torch
+from torch import nn
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+
+class Plain(Layer):
+    def forward(self, x):
+        return self.layer(x).square().mean()
+
+
+class Branching(Layer):
+    def forward(self, x):
+        y = self.layer(x)
+        return (2 * y if y.sum() > 0 else y).square().mean()
+
+
+class Choosing(Layer):
+    def forward(self, x):
+        y = self.layer(x)
+        return y[y > 0].square().mean()
+
+
+def plain(batch=8):
+    return Plain(), (torch.randn(batch, 16),)
+
+
+def branching():
+    return Branching(), (torch.randn(8, 16),)
+
+
+def choosing():
+    return Choosing(), (torch.randn(8, 16),)
+
+
+def rows():
+    return nn.Linear(16, 16), (torch.randn(8, 16),)
+
+
+def number():
+    return 3
+"""
+
 
 def write_files(folder: Path) -> None:
     """All of them, under the names that the cases use."""
@@ -179,13 +231,21 @@ def write_files(folder: Path) -> None:
     (folder / "no-duration.csv").write_text(HELIOS.replace("duration", "length"))
     (folder / "duration.csv").write_text(HELIOS.replace("600", "long"))
     (folder / "never-ran.csv").write_text(HELIOS.replace("600", "0"))
+    (folder / "minus.csv").write_text(HELIOS.replace("2,8", "-2,8"))
+    (folder / "binary.csv").write_bytes(b"job_id\xff")
+    (folder / "empty.txt").write_text("")
+    (folder / "slow.json").write_text(SLOW)
+    (folder / "mine.py").write_text("def main():\n    pass\n")
     (folder / "speeds.csv").write_text("lm,1,1,26\nlm,2,2,6\n")
+    (folder / "split.py").write_text(SPLIT)
     _write_programs(folder)
     _write_traces(folder)
 
 
 _ASKED = "plan collective --topology two.toml"
 _RUN = "run adaqp --dataset good.npz --workers 2"
+_SPLIT = "plan parallel --topology lab-2@100mbit --device a100 split.py"
+_DEPLOY = "plan placement split.py:plain --topology lab-2@100mbit"
 
 CASES: dict[str, str] = {
     **{name: f"data show {name}.npz" for name in [*GRAPHS, "cut-off", "text", "absent"]},
@@ -260,6 +320,15 @@ CASES: dict[str, str] = {
     "run, learning rate": f"{_RUN} --learning-rate -1",
     "run, dropout": f"{_RUN} --dropout 1",
     "run, unknown network": f"{_RUN} --network wifi",
+    "run, no allocation": f"{_RUN} --network slurm",
+    "slurm script, two nodes": "slurm script -- torchrun --nnodes=2 train.py",
+    "slurm script, no hosts": "slurm script --hosts 0 -- python train.py",
+    "slurm script, no time": "slurm script --time soon -- python train.py",
+    "slurm script, no partition": "slurm script --partition gpu/2 -- python train.py",
+    "slurm script, no program": "slurm script -- run adaqp",
+    "lab slurm, no hosts": "lab slurm --hosts 0",
+    "slurm script, no file to submit": "slurm script --submit -- python train.py",
+    "slurm rank, no rank": "slurm rank -- python train.py",
     "run, more workers than nodes": f"{_RUN} --workers 5",
     "run, output is a file": f"{_RUN} --out good.npz",
     "run, --json in no folder": f"{_RUN} --json absent/out.json",
@@ -280,6 +349,8 @@ CASES: dict[str, str] = {
     "sim, change without a value": "sim run --what-if straggler",
     "sim, change of no rank": "sim run --what-if straggler=9:x2",
     "sim, change of no op": "sim run --what-if scale=embedding:x0.5",
+    "sim, stragglers without a plan": "sim run --stragglers exp:0.1",
+    "sim, too few samples": "sim run --samples 3",
     "lab, no hosts": "lab run --hosts 0 -- true",
     "lab, unknown rate": "lab run --link fast -- true",
     "lab, rate of no host": "lab run --hosts 2 --links 9=1gbit -- true",
@@ -333,8 +404,22 @@ CASES: dict[str, str] = {
     "jobs, one fits nowhere": "plan jobs helios.csv --log helios --clusters 4x1",
     "jobs, another log": "plan jobs helios.csv --log philly --clusters 4x4",
     "jobs, a log of two files": "plan jobs . --log pai --clusters 4x4",
+    "jobs, an empty log": "plan jobs empty.txt --log helios --clusters 4x4",
+    "jobs, a log that is no text": "plan jobs binary.csv --log helios --clusters 4x4",
+    "jobs, a negative amount": "plan jobs minus.csv --log helios --clusters 4x4",
+    "jobs, one that never ends": "plan jobs slow.json",
     "jobs, a speed is missing": "plan jobs even --speeds speeds.csv",
     "jobs, speeds of a queue": "plan jobs queue.json --speeds speeds.csv",
+    "jobs, no speed": "plan jobs even --speeds empty.txt",
+    "real jobs, no seeds": "run tapfinger --seeds 0",
+    "real jobs, no clusters": "run tapfinger --clusters 0",
+    "real jobs, unknown scheduler": "run tapfinger --planner best",
+    "real jobs, negative rate": "run tapfinger --rate -1",
+    "real jobs, unknown kind": "run tapfinger --kinds text,video",
+    "real jobs, kinds given twice": "run tapfinger --kinds text --kinds graph",
+    "real jobs, no file of a kind": "run tapfinger --kinds mine=absent.py:train",
+    "real jobs, no function of a kind": "run tapfinger --kinds mine=mine.py:train",
+    "real jobs, fault of no host": "run tapfinger --fault kill:9@1s",
     "placement, neither job nor dataset": "plan placement --topology dgx-2",
     "placement, no file": "plan placement --topology dgx-2 --job nothing.json",
     "placement, other file": "plan placement --topology dgx-2 --job good.npz",
@@ -353,6 +438,39 @@ CASES: dict[str, str] = {
     "shardings, no mesh": "plan parallel nothing.py:build --topology lab-2@100mbit --mesh 2by2",
     "shardings, unknown planner": "plan parallel nothing.json --topology lab-2@100mbit --with best",
     "shardings, unknown device": "plan parallel nothing.json --topology lab-2@100mbit --device abacus",
+    "shardings, no memory": f"{_SPLIT}:plain --memory 1KB",
+    "shardings, memory that is none": f"{_SPLIT}:plain --memory 0",
+    "shardings, microbatches of no whole samples": f"{_SPLIT}:plain --stages 2 --microbatches 3",
+    "shardings, stages that ranks cannot share": f"{_SPLIT}:plain --stages 3",
+    "shardings, mesh of three dimensions": f"{_SPLIT}:plain --mesh 2x1x1",
+    "shardings, nothing is recomputed so": f"{_SPLIT}:plain --recompute all",
+    "shardings, no time": f"{_SPLIT}:plain --time-budget 0",
+    "shardings, no batch": f"{_SPLIT}:plain --batch 0",
+    "shardings, a batch for no argument": f"{_SPLIT}:rows --batch 4",
+    "shardings, no loss": f"{_SPLIT}:rows",
+    "shardings, not a model": f"{_SPLIT}:number",
+    "shardings, a branch on values": f"{_SPLIT}:branching",
+    "shardings, sizes that depend on values": f"{_SPLIT}:choosing",
+    "deployments, unknown planner": f"{_DEPLOY} --with best",
+    "deployments, no batch": f"{_DEPLOY} --with tag --batch 0",
+    "deployments, no groups": f"{_DEPLOY} --with tag --groups 0",
+    "deployments, one simulation": f"{_DEPLOY} --with tag --simulations 1",
+    "deployments, malformed profile": f"{_DEPLOY} --with tag --profile a100",
+    "deployments, no weights": f"{_DEPLOY} --with tag --weights nothing.npz",
+    "deployments, not a model": "plan placement split.py:number --topology lab-2@100mbit --with tag",
+    "parallel run, one host": "run rhino --hosts 1",
+    "parallel run, hosts that cannot share the batch": "run rhino --hosts 3",
+    "parallel run, stages that hosts cannot share": "run rhino --stages 3",
+    "parallel run, unknown model": "run rhino --model vgg",
+    "parallel run, unknown way": "run rhino --against zero",
+    "parallel run, rate of no host": "run rhino --links 7=1mbit",
+    "parallel run, no speed": "run rhino --gflops 0",
+    "deployed run, no speed": "run tag --speeds 0",
+    "deployed run, links of other hosts": "run tag --speeds 1,0.5 --links 1mbit,1mbit,1mbit",
+    "deployed run, unknown plan": "run tag --plans best",
+    "deployed run, fewer rows than hosts": "run tag --batch 2",
+    "deployed run, no host of full speed": "run tag --computing real --speeds 0.5",
+    "deployed run, one step": "run tag --steps 1",
     "modules, no model": "profile stages nothing.py:small -o m.json",
     "modules, no size": "profile stages nothing.py:small -o m.json --sizes 0",
     "stages, more than hosts": "run pipedream-2bw --stages 3",

@@ -20,6 +20,7 @@ def bench(*words, ranks=2):
     return done, "".join(line for line in done.tails[0] if line.startswith("{"))
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_sizes_and_programs_have_a_row_each(tmp_path):
     save(build("all_reduce", "ring", 2), tmp_path / "own.json")

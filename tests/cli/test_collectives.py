@@ -42,6 +42,7 @@ def test_a_plan_brings_its_own_bound(tmp_path):
     assert collectives._bound_s(planned.program, 6_000_000, None, None) is None
 
 
+@pytest.mark.slow
 @pytest.mark.lab
 def test_a_program_next_to_torch_in_a_lab(tmp_path):
     save(build("all_reduce", "ring", 3), tmp_path / "ring.json")

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 from inspect import signature
 
 import numpy as np
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 from tests.graph.toys import toy
 from wirewise.cli.data import app, generate
 from wirewise.errors import GraphError, InputError
-from wirewise.graph import BlockModel, Part, read_graph, write_graph
+from wirewise.graph import BlockModel, Part, load, read_graph, write_graph
 
 
 def call(*words, **options):
@@ -53,6 +54,18 @@ def test_generate_writes_a_graph_that_reads_back(tmp_path):
     record = record_of("generate", "-o", tmp_path / "g.npz", "--nodes", 100, "--classes", 3, "--directed")
     data = read_graph(tmp_path / "g.npz")
     assert data.directed and data.num_nodes == record["nodes"] == 100
+
+
+def test_a_folder_is_generated_converted_and_checked(tmp_path):
+    knobs = ("--nodes", 100, "--classes", 3, "--features", 4)
+    record = record_of("generate", "-o", tmp_path / "g", *knobs)
+    call("generate", "-o", tmp_path / "g.npz", *knobs)
+    assert record_of("convert", tmp_path / "g.npz", "-o", tmp_path / "h")["edges"] == record["edges"]
+    assert load(str(tmp_path / "g")).fingerprint == load(str(tmp_path / "h")).fingerprint
+    assert record_of("check", tmp_path / "h")["ok"] is True
+    os.truncate(tmp_path / "h" / "x.npy", 200)
+    result = call("check", tmp_path / "h", "--json", "-")
+    assert result.exit_code == 1 and "x.npy has 200 bytes" in json.loads(result.stdout)["error"]
 
 
 def test_the_commands_defaults_are_the_generators():

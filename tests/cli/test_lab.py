@@ -170,3 +170,12 @@ def test_run_builds_a_topology(tmp_path, name, pairs):
 def test_a_machine_is_no_topology_for_a_lab():
     done = invoke("run", "--topology", "dgx-1v", "--", "true")
     assert isinstance(done.exception, LabError) and "which is what the lab can build" in str(done.exception)
+
+
+@pytest.mark.slurm
+@pytest.mark.slow
+def test_slurm_runs_a_command_on_the_head():
+    done = invoke(
+        "slurm", "--hosts", "1", "--", "sh", "-c", "[ $(srun hostname)-$(hostname) = h0-head ] && exit 7"
+    )
+    assert (done.exit_code, "Slurm on h0;" in done.output) == (7, True)

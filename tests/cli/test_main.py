@@ -109,7 +109,7 @@ def test_list_systems():
         line.split("\t")[0]: line.split("\t")[1:] for line in call("list", "systems").stdout.splitlines()
     }
     assert lines["AdaQP"][2] == "wirewise run adaqp"
-    assert lines["TAG"][1:] == ["partial", "wirewise run tag", "wirewise.planners.placement.tag"]
+    assert lines["TAG"][1:] == ["done", "wirewise run tag", "wirewise.planners.placement.tag"]
     systems = json.loads(call("list", "systems", "--json", "-").stdout)["systems"]
     assert systems[0]["name"] == "adaqp"
 

@@ -12,8 +12,12 @@ import typer
 from typer.testing import CliRunner
 
 from wirewise import options as opt
-from wirewise.cli.options import Given, with_options
+from wirewise.allocation import Allocation
+from wirewise.cli import options as options_of_commands
+from wirewise.cli.options import Given, on_hosts, with_options
 from wirewise.errors import InputError
+from wirewise.recipes.job import FullGraphJob
+from wirewise.trials import slurm
 
 
 class Inner(opt.Options, frozen=True, kw_only=True):
@@ -102,6 +106,7 @@ def test_every_kind_of_field_is_read(line, name, value):
     assert getattr(call(*line.split()), name) == value
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -113,6 +118,8 @@ def test_every_kind_of_field_is_read(line, name, value):
         ("--names ,", "--names is ','; expected at least one, each once"),
         ("--names a,a", "--names is 'a,a'; expected at least one, each once"),
         ("--sizes a,b", "--sizes is 'a,b'; expected whole numbers by comma"),
+        ("--names a --names b,c", "--names was given 2 times, as a and b,c; expected once, with all of it"),
+        ("--links 2=5mbit --links 3=1gbit", "--links was given 2 times, as 2=5mbit and 3=1gbit"),
         ("--links x", "link 'x' is not understood"),
         ("--repeated 1 --repeated -1", "--repeated is [1.0, -1.0]; expected at least 0"),
         ("--most 0", "--most is 0; expected at least 1"),
@@ -167,3 +174,28 @@ def test_help_says_ranges_and_defaults():
     ):
         assert said in text, text
     assert "--norm --no-norm" in text and "--no-drop" not in text and "--no-both" in text
+
+
+@pytest.mark.parametrize(
+    ("said", "hosts", "workers"),
+    [
+        ({}, 3, 6),
+        ({"workers": 3}, 3, 3),
+        ({"workers": 2}, 2, 2),
+        ({"hosts": 2}, 2, 4),
+        ({"hosts": 2, "workers": 8}, 2, 8),
+        ({"hosts": 0}, 3, 6),
+        ({"network": "lab"}, 0, 4),
+    ],
+)
+def test_inside_an_allocation_hosts_and_ranks_are_those_of_slurm(monkeypatch, said, hosts, workers):
+    found = Allocation("7", ("h0", "h1", "h2"), 6)
+    monkeypatch.setattr(options_of_commands, "current_allocation", lambda: found)
+    monkeypatch.setattr(slurm, "current_allocation", lambda: found)
+    values = {"hosts": 0, "workers": 4, "network": "auto", "link": "100mbit", **said}
+    settled = on_hosts(Given(FullGraphJob, values, frozenset(said)))
+    assert (settled.values["hosts"], settled.values["workers"]) == (hosts, workers)
+    assert settled.values["network"] == said.get("network", "slurm")
+    if "network" not in said:
+        with pytest.raises(InputError, match=r"--link shapes the hosts of a lab.*say --network lab"):
+            on_hosts(Given(FullGraphJob, values, frozenset({"link"})))

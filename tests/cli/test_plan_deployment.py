@@ -62,6 +62,7 @@ def test_a_model_is_measured_and_deployed(files):
     assert found["plan"]["planner"] == next(iter(PLANNERS["deployment"]))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -69,6 +70,7 @@ def test_a_model_is_measured_and_deployed(files):
         (["model.json", "--steps", 5], "--steps is for tasks of GNN training"),
         (["model.json", "--job-out", "x"], "--job-out is for tasks"),
         (["model.json", "--with", "gnn-tasks"], "MODEL is for planners of models (tag, "),
+        (["model.json", "--with", "tog"], "unknown deployment planner 'tog'"),
         (["--batch", 4, "--dataset", "block"], "--batch is for planners of models"),
         (["model.json", "--profile", "v100"], "expected TYPE=FILE"),
         (["model.json", "--with", "baechi", "--weights", "x"], "has no use for weights"),

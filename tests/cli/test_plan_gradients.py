@@ -97,6 +97,7 @@ def test_pieces_are_told_to_scripts(trace):
     assert bool(best["splits"]) == (best["predicted_step_s"] <= 0.98 * whole["predicted_step_s"])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("words", "message"),
     [

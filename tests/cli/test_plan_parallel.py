@@ -106,6 +106,7 @@ def test_a_loss_of_ones_own_and_a_module_as_a_whole(file):
     assert any("module 1 (Gate) is taken as a whole" in note for note in json.loads(done.stdout)["notes"])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [

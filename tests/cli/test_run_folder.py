@@ -38,6 +38,7 @@ def held(tmp_path_factory):
         holder.kill()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", _COMMANDS)
 def test_a_folder_in_use_is_refused(name, held, tmp_path):
     folder, holder = held

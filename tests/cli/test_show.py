@@ -49,6 +49,7 @@ def plan(**changes) -> CollectivePlan:
     return CollectivePlan(**(fields | changes))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", collective.COLLECTIVES)
 def test_every_collective_has_a_page_with_all_its_algorithms(kind, tmp_path):
     lines = said(call(kind, "--ranks", 6, "--html", tmp_path / "page.html")).splitlines()

@@ -61,11 +61,11 @@ def test_gradients_take_what_their_planner_predicted(at):
     found = asked(at / "gradients.json", *words, "--costs", "v100")
     assert found["step_s"] == pytest.approx(load(at / "fusion.json").predicted_step_s, rel=1e-12)
     assert (found["family"], found["planner"], found["unit"]) == ("fusion", "cupcake", "step")
-    assert set(found) == {"family", "planner", "unit", "step_s", "breakdown", "phases_s", "source"}
+    assert set(found) == {"family", "planner", "unit", "step_s", "breakdown", "phases_s", "classes", "source"}
     parts = found["breakdown"]
     whole = parts["compute_s"] + parts["exposed_communication_s"] + parts["wait_s"]
     assert whole == pytest.approx(found["step_s"])
-    assert found["phases_s"]["communication"] > 0 and found["source"] == "simulated"
+    assert found["phases_s"]["communication"] > 0 and found["source"] == "simulated" and found["classes"] == 1
 
 
 def test_links_of_gradients_may_be_a_topology(at, tmp_path):
@@ -91,6 +91,18 @@ def test_a_recorded_run_has_links_of_its_own(at):
     assert found["step_s"] == pytest.approx(load(at / "recorded.json").predicted_step_s, rel=1e-9)
     faster = asked(at / "run", "--plan", at / "recorded.json", "--on", "lab-4@40gbit")
     assert faster["step_s"] < found["step_s"]
+
+
+def test_stragglers_are_drawn(at):
+    plain = asked(at / "run", "--plan", at / "recorded.json")
+    words = ("--stragglers", "exp:0.2", "--samples", 12, "--seed", 4)
+    found = asked(at / "run", "--plan", at / "recorded.json", *words)
+    drawn = found.pop("sampled")
+    assert found == plain and (drawn["samples"], drawn["seed"]) == (12, 4)
+    assert plain["step_s"] < drawn["median_s"] <= drawn["p95_s"]
+    assert drawn["mean_ci95_s"][0] < drawn["mean_s"] < drawn["mean_ci95_s"][1]
+    said = call("sim", at / "run", "--plan", at / "recorded.json", *words).stdout
+    assert "In 12 samples the mean is" in said
 
 
 def test_a_collective_needs_no_job(at):
@@ -199,10 +211,23 @@ REFUSED = {
         'is JSON with "tensors" and one of 2 files',
     ),
     "absent": ("absent.json --plan fusion.json", "cannot read the trace"),
+    "unknown stragglers": (
+        "run --plan recorded.json --stragglers often",
+        "got the stragglers 'often'; expected exp:MEAN",
+    ),
+    "stragglers where one rank stands for all": (
+        "gradients.json --plan fusion.json --stragglers exp:0.1",
+        "--stragglers says nothing about a fusion plan and JSON",
+    ),
+    "samples of nothing": (
+        "run --plan recorded.json --samples 20",
+        "expected --stragglers or --failures with it",
+    ),
     "an absent plan": ("run --plan absent.json", "cannot read plan file"),
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("words, said", REFUSED.values(), ids=REFUSED)
 def test_what_does_not_belong_is_refused_by_name(words, said, at, monkeypatch):
     (at / "tasks.json").write_text(

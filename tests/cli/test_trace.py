@@ -219,6 +219,7 @@ BAD = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("spoil", BAD, ids=lambda spoil: spoil.__name__)
 @pytest.mark.parametrize("words", [("trace", "show"), ("trace", "align"), ("sim",)], ids=" ".join)
 def test_bad_input_is_one_message_and_code_2(spoil, words, folder):

@@ -70,6 +70,7 @@ def _mean_error_of_mismatched_ends(x, bits, draws):
     return total / draws * scale
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("offset", [0.3, 30.0])
 def test_unbiased(offset):
     x = torch.randn(200, 256, generator=torch.Generator().manual_seed(1)) + offset
@@ -118,6 +119,7 @@ def test_nearest_is_within_half_a_step(bits, param_bytes):
     assert bool(((decode(buffer, layout) - x).abs() <= 0.501 * steps(buffer, layout)[:, None]).all())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("stochastic", [False, True])
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_packing_is_a_bijection(bits, stochastic):
@@ -227,6 +229,7 @@ def test_no_messages_are_no_work():
     assert torch.equal(out, torch.ones(3, 8))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("implementation", ["torch", "numba"])
 @pytest.mark.parametrize("bits", codec.BITS)
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])

@@ -22,6 +22,7 @@ def bag(rows, width, share, dtype=np.float32):
     return (np.random.default_rng(0).random((rows, width)) < share).astype(dtype)
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("rows", "name", "mean_bytes"),
     [

@@ -47,6 +47,7 @@ def test_equal_links_of_all_reduce_are_bound_by_what_ranks_take_in() -> None:
     assert two_phase_s(made, 8e9) == pytest.approx(found.seconds)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(200))
 def test_a3_bounds_are_the_tightest_of_all_cuts(seed: int) -> None:
     rng = np.random.default_rng(seed)

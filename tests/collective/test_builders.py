@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from tests.collective.reference import expected, run
-from wirewise.collective import COLLECTIVES, REDUCING, check
+from wirewise.collective import COLLECTIVES, REDUCING, ROOTED, check
 from wirewise.collective.builders import BUILDERS, PLAIN, algorithms, build
 from wirewise.collective.builders.bruck import PAT_BLOCKS
 from wirewise.errors import ProgramError
 
+FOR_HOSTS = ("hierarchical", "hierarchical_bruck")
 NEEDS = {"neighbour_exchange": lambda p: p % 2 == 0, "hypercube": lambda p: p & (p - 1) == 0}
 HOSTS = [
     [[0, 1, 2, 3]],
@@ -40,9 +41,10 @@ def check_on_numbers(program):
     assert same(run(program, inputs), expected(program, inputs))
 
 
-FLAT = [key for key in (*BUILDERS, *PLAIN) if key[1] not in ("hierarchical", "leaders")]
+FLAT = [key for key in (*BUILDERS, *PLAIN) if key[1] not in (*FOR_HOSTS, "leaders")]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("collective", "algorithm"), FLAT)
 def test_any_number_of_ranks(collective, algorithm):
     for ranks in range(1, 17):
@@ -54,12 +56,14 @@ def test_any_number_of_ranks(collective, algorithm):
             check_on_numbers(build(collective, algorithm, ranks, root=root))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("hosts", HOSTS, ids=str)
 def test_hosts(collective, hosts):
     ranks = sum(map(len, hosts))
-    for root in range(ranks):
-        check_on_numbers(build(collective, "hierarchical", ranks, root=root, hosts=hosts))
+    for algorithm in set(FOR_HOSTS) & set(algorithms(collective)):
+        for root in range(ranks if collective in ROOTED else 1):
+            check_on_numbers(build(collective, algorithm, ranks, root=root, hosts=hosts))
 
 
 @pytest.mark.parametrize("hosts", HOSTS, ids=str)
@@ -83,12 +87,15 @@ def test_servers_sum_up_a_part_each(ranks):
         build("all_reduce", "servers", ranks, servers=ranks + 1)
 
 
-@pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c != "all_reduce"])
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("collective", "algorithm"), [key for key in BUILDERS if key[1] in FOR_HOSTS and key[0] != "all_reduce"]
+)
 @pytest.mark.parametrize("hosts", HOSTS, ids=str)
-def test_each_chunk_crosses_to_a_host_once(collective, hosts):
+def test_each_chunk_crosses_to_a_host_once(collective, algorithm, hosts):
     """Sums leave each host once; values enter each host once, and only where they are needed."""
     host_of = {r: h for h, host in enumerate(hosts) for r in host}
-    program = build(collective, "hierarchical", len(host_of), root=1, hosts=hosts)
+    program = build(collective, algorithm, len(host_of), root=1, hosts=hosts)
     crossing = [(t.chunk, host_of[t.source], host_of[t.target]) for t in program.transfers]
     ends = [
         (c, source if collective in REDUCING else target)
@@ -125,6 +132,7 @@ def test_messages_of_pat_stay_small(ranks):
         assert max(len(m.transfers) for m in program.messages()) <= PAT_BLOCKS
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("ranks", range(2, 40))
 def test_no_rank_has_children_in_both_trees(ranks):
     program = build("broadcast", "double_tree", ranks, root=ranks // 3)

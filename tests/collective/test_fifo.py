@@ -120,6 +120,7 @@ def test_ends_of_a_channel_in_different_orders():
     ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("collective", "algorithm"), BUILDERS)
 def test_by_step_nothing_gets_stuck(collective, algorithm):
     for ranks in (2, 4, 8):

@@ -13,6 +13,7 @@ from wirewise.collective.maxflow import FlowGraph, capacities
 from wirewise.collective.network import Edge
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(30))
 def test_flows_agree_with_networkx(seed: int) -> None:
     made = random_network(seed, 12, 4)

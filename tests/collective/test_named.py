@@ -76,6 +76,7 @@ def test_unknown_algorithm_and_servers_are_named():
         collective_flows("all_reduce", range(2), 1.0, "ps", servers=3)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("hosts", [[0, 1], [0, 1, 2], [0, 0, 1, 1], [0, 1, 0, 2, 1], list(range(8))])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -146,6 +147,7 @@ HOSTS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("hosts", HOSTS, ids=str)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_flows_are_those_of_the_plain_description(collective, hosts):
@@ -159,6 +161,7 @@ def test_flows_are_those_of_the_plain_description(collective, hosts):
             assert found.rounds == rounds
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("hosts", HOSTS, ids=str)
 @pytest.mark.parametrize("collective", [name for name in COLLECTIVES if name])
 def test_hops_wait_for_those_of_the_plain_description(collective, hosts):

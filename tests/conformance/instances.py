@@ -25,18 +25,30 @@ from tests.planners.cache.problems import block_problem
 from tests.planners.collective import networks
 from tests.planners.fusion.disco_states import model_of
 from tests.planners.fusion.problems import random_compression, random_problem
+from tests.planners.parallel import graphs
 from tests.planners.pipeline.problems import random_trace
 from tests.planners.recovery.problems import job as failing_job
 from tests.sim.flows.helpers import links as links_of_rates
 from tests.sim.flows.helpers import mixed_links
 from wirewise.cost import CodecCost, Links
 from wirewise.cost.gradients import V100, GradientCosts, Knots
-from wirewise.planners import bitwidth, collective, fusion, jobs, pipeline, placement, recovery, reshard
+from wirewise.planners import (
+    bitwidth,
+    collective,
+    fusion,
+    jobs,
+    parallel,
+    pipeline,
+    placement,
+    recovery,
+    reshard,
+)
 from wirewise.planners import cache as cache_planners
 from wirewise.planners.cache import CacheProblem
 from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.fusion.cupcake import LEAST_GAIN, RULES, compression_problem, plan_groups
 from wirewise.planners.fusion.disco import METHODS, Knobs, plan_operators
+from wirewise.planners.parallel import ParallelProblem
 from wirewise.planners.placement import PlacementProblem, tag
 from wirewise.planners.placement.tag.drawn import random_problem as random_deployment
 from wirewise.planners.reshard import ReshardProblem
@@ -333,6 +345,13 @@ def queued(*args: Any, **more: Any) -> Instance:
     return Instance(problem=jobs.problem_of(queue), job=queue)
 
 
+# Steps that are split
+
+
+def split(graph: Any, links: Links) -> Instance:
+    return Instance(problem=ParallelProblem(graph=graph, links=links), links=links, job=graph)
+
+
 def deployed(seed: int, **drawn: Any) -> Instance:
     problem = random_deployment(seed, **drawn)
     return Instance(problem=problem, links=problem.links, job=problem.trace)
@@ -450,6 +469,16 @@ INSTANCES: Mapping[str, Mapping[str, Make]] = {
         "branches": lambda: deployed(2, hosts=3, groups=6, kind="branches"),
         "attention": lambda: deployed(3, hosts=4, groups=5, kind="attention"),
     },
+    "parallel": {
+        "wide-layers": lambda: split(
+            graphs.layers(rows=64, width=32, batch=8, attention=False),
+            Links.uniform(2, 1e9, 1e-6, intra_bytes_per_s=1e10, ranks_per_host=2),
+        ),
+        "experts": lambda: split(
+            graphs.moe(batch=8, length=8, width=16, experts=4, capacity=4, wide=64),
+            links_of_rates([1e9, 2.5e8]),
+        ),
+    },
 }
 """By what is decided on, then by name."""
 
@@ -468,6 +497,7 @@ REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "stages": tuple(pipeline.METHODS),
     "jobs": tuple(jobs.PLANNERS),
     "deployment": tuple(tag.PLANNERS),
+    "parallel": tuple(parallel.PLANNERS),
 }
 """Names of all planners."""
 
@@ -637,6 +667,17 @@ def _deployment_variants(name: str) -> Iterator[Variant]:
     )
 
 
+def _parallel_variants(name: str) -> Iterator[Variant]:
+    def planned(**knobs: Any) -> Callable[[Instance], Plan]:
+        return lambda one: parallel.PLANNERS["rhino"](one.problem, time_limit_s=ENOUGH_S, **knobs)
+
+    yield "rhino", "one stage", planned(stages=1)
+    if name == "wide-layers":
+        yield "rhino", "segments", planned(stages=1, mesh=(4,), level="O2", seed=3)
+        yield "rhino", "two stages", planned(stages=2, mesh=(2,), microbatches=2)
+        yield "rhino", "blocks again", planned(stages=1, mesh=(4,), recompute="blocks", strided=False)
+
+
 VARIANTS: Mapping[str, Callable[[str], Iterator[Variant]]] = {
     "bitwidth": _bitwidth_variants,
     "modules": _module_variants,
@@ -650,6 +691,7 @@ VARIANTS: Mapping[str, Callable[[str], Iterator[Variant]]] = {
     "stages": _stage_variants,
     "jobs": _job_variants,
     "deployment": _deployment_variants,
+    "parallel": _parallel_variants,
 }
 
 

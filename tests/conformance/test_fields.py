@@ -197,6 +197,7 @@ def test_every_field_of_a_fusion_plan_is_looked_at():
     assert fields == {*FUSION_CHANGES, *ABOUT, *OUTCOMES["fusion"]}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", FUSION_CHANGES)
 @pytest.mark.parametrize(
     ("grain", "ask"), [("modules", by_modules), ("gradients", by_gradients), ("operators", by_operators)]
@@ -398,6 +399,7 @@ OTHERS["parallel"] = {
     "stage_of": field(stage_of=(0, 0, 0, 1, 1, 1, 0, 0, 0)),
     "placements": lambda p: set_(p, placements=(*p.placements[:3], ("S0",), *p.placements[4:])),
     "moves": lambda p: set_(p, moves=p.moves[:2]),
+    "buckets": field(buckets=((2,),)),
     "inner": field(inner={}),
     "recompute": field(recompute=()),
     "producer": move(1, producer=5),
@@ -535,6 +537,7 @@ REFUSALS = {
         "consumers": r"takes node 6 of stage 1, .* no message",
         "source": r"it takes \['R'\] - at `\$\.moves\[0\]`",
         "mesh_dim": r"along 1 of .* at `\$\.moves\[2\]`",
+        "buckets": r"2 stages and 2 microbatches - at `\$\.buckets`",
     },
     "deployment": {
         "world_size": "world size 4",
@@ -621,6 +624,7 @@ REFUSALS = {
 """How the refusal of a change names its field; all other changes count."""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("family", "name"), [(f, n) for f, changes in OTHERS.items() for n in changes])
 def test_a_field_counts_or_is_refused_by_name(family, name):
     plan = examples.EXAMPLES[family]()

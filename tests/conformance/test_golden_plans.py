@@ -57,6 +57,7 @@ def golden() -> dict[str, dict[str, Any]]:
     return {grain: json.loads((GOLDEN / f"{grain}.json").read_text()) for grain in GRAINS}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", EXACT, ids=lambda case: f"{case.grain}/{case.id}".replace(" ", "_"))
 def test_a_plan_is_what_it_was(case, golden):
     assert case.id in golden[case.grain], "not recorded; see this module's first lines"

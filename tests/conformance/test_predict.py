@@ -13,7 +13,7 @@ from tests.conformance.instances import CASES
 from wirewise.collective.network import Network
 from wirewise.cost import Links
 from wirewise.cost.gradients import V100, CodecTimes, GroupCost
-from wirewise.plans import DeploymentPlan, FusionPlan
+from wirewise.plans import DeploymentPlan, FusionPlan, ParallelPlan
 from wirewise.sim import BatchTimes, predict
 from wirewise.trace import GradientTensor, GradientTrace
 
@@ -68,11 +68,13 @@ PREDICT = {
     "reshard": lambda one, plan, links: predict(plan, None, links),
     "stages": lambda one, plan, links: predict(plan, one.job, links),
     "deployment": lambda one, plan, links: predict(plan, one.job, links),
+    "parallel": lambda one, plan, links: predict(plan, one.job, links),
 }
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.grain}/{case.id}")
 
 
+@pytest.mark.sweep
 @every_case
 def test_it_is_what_the_planner_predicted(case):
     plan, found = case.plan(), predicted(case)
@@ -93,12 +95,17 @@ def test_it_is_what_the_planner_predicted(case):
         )
         assert found.step_s == pytest.approx(seconds + 2 * links.latency_s.max(), rel=1e-9)
     else:
-        wanted = plan.predicted_step_s if isinstance(plan, (DeploymentPlan, FusionPlan)) else plan.predicted_s
+        wanted = (
+            plan.predicted_step_s
+            if isinstance(plan, (DeploymentPlan, FusionPlan, ParallelPlan))
+            else plan.predicted_s
+        )
         # A measured overlap slows operators down from moment to moment in the planner, here as a mean over regions.
         learned = case.grain == "operators" and case.instance.problem.overlap_rate < 1.0
         assert found.step_s == pytest.approx(wanted, rel=1e-2 if learned else 1e-9)
 
 
+@pytest.mark.sweep
 @every_case
 def test_its_timeline_and_its_parts_say_the_same(case):
     found = predicted(case)
@@ -131,6 +138,7 @@ ON_LINKS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", ON_LINKS, ids=lambda case: f"{case.grain}/{case.id}")
 def test_twice_the_bandwidth_is_never_slower(case):
     assert predicted(case, links=_twice_as_fast(case.instance.links)).step_s <= predicted(case).step_s * (
@@ -160,6 +168,7 @@ DPRO_AND_CUPCAKE = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("scheme", LIGHTER)
 @pytest.mark.parametrize("case", DPRO_AND_CUPCAKE, ids=lambda case: f"{case.grain}/{case.id}")
 def test_fewer_bytes_are_never_slower_where_codecs_take_no_time(case, scheme):

@@ -30,10 +30,11 @@ def in_rounds_s(program, size_bytes):
     return line.finish_s
 
 
-def test_every_algorithm_but_the_hierarchical_has_a_closed_form():
-    assert set(CLOSED_FORMS) == {key for key in BUILDERS if key[1] != "hierarchical"}
+def test_every_algorithm_but_those_for_hosts_has_a_closed_form():
+    assert set(CLOSED_FORMS) == {key for key in BUILDERS if not key[1].startswith("hierarchical")}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("collective", "algorithm"), CLOSED_FORMS)
 def test_counts(collective, algorithm):
     """H1: rounds, messages and most bytes of a rank."""
@@ -46,6 +47,7 @@ def test_counts(collective, algorithm):
 SEQUENTIAL = [key for key in CLOSED_FORMS if key[1] != "double_tree"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("collective", "algorithm"), SEQUENTIAL)
 def test_time_on_a_crossbar(collective, algorithm):
     """H4: predicted = simulated."""
@@ -57,6 +59,7 @@ def test_time_on_a_crossbar(collective, algorithm):
             assert lower_bound(collective, ranks).seconds(size_bytes, *TIMES) <= predicted_s * (1 + 1e-9)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("collective", "algorithm"), SEQUENTIAL)
 def test_segments_take_no_longer(collective, algorithm):
     """But for a hundredth, where two segments get in each other's way."""

@@ -217,6 +217,7 @@ def bounded() -> Iterator[None]:
     signal.signal(signal.SIGPROF, handler)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("form", READERS)
 def test_the_example_is_read(form: str, tmp_path: Path) -> None:
     reader = READERS[form]

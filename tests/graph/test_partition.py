@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given, settings
 
 from tests.graph.toys import adjacency, partitioned, toy
+from tests.harness.tiers import keep
 from wirewise.errors import GraphError
 from wirewise.graph import PARTITIONERS, BlockModel, block_model, load, measure, partition
+
+METHODS = keep(PARTITIONERS.keys() - {"stream"}, PARTITIONERS)
+"""All methods; kernels of one of them take seconds to compile."""
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +25,8 @@ def one_way():
     return block_model(BlockModel(nodes=1500, classes=6, features=4, mean_degree=8, directed=True))
 
 
-@pytest.mark.parametrize("method", PARTITIONERS)
+@pytest.mark.sweep
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_methods_balance_and_repeat(block, method, parts):
     owner = partition(block, parts, method, seed=3)
@@ -38,14 +43,14 @@ def test_directed_graphs_are_partitioned_well(one_way, method):
 
 def test_node_weights_are_balanced(block):
     weight = np.where(np.arange(1500) < 300, 9, 1)
-    for method in PARTITIONERS:
+    for method in PARTITIONERS.keys() - {"stream"}:
         owner = partition(block, 3, method, node_weight=weight)
         assert np.bincount(owner, weight).max() <= weight.sum() / 3 * 1.06, method
     with pytest.raises(GraphError, match="node_weight is float64"):
         partition(block, 3, node_weight=np.ones(1500))
 
 
-@pytest.mark.parametrize("method", PARTITIONERS)
+@pytest.mark.parametrize("method", METHODS)
 def test_no_part_is_empty_even_on_tiny_graphs(method):
     for parts in (2, 3, 4):
         assert set(partition(toy([(0, 1), (1, 2), (0, 2)]), parts, method)) == set(range(parts))
@@ -89,6 +94,7 @@ def test_measured_rows_are_counted_right(case):
     assert quality.cut_edges == (edge & (owner[:, None] != owner[None, :])).sum()
 
 
+@pytest.mark.slow
 def test_the_default_relieves_the_busiest_host_on_real_data():
     data = load("debian")
     metis, balanced = (measure(data, partition(data, 4, m)) for m in ("metis", "metis-balanced"))
@@ -128,6 +134,7 @@ threading.Event().wait(20)
 """
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("when", "seconds"), [("after", 0), ("during", 0.02), ("during", 0.1), ("during", 0.2)]
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import os
-import select
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,7 @@ class Browser:
                 self._rest = rest
                 yield json.loads(whole)
                 continue
-            ready, _, _ = select.select([self._from], [], [], max(deadline - time.monotonic(), 0))
+            ready = wait([self._from], max(deadline - time.monotonic(), 0))
             assert ready, f"the browser said nothing for {_LIMIT_S} s"
             read = os.read(self._from, 1 << 20)
             assert read, "the browser ended"

@@ -1,4 +1,4 @@
-"""Ranks as processes: forked from a server that has torch and numba loaded; a job starts in a second."""
+"""Ranks as processes: forked from a server that has loaded what they import; a job starts in a second."""
 
 from __future__ import annotations
 
@@ -10,15 +10,26 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["numba", "torch.distributed", "torch._dynamo"])
+_PRELOAD = [
+    "numba", "torch.distributed", "torch._dynamo", "pytest", "highspy", "pymetis",
+    "wirewise.codec", "wirewise.runtime.recovery.session", "wirewise.runtime.recovery.pipelines",
+]  # fmt: skip
+"""What ranks of most tests import: a second of computing for each of them otherwise."""
 
 
 class RankError(RuntimeError):
     """A rank raised something; its traceback is the message."""
+
+
+def start_server() -> None:
+    """Start the server that all ranks are forked from; whoever is first to need it could not load less then."""
+    _SERVER.set_forkserver_preload(_PRELOAD)
+    forkserver.ensure_running()
 
 
 def run_ranks_as_processes(

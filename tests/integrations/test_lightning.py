@@ -58,6 +58,7 @@ def saved_and_loaded(rank, folder):
     return saved, loaded, fit(rank, folder, 12, resume=f"{folder}/half.ckpt")
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_checkpoint_holds_what_codecs_remember(tmp_path):
     found = run_ranks_as_processes(WORLD, saved_and_loaded, str(tmp_path))

@@ -58,6 +58,7 @@ def train(model: nn.Module, data: Data, steps: int, optimizer_of: Callable = des
     return losses
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize(
     ("make", "optimizer_of", "off"),

@@ -87,6 +87,7 @@ def distance(found: list[Tensor], expected: list[Tensor]) -> float:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "world"),
     [
@@ -122,6 +123,7 @@ def test_models_compute_what_one_process_computes(
         assert not wrong, f"{len(wrong)} of {len(COMPUTED)} on rank {rank}: {wrong}"
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_models_that_look_at_all_nodes_are_refused_by_name(
     world: int, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.harness.processes import run_ranks_as_processes
 from wirewise.errors import LabError
-from wirewise.lab import PacedProducts, VirtualAccelerator, VirtualLayer
+from wirewise.lab import PacedOperators, VirtualAccelerator, VirtualLayer
+from wirewise.recipes.parallel_models import MODELS
+from wirewise.runtime.joint_graph import capture_step
+from wirewise.sim.operator_times import DeviceFigures, roofline_times
 
 
 def test_gradients_are_those_of_the_formula():
@@ -83,15 +86,32 @@ def test_data_parallel_training_with_hooks_works_for_real():
     assert gradients == pytest.approx([6 * 1.5 / 1000] * 3)
 
 
-def test_products_sleep_what_is_left_of_their_time_and_nothing_else_does(monkeypatch):
+def test_operators_sleep_what_is_left_of_their_time_and_views_do_not(monkeypatch):
     slept = []
     monkeypatch.setattr(time, "sleep", slept.append)
     x, weight = torch.randn(8, 16), torch.randn(16, 32, requires_grad=True)
-    with PacedProducts(1e3):
-        (x @ weight).relu().sum().backward()
-    # The sleeps are none here, so what is due adds up; forward and backward are a product each.
-    assert len(slept) == 2
-    assert slept[0] == pytest.approx(2 * 8 * 16 * 32 / 1e3, rel=0.05)
-    assert slept[1] == pytest.approx(2 * slept[0], rel=0.05)
-    with pytest.raises(LabError, match="flops_per_s is 0; expected a finite number above 0"):
-        PacedProducts(0)
+    with PacedOperators(DeviceFigures(1e3, 1e3, 1e9, 0.5)):
+        made = x @ weight
+        made.t().relu()
+    # The sleeps are none here, so what is due adds up.
+    product_s = 2 * 8 * 16 * 32 / 1e3
+    assert slept == [pytest.approx(product_s, rel=0.05), pytest.approx(product_s + 0.5, rel=0.05)]
+
+
+def test_accelerators_without_speed_are_refused():
+    with pytest.raises(LabError, match="expected finite rates above 0"):
+        PacedOperators(DeviceFigures(0.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize("name", ["gpt", "unet"])
+def test_what_is_slept_is_what_a_captured_step_is_said_to_take(name, monkeypatch):
+    due = []
+    real = PacedOperators._seconds
+    monkeypatch.setattr(PacedOperators, "_seconds", lambda *given: due.append(real(*given)) or 0.0)
+    figures = DeviceFigures(1e9, 1e9, 1e9, 1e-5)
+    model, inputs = MODELS[name]()
+    step = capture_step(model, inputs)
+    state = [one.detach() for one in (*model.parameters(), *model.buffers())]
+    with torch.no_grad(), PacedOperators(figures):
+        step.module(*state, *inputs)
+    assert sum(due) == pytest.approx(roofline_times(step.graph, figures).time_s, rel=0.02)

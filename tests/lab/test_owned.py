@@ -56,6 +56,7 @@ def test_a_program_that_is_not_there_is_named(monkeypatch):
         run_owned(["no-such-program"], environment=os.environ)
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
 @pytest.mark.parametrize("before", ["", _SLOW_OWNER], ids=["running", "starting"])
 def test_a_signal_goes_on_to_the_command(name, before):

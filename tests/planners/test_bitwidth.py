@@ -37,6 +37,7 @@ def test_every_planner_refuses_weights_that_are_not_numbers(method):
         plan(broken, problems.costs(2), method=method)
 
 
+@pytest.mark.slow
 def test_planners_and_simulator_run_without_torch():
     code = (
         "import sys, wirewise.planners.bitwidth, wirewise.sim, wirewise.plans; print('torch' in sys.modules)"

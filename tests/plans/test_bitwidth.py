@@ -51,6 +51,7 @@ def test_exchanges_come_in_the_order_of_an_epoch():
     assert p.exchanges == ["forward1", "forward2", "forward10", "backward2", "backward1"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("broken", "words"),
     [

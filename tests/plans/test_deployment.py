@@ -46,6 +46,7 @@ def test_rows_go_from_who_has_them_to_who_needs_them():
     assert found.table()[1][1][2:] == ["mp", "-", "8", "8"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("group", "change", "place"),
     [

@@ -27,6 +27,7 @@ HEAD = '{"family": "bitwidth", "world_size": 2, "planner": "x", '
 CHANNEL = '{"exchange": "forward1", "sender": 0, "receiver": 1, "width": 4, '
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("text", "place"),
     [

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import DimPlacement, Move, MoveStep, ParallelPlan, parse_placements
+from wirewise.plans.parallel import joint_step
 
 
 def plan(**changes) -> ParallelPlan:
@@ -49,6 +50,15 @@ def test_a_plan_reads_back_and_counts_its_bytes():
 
 
 MOVE = plan().moves[0]
+SUM = replace(MOVE, steps=MOVE.steps[:1])
+ALONE = {
+    "world_size": 2,
+    "ranks": ((0, 1),),
+    "microbatches": 1,
+    "stage_of": (0, 0, 0, 0),
+    "moves": (SUM,),
+}
+"""One stage, whose only move is a sum."""
 
 
 @pytest.mark.parametrize(
@@ -69,12 +79,22 @@ MOVE = plan().moves[0]
         ({"moves": (MOVE, MOVE)}, "$.moves[1]"),
         ({"moves": (replace(MOVE, steps=(MoveStep(kind="slice"),)),)}, "$.moves[0]"),
         ({"inner": {9: ()}}, "$.inner"),
+        ({"buckets": ((0,),)}, "$.buckets"),
+        (ALONE | {"buckets": ((0, 0),)}, "$.buckets[0]"),
+        (ALONE | {"buckets": ((), (0,))}, "$.buckets[0]"),
+        (ALONE | {"moves": (MOVE,), "buckets": ((0,),)}, "$.buckets[0]"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_place(changes, place):
     with pytest.raises(PlanError) as caught:
         plan(**changes).check_itself()
     assert place in str(caught.value)
+
+
+def test_sums_may_go_together():
+    plan(**ALONE, buckets=((0,),)).check_itself()
+    joint = joint_step([SUM.steps[0], SUM.steps[0]])
+    assert (joint.kind, joint.size_bytes, joint.sent_bytes) == ("all_reduce", 128, 128)
 
 
 def test_another_graph_is_refused():

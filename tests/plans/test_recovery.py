@@ -18,6 +18,7 @@ def logs(number, **change):
     return {"logs": tuple(replace(s, **change) if n == number else s for n, s in enumerate(PLAN.logs))}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -10,6 +10,7 @@ from wirewise.plans import LaidOutTensor, Sharding, parse_sharding
 from wirewise.plans.sharding import ITEM_BYTES, chunked, movements
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", range(12))
 @pytest.mark.parametrize("parts", [1, 2, 3, 5])
 def test_parts_are_those_of_torch_chunk(size, parts):

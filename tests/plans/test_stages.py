@@ -147,6 +147,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_refused_with_its_place(name):
     wrong, said = FAULTS[name]

@@ -30,6 +30,7 @@ def run(rows, microbatches, stages, updates):
     return ordered([list(unrolled(row, microbatches, updates)) for row in rows], chain(stages))
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("style", FLUSHING)
 def test_s1_no_position_waits_for_ever(style):
     for p, m in SIZES:

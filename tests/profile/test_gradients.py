@@ -24,6 +24,7 @@ def measured(ranks, codecs, **options):
     return run_ranks_as_threads(ranks, work)
 
 
+@pytest.mark.slow
 def test_all_ranks_get_the_same_tables_and_the_planner_takes_them(tmp_path):
     codecs = ["none", "efsign", "topk", "fp16"]
     first, second = measured(2, codecs, ratio=0.02, tensor_elements=5_000)

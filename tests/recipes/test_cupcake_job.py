@@ -45,6 +45,7 @@ def test_a_codec_before_a_plan_is_for_all_its_groups():
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("setting", "error", "words"),
     [

@@ -98,6 +98,7 @@ def call(*words):
     return CliRunner().invoke(app, ["run", "gnn-tasks", *map(str, words)])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("words", "told"),
     [

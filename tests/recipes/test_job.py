@@ -26,7 +26,7 @@ from wirewise.units import parse_links
         ({"seed": -1}, "seed is -1; expected at least 0"),
         ({"evaluate_every": -1}, "evaluate_every is -1; expected at least 0"),
         ({"replan_every": 0}, "replan_every is 0; expected at least 1"),
-        ({"network": "wifi"}, "network is 'wifi'; expected one of: auto, lab, loopback"),
+        ({"network": "wifi"}, "network is 'wifi'; expected one of: auto, lab, slurm, loopback"),
     ],
 )
 def test_jobs_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:

@@ -93,7 +93,7 @@ def test_a_run_whose_rank_was_killed_goes_on(tmp_path: Path) -> None:
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     settings = ["--dataset", small_job().dataset, "--workers", 2, "--hidden", 16, "--network", "loopback"]
-    settings += ["--modes", "fp32", "--timeout", 20, "--epochs", 300, "--evaluate-every", 0]
+    settings += ["--modes", "fp32", "--timeout", 20, "--epochs", 150, "--evaluate-every", 0]
     stopped = call(*settings, "--checkpoint-every", 5, "--out", folder)
     killer.join(timeout=5)
     assert killed.is_set()
@@ -101,11 +101,11 @@ def test_a_run_whose_rank_was_killed_goes_on(tmp_path: Path) -> None:
     assert "worker 1: ended by signal 9" in stopped.stderr
     assert f"Go on from the last checkpoint: wirewise run adaqp --resume {folder}" in stopped.stderr
     before = [(r.epoch, r.loss) for r in resuming.records(folder)["fp32"]]
-    assert 5 <= len(before) < 300
+    assert 5 <= len(before) < 150
     done = call("--resume", folder)
     assert done.exit_code == 0, done.output
     after = losses(result_of(folder), "fp32")
-    assert [epoch for epoch, _ in after] == list(range(300))
+    assert [epoch for epoch, _ in after] == list(range(150))
     # Epochs after the checkpoint were trained twice.
     assert after[: len(before)] == before
 
@@ -124,6 +124,7 @@ def stopped_folder(folder: Path, *, events: int = 4, ranks: int = 2, **changes: 
     return job
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -160,6 +161,7 @@ def test_settings_that_agree_and_more_epochs_are_taken(tmp_path: Path) -> None:
     assert resuming.positions(taken, tmp_path) == {"fp32": 4}
 
 
+@pytest.mark.slow
 def test_folders_that_cannot_go_on_say_why(tmp_path: Path) -> None:
     for number, (spoil, message) in enumerate(
         [

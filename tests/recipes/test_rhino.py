@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from tests.runtime.parallel.plans import data_parallel
 from wirewise.cli.main import app
+from wirewise.cost import Links
 from wirewise.errors import InputError
 from wirewise.plans.parallel import BlockChoice
 from wirewise.recipes import rhino
@@ -19,6 +20,9 @@ from wirewise.recipes.rhino_ways import possible
 from wirewise.report.parallel_page import parallel_comparison, parallel_html
 from wirewise.results import ParallelTimes
 from wirewise.runtime.joint_graph import capture_step
+from wirewise.sim import predict
+
+LINKS = Links.uniform(4, 1e7, 1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +41,8 @@ def job_and_graph():
 def test_hosts_that_cannot_share_the_batch_are_refused():
     with pytest.raises(InputError, match="3 hosts cannot share a batch of 8 evenly; expected a divisor of 8"):
         RhinoWish(hosts=3)
+    with pytest.raises(InputError, match="4 hosts cannot be dealt out to 3 stages evenly"):
+        RhinoWish(stages=3)
     with pytest.raises(InputError, match="links name host 4"):
         RhinoWish(links={4: "50mbit"})
 
@@ -45,18 +51,32 @@ def test_plans_for_other_ranks_are_refused(job_and_graph):
     job, _ = job_and_graph
     with pytest.raises(InputError, match="plan 'rhino' is for 4 ranks on 2 hosts"):
         RhinoJob(wish=RhinoWish(model="mlp", hosts=2), sizes=job.sizes, plans=job.plans)
+    with pytest.raises(InputError, match="got the ways ddp, tag and no deployment; expected both"):
+        msgspec.structs.replace(job, ways=("ddp", "tag"))
 
 
-def test_only_products_take_time(job_and_graph):
-    _, graph = job_and_graph
-    timed = {node.op for node in graph.nodes if node.time_s}
-    assert timed == {"aten.mm.default"}
-    # Forward, and both gradients of each layer but that of the batch: 2 x 32 x 32 x 128 operations each.
-    assert graph.time_s == pytest.approx((4 + 7) * 2 * 32 * 32 * 128 / 1e9)
+def test_operators_take_what_the_accelerator_needs(job_and_graph):
+    job, graph = job_and_graph
+    products = [node for node in graph.nodes if node.op == "aten.mm.default"]
+    # Forward, and both gradients of each layer but that of the batch.
+    assert len(products) == 4 + 7
+    assert [node.time_s for node in products] == pytest.approx([2 * 32 * 32 * 128 / 1e9] * 11)
+    others = {node.time_s for node in graph.nodes if node.computes and node not in products}
+    assert others == {0.0, 1e-6 * job.wish.launch_us}
+
+
+def test_an_update_reads_and_writes_the_largest_stage(job_and_graph):
+    job, graph = job_and_graph
+    plan = job.plans["rhino"]
+    alone = rhino.predicted_s(plan, graph, LINKS, msgspec.structs.replace(job.wish, memory_gbyte_s=1e6))
+    assert alone == pytest.approx(predict(plan, graph, LINKS).step_s + 3e-6 * job.wish.launch_us)
+    slow = msgspec.structs.replace(job.wish, memory_gbyte_s=1e-3)
+    update_s = rhino.predicted_s(plan, graph, LINKS, slow) - predict(plan, graph, LINKS).step_s
+    assert update_s == pytest.approx(8 * graph.parameter_bytes / 1e6)
 
 
 def test_each_way_is_one_that_users_take():
-    assert [name for name in SIZES if not possible("ddp", name)] == ["gcn"]
+    assert all([name for name in SIZES if not possible(way, name)] == ["gcn"] for way in ("ddp", "tag"))
     assert [name for name in SIZES if not possible("tensor", name)] == ["unet"]
 
 
@@ -66,12 +86,15 @@ def test_times_stand_beside_predictions_and_losses_beside_those_of_one_device(jo
         "rhino": ParallelTimes(losses=[2.0, 1.0], steps_s=[0.2, 0.4, 0.3], sent_bytes=[10, 30, 20]),
         "ddp": ParallelTimes(losses=[2.0, 1.001], steps_s=[0.6, 0.6], sent_bytes=[]),
     }
-    run = rhino.summarise(job, graph, found, [2.0, 1.0], (1.0, 2.0))
+    run = rhino.summarise(job, graph, LINKS, found, [2.0, 1.0], (1.0, 2.0))
     own, ddp = run.plans["rhino"], run.plans["ddp"]
     assert (own.step_s, own.bytes_sent, own.loss_equal) == (0.3, 20, True)
     assert own.predicted_bytes == job.plans["rhino"].collective_bytes
-    assert own.predicted_step_s == rhino.predicted_s(job.plans["rhino"], graph, job.wish)
-    assert (ddp.bytes_sent, ddp.predicted_step_s, ddp.loss_equal) == (None, None, False)
+    assert own.predicted_step_s == rhino.predicted_s(job.plans["rhino"], graph, LINKS, job.wish)
+    assert (ddp.bytes_sent, ddp.loss_equal) == (None, False)
+    assert ddp.predicted_step_s > 0 and ddp.predicted_bytes == pytest.approx(
+        6 * graph.parameter_bytes, rel=1e-3
+    )
     assert ddp.loss_error == pytest.approx(1e-3) and run.fastest == "rhino"
     told = parallel_comparison(run)
     assert "LOSSES DIFFER" in told.sentence and "the plan is 2.00" in told.sentence
@@ -84,12 +107,12 @@ def test_times_stand_beside_predictions_and_losses_beside_those_of_one_device(jo
 @pytest.mark.slow
 def test_a_plan_is_trained_in_the_lab(tmp_path):
     words = ["--model", "mlp", "--hosts", "2", "--link", "1gbit", "--steps", "1", "--turns", "1"]
-    words += ["--against", "ddp", "--gflops", "50", "--out", str(tmp_path / "run"), "--json", "-"]
+    words += ["--against", "ddp,tag", "--gflops", "50", "--out", str(tmp_path / "run"), "--json", "-"]
     result = CliRunner().invoke(app, ["run", "rhino", *words])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert set(found["plans"]) == {"rhino", "ddp"}
+    assert set(found["plans"]) == {"rhino", "ddp", "tag"}
     for one in found["plans"].values():
         assert one["loss_equal"] and one["step_s"] > 0 and one["bytes_sent"] > 0
-    assert found["plans"]["rhino"]["predicted_step_s"] > 0
+    assert all(found["plans"][name]["predicted_step_s"] > 0 for name in ("rhino", "tag"))
     assert (tmp_path / "run" / "report.html").exists() and (tmp_path / "run" / "plan.json").exists()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import threading
+import time
 
 import msgspec
 import numpy as np
@@ -14,8 +17,8 @@ from typer.testing import CliRunner
 from tests.harness.processes import run_ranks_as_processes
 from wirewise import lab, plans
 from wirewise.cli.main import app
-from wirewise.errors import InputError
-from wirewise.graph import load, read_graph, write_graph
+from wirewise.errors import GraphError, InputError
+from wirewise.graph import load, read_mapped, write_graph
 from wirewise.recipes.salientpp import MiniBatchJob, prepare, run
 from wirewise.results import MiniBatchRun
 from wirewise.runtime import full_graph
@@ -50,7 +53,7 @@ GRAPH = "block:nodes=1500,classes=4,features=16,noise=1.0,train=0.3"
         ({"share": "fair"}, "share is 'fair'; expected one of: equal, balanced"),
         ({"processors": "many"}, "processors is 'many'; expected one of: shared, own"),
         ({"processors": "own", "device": "cuda"}, "emulated on device 'cpu'; got device 'cuda'"),
-        ({"network": "air"}, "network is 'air'; expected one of: lab, loopback"),
+        ({"network": "air"}, "network is 'air'; expected one of: auto, lab, slurm, loopback"),
         ({"prefix": 1.5}, "prefix is 1.5"),
         ({"dropout": 1.0}, "dropout is 1"),
         ({"step_s": -1.0}, "step_s is -1"),
@@ -64,7 +67,7 @@ def test_what_cannot_be_used_is_refused_before_machines_start(setting, told):
 def test_what_machines_read_belongs_together(tmp_path):
     job = MiniBatchJob(dataset=GRAPH, workers=3, fanouts=(6, 4), batch_size=16, alpha=0.3, train_share=1.0)
     prepare(job, tmp_path)
-    graph = read_graph(tmp_path / "graph.npz")
+    graph = read_mapped(tmp_path / "graph")
     with np.load(tmp_path / "nodes.npz") as nodes:
         offsets, train = nodes["offsets"], nodes["train"]
     plan = plans.load(tmp_path / "plan.json")
@@ -85,7 +88,7 @@ def test_training_and_test_nodes_are_the_same_for_all_numbers_of_machines(tmp_pa
         prepare(
             MiniBatchJob(dataset=GRAPH, workers=workers, fanouts=(6, 4), train_share=0.5, tested=50), folder
         )
-        graph = read_graph(folder / "graph.npz")
+        graph = read_mapped(folder / "graph")
         with np.load(folder / "nodes.npz") as nodes:
             # Nodes are told by their features: their numbers differ.
             found.append([{graph.x[node].tobytes() for node in nodes[part]} for part in ("train", "test")])
@@ -190,6 +193,30 @@ def test_rows_beyond_the_memory_are_refused_before_machines_start(tmp_path, monk
     monkeypatch.setattr(full_graph, "available_bytes", lambda: 100_000)
     with pytest.raises(InputError, match="cached rows of 16 features take 124800 bytes, and 100000 are free"):
         prepare(MiniBatchJob(dataset=GRAPH, workers=3, fanouts=(6, 4), alpha=0.3, train_share=1.0), tmp_path)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_file_that_is_cut_short_in_mid_run_is_named(tmp_path):
+    def cut():
+        # Ranks print when they train.
+        while not any(log.stat().st_size for log in tmp_path.glob("run/**/host-*.log")):
+            time.sleep(0.1)
+        os.truncate(tmp_path / "run" / "graph" / "x.npy", 200)
+
+    threading.Thread(target=cut, daemon=True).start()
+    job = MiniBatchJob(
+        dataset=GRAPH,
+        workers=2,
+        network="loopback",
+        fanouts=(6, 4),
+        modes=("pipeline",),
+        epochs=10**6,
+        timeout_s=60.0,
+    )
+    with pytest.raises(GraphError, match=r"x\.npy changed while it was in use: it has 200 bytes"):
+        run(job, tmp_path / "run", lambda text: None)
 
 
 @pytest.mark.lab

@@ -46,6 +46,7 @@ def test_a_table_is_printed(tmp_path):
     assert f"Report: {tmp_path / 'report.html'}" in found.stdout
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("words", "told"),
     [

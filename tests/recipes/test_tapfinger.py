@@ -13,7 +13,7 @@ from wirewise.errors import InputError, LabError
 from wirewise.planners import PLANNERS
 from wirewise.planners.jobs import RULES, JobProblem
 from wirewise.recipes.tapfinger import Speeds, completions, real_queue, run
-from wirewise.recipes.tapfinger_job import KIND_RANKS, TapFingerJob
+from wirewise.recipes.tapfinger_job import REAL_KINDS, TapFingerJob
 from wirewise.sim.jobs import draw_queue
 
 SPEEDS = Speeds(
@@ -21,7 +21,7 @@ SPEEDS = Speeds(
         kind: {
             (c, g): 0.5 / g + 0.02 * g / c for c in (1, 2, 4) for g in (1, 2, 4) if not ranks or g in ranks
         }
-        for kind, ranks in KIND_RANKS.items()
+        for kind, (_, ranks) in REAL_KINDS.items()
     },
     start_s=0.3,
     stop_s=0.2,
@@ -36,6 +36,17 @@ SPEEDS = Speeds(
         ({"processor": 0.0}, "processor is 0.0; expected a number from 0.02 to 4"),
         ({"fault": "kill:2@5s"}, "fault 'kill:2@5s' names host 2; expected 0 to 1"),
         ({"fault": "kill:1@bucket:3"}, "expected a fault of a host at a time"),
+        ({"kinds": ()}, "kinds is .*; expected at least one, each once"),
+        (
+            {"kinds": ("hope",)},
+            "got the kind 'hope'; expected text, pipeline, graph, or NAME=FILE.py:FUNCTION",
+        ),
+        ({"kinds": ("text=jobs.py:train",)}, "with another name"),
+        ({"kinds": ("mine=absent.py:train",)}, "cannot read absent.py of the kind 'mine': .*No such file"),
+        (
+            {"kinds": (f"mine={__file__}:train",)},
+            "has no function 'train'; expected one that takes the folder",
+        ),
     ],
 )
 def test_a_run_that_cannot_be_carried_out_is_refused(settings, told):
@@ -44,9 +55,10 @@ def test_a_run_that_cannot_be_carried_out_is_refused(settings, told):
 
 
 def test_a_fault_needs_a_lab(tmp_path):
-    job = TapFingerJob(fault="kill:1@5s", network="loopback", seeds=1, jobs=4)
+    said = []
     with pytest.raises(LabError, match="got fault 'kill:1@5s' without a lab"):
-        run(job, tmp_path, lambda _: None)
+        run(TapFingerJob(fault="kill:1@5s", network="loopback"), tmp_path, said.append)
+    assert not said
 
 
 def test_all_schedulers_get_the_same_queues_done():
@@ -71,6 +83,16 @@ def test_a_queue_of_real_jobs_is_as_fast_as_was_measured():
     assert pipeline.progress[4][1] == 0.0 and np.isfinite(text.progress).all()
     plan = PLANNERS["jobs"]["heft"](queue)
     assert {one.job for one in plan.allotments} == {one.name for one in queue.queue}
+
+
+def test_a_function_of_ones_own_is_a_kind_of_job(tmp_path):
+    (tmp_path / "mine.py").write_text("def train(folder):\n    pass\n")
+    job = TapFingerJob(kinds=("text", f"mine={tmp_path}/mine.py:train"))
+    assert job.real_kinds["mine"] == (f"{tmp_path.resolve()}/mine.py:train", ())
+    speeds = SPEEDS._replace(steps_s={"text": SPEEDS.steps_s["text"], "mine": SPEEDS.steps_s["graph"]})
+    assert set(real_queue(job, speeds).kinds) == {"text", "mine"}
+    with pytest.raises(InputError, match="kinds are named mine, mine; expected each name once"):
+        TapFingerJob(kinds=(job.kinds[1], f"mine={tmp_path}/./mine.py:train"))
 
 
 @pytest.mark.lab

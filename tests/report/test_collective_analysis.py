@@ -19,6 +19,7 @@ from wirewise.report.collective_view import (
 from wirewise.topology import preset
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("ranks", range(2, 17))
 def test_counts_are_the_closed_forms(ranks):
     """H1: what the panel says of each algorithm. PAT's forms are bounds beyond powers of two."""

@@ -13,6 +13,7 @@ from wirewise.report.collective_data import places, program_object
 from wirewise.topology import preset
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["lab-4", "dgx-1v", "dgx-2", "pcie-8"])
 @pytest.mark.parametrize("collective", ["broadcast", "all_gather", "all_reduce", "all_to_all"])
 def test_the_red_edges_are_as_wide_as_the_bound_says(name, collective):

@@ -5,8 +5,9 @@ import re
 import pytest
 
 from tests.report.test_page import read, svgs
-from wirewise.report.comparison_page import comparison_html
-from wirewise.results import Comparison, Variant
+from wirewise.report.comparison_page import best_of, comparison_html, predicted_variant
+from wirewise.report.figures import seconds, signed
+from wirewise.results import Comparison, PredictedStep, Variant
 
 EVIL = "<b>&"
 
@@ -71,3 +72,10 @@ def test_nothing_compared_is_a_page_too():
     page = comparison_html(found, "title")
     assert found.titles == ("plan",) and found.rows == []
     assert "Steps" not in page and "How this" not in page and 'class="cards"' not in page
+
+
+def test_a_prediction_stands_beside_what_was_measured():
+    step = PredictedStep(step_s=0.5, predicted_step_s=0.4)
+    found = predicted_variant(step, best_of("plain", "fast", "plain"), {"step": "0.5 s"})
+    assert (found.length, found.colour, found.cells) == (0.5, "c0", {"step": "0.5 s"})
+    assert found.words == f"{seconds(0.5)} (predicted {seconds(0.4)}, {signed(-0.2)})"

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from wirewise.report import figures
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

@@ -84,7 +84,7 @@ def test_real_jobs_and_their_failures_are_on_the_page():
         "Lengths of the queue",
         "given up",
         "cluster left is dead",
-        "2x1 of right",
+        "right 2x1",
     ):
         assert text in page
     assert "&lt;oops&gt;" in page and "<oops>" not in page

@@ -51,6 +51,7 @@ def svgs(page: str) -> list[ElementTree.Element]:
     return [ElementTree.fromstring(text) for text in re.findall(r"<svg .*?</svg>", page, re.DOTALL)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", EDGES)
 def test_every_odd_result_makes_a_sound_page(name: str) -> None:
     page = page_html(EDGES[name])

@@ -14,6 +14,7 @@ from wirewise.sim.prediction import prediction_of
 FIRST = [next(case for case in CASES if case.grain == grain) for grain in GRAINS]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", FIRST, ids=lambda case: case.grain)
 def test_a_plan_of_every_family_is_drawn(case):
     found, plan = predicted(case), case.plan()

@@ -12,6 +12,7 @@ from wirewise.errors import InputError
 from wirewise.runtime.full_graph import Transport
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("other", "named"),
     [

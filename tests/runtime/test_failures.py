@@ -7,6 +7,7 @@ import pytest
 from wirewise.runtime.failures import first_failed
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "waited_for, reports, first",
     [

@@ -169,6 +169,7 @@ def _doubled(y):
     return y.sum() * (2 if y.max() > 1 else 1)
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("model", "said"),
     [

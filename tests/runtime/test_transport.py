@@ -168,7 +168,8 @@ def test_a_rank_that_ended_with_the_store_is_no_failure_of_others() -> None:
     run_ranks_as_threads(3, body)
 
 
-def test_nobody_waits_on_in_a_group_that_lost_a_rank() -> None:
+@pytest.mark.parametrize("waits_in", ["sum", "message"])
+def test_nobody_waits_on_in_a_group_that_lost_a_rank(waits_in: str) -> None:
     """Others never come; the group, one of whose threads waits still, is not destroyed with the transport."""
     gone = threading.Event()
 
@@ -176,7 +177,10 @@ def test_nobody_waits_on_in_a_group_that_lost_a_rank() -> None:
         if rank == 0:
             transport = Transport(group, timeout_s=60, is_lost=lambda: True)
             with pytest.raises(PeerError, match="a rank of the group was lost"):
-                transport.all_reduce(torch.zeros(4), "the sum")
+                if waits_in == "sum":
+                    transport.all_reduce(torch.zeros(4), "the sum")
+                else:
+                    transport.exchange("the message", 1, {}, {1: torch.zeros(4)})
             gone.set()
         assert gone.wait(20)
 
@@ -200,6 +204,7 @@ class EndsAfterTheLook:
         return True
 
 
+@pytest.mark.slow
 def test_a_collective_that_ends_just_after_a_wait_is_no_failure() -> None:
     def body(rank: int, group: Any, store: Any) -> None:
         transport = Transport(group, timeout_s=20, store=store)
@@ -270,3 +275,16 @@ def test_bytes_of_rank_0_come_to_all(content: bytes) -> None:
         return found
 
     assert run_ranks_as_threads(3, body) == [content] * 3
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_bytes_of_all_ranks_come_to_all(ranks: int) -> None:
+    given = [b"\0a", b"", bytes(range(256)) * 300][:ranks]
+
+    def body(rank: int, group: Any, store: Any) -> list[bytes]:
+        transport = Transport(group, timeout_s=20, store=store)
+        found = transport.from_all(given[rank], "what ranks tell")
+        transport.close()
+        return found
+
+    assert run_ranks_as_threads(ranks, body) == [given] * ranks

@@ -37,6 +37,7 @@ def all_orders(ranks, segments, rendezvous):
                 yield found.states
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("rendezvous", [True, False])
 @pytest.mark.parametrize(("ranks", "segments"), [(2, 4), (3, 3), (4, 2)])
 def test_every_order_ends_and_sends_once(ranks, segments, rendezvous):

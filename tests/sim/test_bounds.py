@@ -92,6 +92,7 @@ def test_what_bounds_a_step(shape, tmp_path):
     assert 0 < verdict.share <= 1
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("name", "bound"),
     [

@@ -24,6 +24,7 @@ def plan_of(width, dims):
     return one_each("1f1b", 2, 2, width=width, splits=splits)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("ranks_per_host", [1, 2])
 @pytest.mark.parametrize("dims", SPLITS, ids=str)
 def test_a_message_takes_what_the_reshard_plan_takes(dims, ranks_per_host):

@@ -17,6 +17,9 @@ def test_an_operator_takes_the_longest_of_launching_computing_and_moving():
     assert moving.nodes[2].time_s == (128 + 32 + 32) / 64
     launching = roofline_times(GOOD, DeviceFigures(1e9, 1e9, 1e9, 2.0))
     assert [node.time_s for node in launching.nodes] == [0, 0, 2, 2, 2, 0]
+    # A launch stays what it is, however the work is cut.
+    cut = roofline_times(GOOD, DeviceFigures(100.0, 10.0, 1e6, 0.5)).nodes[2]
+    assert (cut.seconds(1.0), cut.seconds(0.25)) == (1.28, pytest.approx(0.5 + 0.78 / 4))
 
 
 def test_halves_compute_at_their_own_rate_and_devices_have_names():

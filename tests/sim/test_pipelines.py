@@ -66,7 +66,11 @@ def test_two_versions_leave_no_bubble():
 def test_every_pass_comes_after_what_it_needs():
     plan = one_each("2bw", 3, 4, replicas=2, exchange="hidden")
     found = simulate_pipeline(
-        plan, costs_of(plan, chain(3, 0.7, parameter_bytes=500.0)), links(6, latency_s=0.1), updates=4
+        plan,
+        costs_of(plan, chain(3, 0.7, parameter_bytes=500.0)),
+        links(6, latency_s=0.1),
+        updates=4,
+        fold=False,
     )
     at = {
         (op.replica, op.phase, op.stage, op.update, op.microbatch): (found.start_s[n], found.end_s[n])

@@ -9,10 +9,12 @@ import pytest
 
 from tests.collective.random_programs import random_program
 from tests.sim.program_reference import simulate_slowly
-from wirewise.collective import Edge, Network, Program, Transfer
+from wirewise.collective import Edge, Network, Program, Transfer, network
 from wirewise.collective.builders import build
-from wirewise.errors import ProgramError
+from wirewise.collective.regular import REGULAR, regular
+from wirewise.errors import ProgramError, TopologyError
 from wirewise.sim.programs import simulate
+from wirewise.topology.presets import lab_hosts, preset
 
 LATENCY_S, S_PER_BYTE, ADD_S_PER_BYTE = 3e-6, 1e-9, 0.25e-9
 
@@ -153,6 +155,7 @@ def random_network(rng: random.Random, ranks: int, ties: bool) -> Network:
     return Network(name="random", ranks=ranks, vertices=tuple(map(str, range(ranks + 1))), edges=tuple(edges))
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(("reduce_s_per_byte", "ties"), [(0.0, True), (0.5, False)])
 def test_as_looking_at_every_message_at_every_moment(reduce_s_per_byte, ties):
     rng = random.Random(5)
@@ -166,3 +169,29 @@ def test_as_looking_at_every_message_at_every_moment(reduce_s_per_byte, ties):
         for item, start_s in start.items():
             assert line.start_s[item] == pytest.approx(start_s, abs=1e-9), (part, item)
             assert line.end_s[item] == pytest.approx(end[item], abs=1e-9), (part, item)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), REGULAR)
+@pytest.mark.parametrize("segments", [1, 3])
+def test_p3_a_rule_takes_as_long_as_its_explicit_form(collective, algorithm, segments):
+    net = network(preset("dgx-h100x4"))
+    rule = regular(collective, algorithm, 32, period=8, segments=segments)
+    classes, ranks = (simulate(one, net, 1e8, reduce_s_per_byte=1e-12) for one in (rule, rule.explicit()))
+    assert classes.finish_s == pytest.approx(ranks.finish_s, rel=1e-12)
+    assert classes.edge_busy_s == pytest.approx(ranks.edge_busy_s, rel=1e-12)
+    own = [m.source < 8 for m in ranks.messages]
+    assert classes.end_s == pytest.approx(ranks.end_s[:, own], rel=1e-12)
+
+
+def test_rules_are_refused_where_ranks_are_not_alike():
+    ring = regular("all_reduce", "ring", 4)
+    uneven = lab_hosts(["10mbit", "20mbit", "10mbit", "20mbit"])
+    with pytest.raises(
+        TopologyError, match=r"the link from .* has no counterpart; expected hosts of 1 ranks"
+    ):
+        simulate(ring, network(uneven), 1e6)
+    assert simulate(
+        regular("all_reduce", "ring", 4, period=2), network(uneven), 1e6
+    ).finish_s == pytest.approx(simulate(ring.explicit(), network(uneven), 1e6).finish_s, rel=1e-12)
+    with pytest.raises(ProgramError, match="from 'leaf7' to 'spine' from more than one host at once"):
+        simulate(regular("all_reduce", "ring", 32, period=8), network(preset("dgx-h100x4@rails")), 1e6)

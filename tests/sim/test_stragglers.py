@@ -17,6 +17,7 @@ def aligned(**options):
     return align(make(**options).seen)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(10))
 def test_the_slow_rank_is_named(seed):
     draw = np.random.default_rng(100 + seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wirewise.sim import Span, Timeline
+from wirewise.sim.timeline import alike
 
 
 def span(rank, phase, start, end):
@@ -20,3 +21,13 @@ def test_sums_and_order():
     assert timeline.phase_s("wire") == pytest.approx(2.0)
     assert [s.phase for s in timeline.of(0)] == ["pack", "wire"]
     assert Timeline(spans=(), world_size=2).seconds == 0.0
+
+
+def test_ranks_that_do_the_same_have_the_spans_of_the_first():
+    classes = alike(["a", "b", "a"])
+    assert classes == ((0, 2), (1,))
+    spans = (span(0, "wire", 2.0, 5.0), span(0, "pack", 1.0, 2.0), span(1, "wire", 1.5, 2.5))
+    timeline = Timeline(spans=spans, world_size=3, classes=classes)
+    assert timeline.phase_s("wire") == pytest.approx(7.0 / 3)
+    assert timeline.phase_s("wire", rank=2) == 3.0
+    assert [(s.rank, s.phase) for s in timeline.of(2)] == [(2, "pack"), (2, "wire")]

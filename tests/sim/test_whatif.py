@@ -157,6 +157,7 @@ def test_gradient_sizes_that_are_not_known_are_spread():
     assert step("bucket_mb=2", flow) == pytest.approx(expected)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("text", "message"),
     [

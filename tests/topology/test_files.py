@@ -42,6 +42,7 @@ def test_what_is_written_reads_back_equal(made: Topology) -> None:
     assert topology.loads(topology.dumps(made)) == made
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", topology.PRESETS)
 def test_presets_survive_a_file(name: str, tmp_path: Path) -> None:
     file = tmp_path / "topology.toml"
@@ -55,6 +56,7 @@ def test_numbers_may_be_whole_and_defaults_left_out() -> None:
     assert (second.kind, second.latency_s) == ("infiniband", 0.0)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [

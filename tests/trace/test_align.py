@@ -30,6 +30,7 @@ def without_alignment(run):
     return max(np.abs(run.common(r, t := np.array([100.0])) - t).max() for r in range(len(run.offsets)))
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("probes", [0, 100])
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_offsets_of_a_second_and_drifts_of_100_ppm_over_a_minute(ranks, probes):

@@ -9,7 +9,7 @@ import pytest
 from wirewise.errors import InputError
 from wirewise.planners.jobs import plan_jobs, problem_of
 from wirewise.trace import EdgeCluster
-from wirewise.trace.queue_logs import HELIOS_LIKE, QUEUE_LOGS, read_helios, read_pai, read_philly, read_speeds
+from wirewise.trace.queue_logs import HELIOS_LIKE, QUEUE_LOGS, read_queue_log, read_speeds
 
 ROOM = (EdgeCluster(name="a", cpus=8, gpus=8),)
 HELIOS = """job_id,user,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue
@@ -45,14 +45,14 @@ PAI_TASKS = (
 def test_helios(tmp_path):
     path = tmp_path / "cluster_log.csv"
     path.write_text(HELIOS)
-    queue = read_helios(path, ROOM)
+    queue = read_queue_log("helios", path, ROOM)
     assert [(job.name, job.kind, job.arrival) for job in queue.queue] == [
         ("5", "cpu4", 0), ("6", "gpu2", 1), ("7", "gpu2", 10),
     ]  # fmt: skip
     # Two jobs of a kind that take 1200 and 600 s have a median of 900 s.
     assert [job.pace for job in queue.queue] == [1.0, 900 / 1200, 900 / 600]
     assert queue.kinds["gpu2"].progress == ((0.0, 0.0, 60 / 900),) and queue.kinds["cpu4"].cpus == 4
-    assert [job.name for job in read_helios(path, ROOM, jobs=1).queue] == ["5"]
+    assert [job.name for job in read_queue_log("helios", path, ROOM, jobs=1).queue] == ["5"]
     # A job that is alone takes as long as it did.
     plan = plan_jobs(problem_of(queue), "sjf")
     assert {one.job: one.end - one.start for one in plan.allotments} == {"5": 2, "6": 20, "7": 10}
@@ -61,15 +61,15 @@ def test_helios(tmp_path):
 def test_philly_adds_up_attempts(tmp_path):
     path = tmp_path / "cluster_job_log"
     path.write_text(json.dumps(PHILLY))
-    [job] = read_philly(path, ROOM, slot_s=30).queue
+    [job] = read_queue_log("philly", path, ROOM, slot_s=30).queue
     assert (job.name, job.kind, job.arrival, job.pace) == ("application_1", "gpu3", 0, 1.0)
-    assert read_philly(path, ROOM, slot_s=30).kinds["gpu3"].progress[0][3] == 30 / 180
+    assert read_queue_log("philly", path, ROOM, slot_s=30).kinds["gpu3"].progress[0][3] == 30 / 180
 
 
 def test_pai_joins_its_tables(tmp_path):
     (tmp_path / "pai_job_table.csv").write_text(PAI_JOBS)
     (tmp_path / "pai_task_table.csv").write_text(PAI_TASKS)
-    queue = read_pai(tmp_path, ROOM)
+    queue = read_queue_log("pai", tmp_path, ROOM)
     # Three instances with half an accelerator each; from the first start to the last end.
     assert [(job.name, job.kind, job.arrival) for job in queue.queue] == [
         ("j1", "gpu2", 0),
@@ -101,31 +101,39 @@ def test_speeds_become_kinds(tmp_path):
         (HELIOS.splitlines()[0], "no job of it ran with a processor or an accelerator"),
         (
             HELIOS.replace("7,u1,2", "7,u1,64"),
-            "needs 0 cpus and 64 gpus, which no cluster that may run it has",
+            "job '7' asks for 0 cpus and 64 gpus, which no cluster has",
         ),
+        (HELIOS.replace("7,u1,2", "7,u1,-2"), "line 2: -2 is negative"),
+        ("", "has no column 'job_id'"),
+        (HELIOS + "\udcff", "codec can't decode byte 0xff .*expected a file of comma-separated values"),
     ],
 )
 def test_a_damaged_helios_log_is_refused(tmp_path, text, told):
-    (tmp_path / "log.csv").write_text(text)
+    (tmp_path / "log.csv").write_text(text, errors="surrogateescape")
     with pytest.raises(InputError, match=told):
-        read_helios(tmp_path / "log.csv", ROOM)
+        read_queue_log("helios", tmp_path / "log.csv", ROOM)
 
 
 @pytest.mark.parametrize("name", QUEUE_LOGS)
 def test_logs_that_are_no_logs_are_refused(tmp_path, name):
     with pytest.raises(InputError, match="missing"):
-        QUEUE_LOGS[name](tmp_path / "missing", ROOM)
+        read_queue_log(name, tmp_path / "missing", ROOM)
     for file in ("pai_job_table.csv", "pai_task_table.csv", "log"):
         (tmp_path / file).write_text("[1, 2]\n")
     with pytest.raises(InputError, match="expected"):
-        QUEUE_LOGS[name](tmp_path if name == "pai" else tmp_path / "log", ROOM)
+        read_queue_log(name, tmp_path if name == "pai" else tmp_path / "log", ROOM)
     if name == "helios":
         with pytest.raises(InputError, match="slots of 0 s"):
-            QUEUE_LOGS[name](tmp_path / "log", ROOM, slot_s=0)
+            read_queue_log(name, tmp_path / "log", ROOM, slot_s=0)
+
+
+def test_a_form_that_nobody_knows_is_refused(tmp_path):
+    with pytest.raises(InputError, match="form 'azure'; expected one of helios, philly, pai"):
+        read_queue_log("azure", tmp_path, ROOM)
 
 
 def test_s8_a_look_alike_comes_along():
-    queue = read_helios(HELIOS_LIKE, (EdgeCluster(name="a", cpus=32, gpus=32),))
+    queue = read_queue_log("helios", HELIOS_LIKE, (EdgeCluster(name="a", cpus=32, gpus=32),))
     assert len(queue.queue) == 400 and {"gpu1", "gpu8", "cpu4"} <= set(queue.kinds)
     assert HELIOS_LIKE.stat().st_size <= 50_000
     problems = [problem_of(queue, oracle=oracle) for oracle in (False, True)]

@@ -46,6 +46,7 @@ def kind(**change):
     return {"kinds": {"even": msgspec.structs.replace(KINDS["even"], **change)}}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -67,6 +68,8 @@ def kind(**change):
         (kind(cpus=0), "expected at least one of either"),
         (kind(gpus=1) | {"clusters": QUEUE.clusters[1:]}, "needs 1 cpus and 1 gpus, which no cluster"),
         (kind(progress=((0.0, 0.0), (0.0, 1.0))), "makes no progress with the least"),
+        (job(1, pace=1e-8), r"queue\[1\] \('b'\): makes 5e-09 of its way in a slot; expected at least 1e-07"),
+        ({"clusters": (EdgeCluster(name="x", cpus=10**5, gpus=10**5),)}, "1 kinds on clusters of up to 100000 cpus"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(change, said):

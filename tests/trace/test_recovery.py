@@ -18,6 +18,7 @@ def test_a_file_reads_back_equal(tmp_path):
     assert TRACE.failure_shares == (0.25, 0.75) and TRACE.world_size == 2
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -50,6 +50,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_cannot_be_is_refused_with_its_place(name):
     make, said = FAULTS[name]

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import statistics
 import subprocess
 import sys
 import time
 
 import pytest
 
-from wirewise.trials.kills import Kill, Killer, StepLine, note_step, read_steps, step_seconds, survived
+from wirewise.errors import PeerError
+from wirewise.trials.kills import (
+    Kill,
+    Killer,
+    StepLine,
+    Strikes,
+    note_step,
+    read_steps,
+    step_seconds,
+    survived,
+)
 
 RANK = """
 import os, sys, time
 step = int(sys.argv[2])
 while True:
     with open(sys.argv[1], "a") as file:
-        file.write(f"{step} {time.monotonic():.6f} {os.getpid()}\\n")
+        file.write(f"{step} {time.monotonic():.6f} {os.getpid()} here\\n")
     step += 1
     time.sleep(0.01)
 """
 
 
 def write(folder, rank, *lines):
-    (folder / f"steps-{rank}").write_text("".join(f"{step} {at_s} {pid}\n" for step, at_s, pid in lines))
+    (folder / f"steps-{rank}").write_text("".join(f"{step} {at_s} {pid} a\n" for step, at_s, pid in lines))
 
 
 def test_steps_are_noted_and_read(tmp_path):
@@ -48,10 +60,29 @@ def test_what_a_kill_cost_is_read_from_the_process_that_takes_over(tmp_path):
     assert survived([Kill(1, 10.31, 8)], tmp_path) == []
 
 
+def test_steps_of_other_machines_are_put_on_this_ones_clock(tmp_path):
+    (tmp_path / "steps-0").write_text("1 1010.0 7 a\n2 -89.7 8 b\n")
+    ahead_s = {"a": 1000.0, "b": -100.0}
+    assert [line.at_s for line in read_steps(tmp_path, 0, ahead_s)] == pytest.approx([10.0, 10.3])
+    assert survived([Kill(0, 10.1, 7)], tmp_path, ahead_s)[0] == pytest.approx((0.2, 0.2, 0))
+
+
+def test_a_machine_that_cannot_be_reached_is_told_at_the_end_of_the_block(tmp_path):
+    class Unreachable(Strikes):
+        def strike(self, line, number):
+            raise PeerError(f"{line.host} does not answer")
+
+    note_step(tmp_path, 0, 1)
+    with pytest.raises(PeerError, match=f"{os.uname().nodename} does not answer"):
+        with Killer(tmp_path, 1, [(0.0, 0)], strikes=Unreachable()) as killer:
+            killer._thread.join(10)
+
+
 def test_a_step_is_the_median_before_the_first_kill():
     steps = [StepLine(n, t, 7, 0) for n, t in enumerate([0.0, 1.0, 1.5, 2.0, 2.5, 9.0])]
     assert step_seconds(steps, first=1) == 0.5
     assert step_seconds(steps, [Kill(0, 2.2, 7)], first=1) == 0.5
+    assert step_seconds(steps, first=1, average=statistics.fmean) == 8.0 / 4
 
 
 def test_a_rank_is_killed_at_its_time_and_again_once_it_trains_again(tmp_path):

@@ -23,6 +23,7 @@ from wirewise.trace.queues import EdgeCluster, JobKind, JobQueue, QueuedJob
 from wirewise.trials.lab_jobs import JobCommand, LabJobs
 
 TINY = "tests.runtime.jobs.tiny:train"
+TINY_FILE = f"{Path(__file__).parents[1]}/runtime/jobs/tiny.py:train"
 WAIT_S = 60.0
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow]
@@ -106,7 +107,7 @@ def test_two_jobs_start_stop_and_go_on_with_other_amounts(shared, tmp_path):
 def test_a_killed_rank_a_failing_job_and_a_torn_state(shared, tmp_path):
     launcher = shared
     launcher.add("c", command(tmp_path, "c", fail_at=3))
-    launcher.add("a", command(tmp_path, "a", steps=60))
+    launcher.add("a", command(tmp_path, "a", steps=60)._replace(target=TINY_FILE))
     launcher.start("c", 0, 2, 2)
     report = until(launcher, "c", ended)
     assert report.state == "failed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from wirewise.trials.log import Report, Text, parse_line, write_line
+from wirewise.trials.log import LineReader, Report, Text, parse_line, write_line
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,17 @@ def test_the_parent_reads_what_a_rank_tells(line: Text | Report, capsys: pytest.
     write_line(line)
     (printed,) = capsys.readouterr().out.splitlines()
     assert parse_line(printed) == line
+
+
+def test_long_lines_come_in_parts_that_slurm_does_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [Text('\U0001f600"\n' * 800), Report(msgspec.Raw(b'{"loss":[%s]}' % b",".join([b"0.25"] * 500)))]
+    for line in lines:
+        write_line(line)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) > 10 and max(len(line.encode()) for line in printed) <= 1000
+    reader = LineReader()
+    told = [reader.read(line) for one in printed for line in (one, "of somebody else")]
+    assert [one for one in told if one is not None] == lines
 
 
 @pytest.mark.parametrize(

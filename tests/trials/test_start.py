@@ -10,9 +10,12 @@ import msgspec
 import pytest
 
 from wirewise import lab
+from wirewise.allocation import Allocation
 from wirewise.errors import InputError, LabError, PeerError
 from wirewise.files import write_json
+from wirewise.trials import slurm, start
 from wirewise.trials.rank import Rank, main
+from wirewise.trials.slurm_host import StartRanks
 from wirewise.trials.start import (
     choose_network,
     find_program,
@@ -20,6 +23,7 @@ from wirewise.trials.start import (
     parse_command,
     run_command,
     run_ranks,
+    start_command,
 )
 
 
@@ -58,6 +62,7 @@ def test_the_outcome_of_the_ranks_and_the_lines_of_rank_0_come_back(tmp_path: Pa
     assert log == ["hello from rank 0"]
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_rank_that_fails_is_quoted_and_no_older_outcome_stays(tmp_path: Path) -> None:
     (tmp_path / "outcome.json").write_text("7.0")
@@ -125,3 +130,32 @@ def test_commands_are_taken_apart():
     for wrong in (["no-such-program"], ["torchrun", "--nnodes=2", "train.py"], ["torchrun", "--nonsense"]):
         with pytest.raises(InputError, match=r"expected|hosts"):
             parse_command(wrong)
+
+
+@pytest.fixture
+def allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hosts of Slurm, whose facts are not asked for."""
+    found = Allocation("7", ("h0", "h1"), 4)
+    monkeypatch.setattr(start, "current_allocation", lambda: found)
+    monkeypatch.setattr(slurm, "current_allocation", lambda: found)
+    monkeypatch.setattr(slurm.SlurmHosts, "_check", lambda self: 1234)
+
+
+def test_inside_an_allocation_its_hosts_are_the_network(allocation: None) -> None:
+    name, [told] = choose_network("auto")
+    assert (name, told) == ("slurm", "The workers ran on hosts of Slurm's job 7: h0, h1.")
+    assert choose_network("auto", slurm=False)[0] != "slurm"
+    assert choose_network("loopback")[0] == "loopback"
+    with open_network("slurm", 2, "1gbit") as network:
+        assert isinstance(network, slurm.SlurmHosts) and network.num_hosts == 2
+
+
+def test_a_torchrun_of_one_machine_starts_on_each_host_of_an_allocation(allocation: None) -> None:
+    argv = start_command(["torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1"])
+    assert argv[0] == "srun" and {"--nodes=2", "--nodelist=h0,h1", "--ntasks=2", "--overlap"} <= set(argv)
+    order = msgspec.json.decode(argv[-1], type=StartRanks)
+    assert order == StartRanks([["train.py", "--lr", "1"]], "torchrun", 2, 1234)
+    # What a user says of hosts by other means is not touched.
+    assert start_command(["python", "train.py"])[1:] == ["train.py"]
+    with pytest.raises(InputError, match="--nnodes=2"):
+        start_command(["torchrun", "--nnodes=2", "train.py"])

@@ -42,24 +42,25 @@ class Sizes(NamedTuple):
 
 
 class _Embedding(nn.Module):
-    """Characters of a history with what the lexicon says of them, [B, L, 4] to [B, L, d]."""
+    """Characters of a history with the kinds of their words and what the lexicon says, [B, L, 5] to [B, L, d]."""
 
     def __init__(self, sizes: Sizes, knowledge: bool) -> None:
         super().__init__()
         self.characters = nn.Embedding(sizes.vocabulary, sizes.width, padding_idx=PAD)
         self.turns = nn.Embedding(sizes.turns + 1, sizes.width)
         self.places = nn.Embedding(sizes.history, sizes.width)
+        self.words = nn.Embedding(3, sizes.width)
         self.feelings = nn.Linear(2, sizes.width) if knowledge else None
 
     def forward(self, history: Tensor) -> Tensor:
         tokens = history[..., 0].long()
         embedded = self.characters(tokens) + self.turns(history[..., 1].long())
-        embedded = embedded + self.places.weight[: tokens.shape[1]]
+        embedded = embedded + self.places.weight[: tokens.shape[1]] + self.words(history[..., 2].long())
         if self.feelings is None:
             return embedded
-        embedded = embedded + self.feelings(history[..., 2:])
+        embedded = embedded + self.feelings(history[..., 3:])
         # The weight of a word is the mean of its valence and arousal; the knowledge vector goes to CLS.
-        weight = history[..., 2:].mean(-1)
+        weight = history[..., 3:].mean(-1)
         weight = weight / weight.amax(1, keepdim=True).clamp(min=1e-6)
         share = torch.softmax(weight.masked_fill(tokens == PAD, -1e9), 1)
         vector = (share[..., None] * embedded).sum(1)

@@ -86,7 +86,7 @@ class Batch(NamedTuple):
     """Samples side by side, filled up with `PAD`."""
 
     history: Tensor
-    """Character, turn, valence and arousal, [B, L, 4]."""
+    """Character, turn, kind of word, valence and arousal, [B, L, 5]."""
     answer: Tensor
     """Characters of answers, [B, R]."""
     labels: Tensor
@@ -237,7 +237,7 @@ class Samples:
         found = [self._samples[number] for number in own]
         length = self._settings.history if self._fixed else max(len(one.tokens) for one in found)
         rows = self._settings.answer if self._fixed else max(len(one.answer) for one in found)
-        history = np.zeros((len(own), length, 4), np.float32)
+        history = np.zeros((len(own), length, 5), np.float32)
         answer = np.zeros((len(own), rows), np.int64)
         labels = np.array([one.labels for one in found], np.int64)
         given = labels.copy()
@@ -245,7 +245,8 @@ class Samples:
             generator = np.random.default_rng([self._seed, step, number])
             history[row, : len(one.tokens), 0] = _hidden(one, rate, generator)
             history[row, : len(one.tokens), 1] = one.turn
-            history[row, : len(one.tokens), 2:] = one.feeling
+            history[row, : len(one.tokens), 2] = one.word
+            history[row, : len(one.tokens), 3:] = one.feeling
             answer[row, : len(one.answer)] = one.answer
             if generator.random() >= told:
                 given[row] = -1

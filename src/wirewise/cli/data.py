@@ -1,4 +1,4 @@
-"""`wirewise data`: list, look at, build, check, generate and partition graphs."""
+"""`wirewise data`: list, look at, build, convert, check, generate and partition graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from wirewise import options as opt
 from wirewise.cli.options import with_options
-from wirewise.cli.output import JsonOption, write_out
+from wirewise.cli.output import JsonOption, note, write_out
 from wirewise.errors import GraphError
 
 if TYPE_CHECKING:
@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Graphs: list, show, build, check, generate, partition.", no_args_is_help=True)
+app = typer.Typer(
+    help="Graphs: list, show, build, convert, check, generate, partition.", no_args_is_help=True
+)
 
-Name = Annotated[str, typer.Argument(help="Dataset name, block:nodes=..., or the path of an npz file.")]
+Name = Annotated[
+    str, typer.Argument(help="Dataset name, block:nodes=..., or the path of an npz file or mapped graph.")
+]
+_WORTH_TELLING_BYTES = 1_000_000_000
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 
 
@@ -35,6 +40,7 @@ def list_datasets(json: JsonOption = None) -> None:
     rows = [
         {"name": name, "source": entry.source, "summary": entry.summary} for name, entry in DATASETS.items()
     ]
+    rows.append({"name": "FOLDER", "source": "wirewise data convert", "summary": "mapped graph"})
     rows.append(
         {"name": "block:KNOB=VALUE,...", "source": "generated", "summary": "degree-skewed block model"}
     )
@@ -77,12 +83,30 @@ def build_debian_graph(
 
 
 @app.command()
+def convert(
+    name: Annotated[
+        str, typer.Argument(help="Dataset name, npz file, saved Data of PyG (.pt), or folder of an OGB set.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the mapped graph.")],
+    seed: Seed = 0,
+    json: JsonOption = None,
+) -> None:
+    """Write a graph as a mapped folder: arrays that processes read where they touch them, in bounded memory."""
+    from wirewise.graph import convert as write
+
+    data = write(name, output, seed=seed)
+    _report_pairs({"path": str(output)} | _describe(data), json)
+
+
+@app.command()
 def check(name: Name, json: JsonOption = None) -> None:
     """Check a graph; exit with status 1 and the reason when it cannot be trained on."""
-    from wirewise.graph import load
+    from wirewise.graph import load, read_mapped
+    from wirewise.graph.mapped import HEADER
 
     try:
-        record: dict[str, Any] = {"ok": True} | _describe(load(name))
+        data = read_mapped(name, verify=True) if (Path(name) / HEADER).is_file() else load(name)
+        record: dict[str, Any] = {"ok": True} | _describe(data)
     except GraphError as error:
         record = {"ok": False, "error": str(error)}
     _report_pairs(record, json)
@@ -109,15 +133,21 @@ class GraphOptions(opt.Options, frozen=True, kw_only=True):
 @app.command()
 @with_options
 def generate(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The npz file to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File NAME.npz to write, or folder of a mapped graph.")
+    ],
     knobs: GraphOptions,
     json: JsonOption = None,
 ) -> None:
-    """Generate a degree-skewed block model and write it as an npz file."""
-    from wirewise.graph import BlockModel, block_model, write_graph
+    """Generate a degree-skewed block model and write it as an npz file or as a mapped graph."""
+    from wirewise.graph import BlockModel, block_model, write_block_model, write_graph
 
-    data = block_model(BlockModel(**msgspec.structs.asdict(knobs)))
-    write_graph(data, output)
+    model = BlockModel(**msgspec.structs.asdict(knobs))
+    if output.suffix == ".npz" or (output.exists() and not output.is_dir()):
+        data = block_model(model)
+        write_graph(data, output)
+    else:
+        data = write_block_model(model, output)
     _report_pairs({"path": str(output)} | _describe(data), json)
 
 
@@ -127,28 +157,33 @@ def partition(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the parts.")],
     parts: Annotated[int, typer.Option(help="Number of parts: one for each rank.")] = 4,
     method: Annotated[
-        str, typer.Option(help="metis-balanced, metis, metis-volume or random.")
-    ] = "metis-balanced",
+        str, typer.Option(help="Partitioner: auto, metis-balanced, metis, metis-volume, stream or random.")
+    ] = "auto",
     seed: Seed = 0,
     json: JsonOption = None,
 ) -> None:
     """Partition a graph and write one file for each rank."""
-    from wirewise.graph import load, measure, save_parts
+    from wirewise.graph import choose_method, load, measure, save_parts
     from wirewise.graph import partition as assign
+    from wirewise.memory import peak_resident_bytes
 
     data = load(name, seed=seed)
+    choice = choose_method(data, method)
+    if choice.needed_bytes > _WORTH_TELLING_BYTES or (method == "auto" and choice.method == "stream"):
+        note(choice.note)
     start = time.perf_counter()
-    owner = assign(data, parts, method, seed=seed)
-    partition_s = time.perf_counter() - start
+    owner = assign(data, parts, choice.method, seed=seed)
+    seconds = time.perf_counter() - start
     meta = save_parts(data, owner, output)
     quality = measure(data, owner)
     record: dict[str, Any] = {
         "path": str(output),
         "graph": data.name,
-        "method": method,
+        "method": choice.method,
         "num_parts": parts,
         "fingerprint": meta.fingerprint,
-        "partition_s": partition_s,
+        "seconds": seconds,
+        "peak_bytes": peak_resident_bytes(),
         "halo_rows": quality.halo_rows,
         "busiest_rows": quality.busiest_rows,
         "cut_edges": quality.cut_edges,

@@ -1,7 +1,10 @@
-"""`wirewise lab`: run a command on a cluster of network namespaces, check what is possible, clean up."""
+"""`wirewise lab`: run a command on a cluster of network namespaces, try Slurm, check what is possible, clean up."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,7 +39,7 @@ def run(
     fault: Annotated[
         list[str] | None,
         typer.Option(
-            help="kill:2@10s, stop:2@10s, cut:2@10s, heal:2@20s, slow:1:5@3s (link five times slower), "
+            help="Fault such as kill:2@10s, stop:2@10s, cut:2@10s, heal:2@20s, slow:1:5@3s (link five times slower), "
             "slow-cpu:1:5@3s, link:2:50mbit@5s, all of host 2 or 1; kill:2@5..40s:7 (a random instant, seed 7); "
             "kill:2@bucket:3, stop:2@commit (rank 2 at a named point of a protected training); may be repeated."
         ),
@@ -130,6 +133,35 @@ def clean(json: JsonOption = None) -> None:
     found = {"namespaces": names, "caches in memory": caches}
     said = [f"Removed {len(some)} {what}." for what, some in found.items() if some]
     write_out(json, {"removed": [*names, *caches]}, *(said or ["There was nothing to remove."]))
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def slurm(
+    command: Annotated[
+        list[str] | None, typer.Argument(help="After --: a command to run on the head; none: a shell.")
+    ] = None,
+    hosts: Annotated[int, typer.Option(help="Hosts that run jobs: h0, h1, ...")] = 3,
+    link: Annotated[str, typer.Option(help="Rate of each host's link.")] = "1gbit",
+    cpus: Annotated[int, typer.Option(help="Processors that each host claims to have.")] = 4,
+) -> None:
+    """Run a shell or a command on a cluster with a real Slurm, to try sbatch, salloc and srun; exit code of it.
+
+    The hosts, their network and the daemons are gone when it ends.
+    """
+    with lab.SlurmCluster(hosts, link, cpus=cpus) as cluster:
+        note(f"Slurm on {', '.join(cluster.names)}; this is the head, with partitions main and urgent")
+        argv = cluster.command(command or [os.environ.get("SHELL", "/bin/sh")])
+        variables = {**os.environ, **cluster.environment}
+        if command:
+            code = lab.run_owned(argv, environment=variables)
+        else:
+            # Ctrl-C is the shell's, which has the terminal.
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            try:
+                code = subprocess.run(argv, env=variables, check=False).returncode
+            finally:
+                signal.signal(signal.SIGINT, before)
+    raise typer.Exit(code if code >= 0 else 128 - code)
 
 
 def check_point(fault: lab.RankFault, ranks: int) -> lab.RankFault:

@@ -29,9 +29,10 @@ GROUPS = {
     "run": "Run a published system end to end and report what it gained.",
     "bench": "Measure collectives of many programs and sizes on running ranks.",
     "data": "Graphs: list, show, build, check, generate, partition.",
-    "lab": "A cluster on one machine: run commands on shaped hosts, check, clean up.",
+    "lab": "A cluster on one machine: run commands on shaped hosts, try Slurm, check, clean up.",
     "plan": "Plans: buckets of gradients of a recorded run, programs of collectives on a topology.",
     "profile": "Record a training job, or measure where its time stalls.",
+    "slurm": "Slurm: a file for sbatch, the place of a rank.",
     "topo": "Topologies: hosts, devices and links, from presets, files and measurements.",
     "trace": "Traces of all ranks: put together, aligned, explained and exported.",
 }

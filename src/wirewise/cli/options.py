@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 import typer
 
+from wirewise.allocation import current_allocation, take_place
 from wirewise.errors import InputError
 from wirewise.options import Field, Options, fields_of
 
-__all__ = ["Given", "need_ranks", "refuse", "with_options"]
+__all__ = ["Given", "need_ranks", "on_hosts", "refuse", "with_options"]
 
 R = TypeVar("R", bound=Options)
 
@@ -57,16 +57,45 @@ def refuse(asked: Options, names: Iterable[str], why: str) -> None:
             raise InputError(f"{fields[name].option} {why}")
 
 
+def on_hosts(given: Given[R]) -> Given[R]:
+    """Options of a job with a network, settled where that is an allocation of Slurm.
+
+    It has all hosts of the allocation, and as many ranks as tasks were asked for, unless the options say other numbers.
+
+    Raises:
+        InputError: The network is slurm, and there is no allocation, or one of one host; or links are given for it.
+    """
+    asked = given.values["network"]
+    if asked != "slurm" and (asked != "auto" or current_allocation() is None):
+        return given
+    # Needs more than help does.
+    from wirewise.trials.slurm import needed_allocation
+
+    found = needed_allocation()
+    if named := sorted({"link", "links"} & given.named):
+        raise InputError(
+            f"--{named[0]} shapes the hosts of a lab, and this is an allocation of Slurm, whose links are as they are; "
+            "leave it out, or say --network lab"
+        )
+    values = {**given.values, "network": "slurm"}
+    if "hosts" not in given.named or not values["hosts"]:
+        most = values["workers"] if "workers" in given.named else len(found.hosts)
+        values["hosts"] = min(len(found.hosts), most)
+    if "workers" in values and "workers" not in given.named:
+        values["workers"] = values["hosts"] * max(found.ranks // len(found.hosts), 1)
+    return Given(given.kind, values, given.named)
+
+
 def need_ranks(command: str) -> None:
     """Raise where a command that ranks carry out together was started alone.
 
     Raises:
         InputError: Says how to start it.
     """
-    if "RANK" not in os.environ:
+    if not take_place():
         raise InputError(
-            f"there are no ranks; start it as `wirewise lab run --topology h4 -- -m wirewise {command}`, or by "
-            "torchrun on each host"
+            f"there are no ranks; start it as `wirewise lab run --topology h4 -- -m wirewise {command}`, by torchrun "
+            f"on each host, or in an allocation of Slurm as `srun wirewise {command}`"
         )
 
 
@@ -122,13 +151,28 @@ def _given(record: Any, ctx: typer.Context, values: dict[str, Any]) -> Given[Any
             read[field.name] = of_inner.record()
             named |= of_inner.named
         elif field.description:
-            text = values[field.name]
+            text = _once(field, values[field.name])
             read[field.name] = value = _value(field, text)
             field.check(value, field.option.partition("/")[0], text)
             source = ctx.get_parameter_source(field.name)
             if source is not None and source.name != "DEFAULT":
                 named.add(field.name)
     return Given(record, read, frozenset(named))
+
+
+def _once(field: Field, given: Any) -> Any:
+    """The one text of an option that has all of its values in one.
+
+    Raises:
+        InputError: It was given several times.
+    """
+    if get_origin(field.kind) is list or not isinstance(given, list):
+        return given
+    if len(given) > 1:
+        raise InputError(
+            f"{field.option} was given {len(given)} times, as {' and '.join(given)}; expected once, with all of it"
+        )
+    return given[0] if given else None if field.optional else ""
 
 
 def _value(field: Field, text: Any) -> Any:
@@ -149,7 +193,7 @@ def _value(field: Field, text: Any) -> Any:
 
 
 def _plain(kind: Any) -> Any:
-    """int, float, str or Path of an entry."""
+    """Type of an entry: int, float, str or Path."""
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     return kind if isinstance(kind, type) else str
 
@@ -157,21 +201,23 @@ def _plain(kind: Any) -> Any:
 def _parameter(field: Field) -> inspect.Parameter:
     """The parameter from which typer makes the option of a field."""
     kind: Any = _plain(get_args(field.kind)[0]) if field.several else _plain(field.kind)
-    name, default = field.option, field.default
+    name, default, metavar = field.option, field.default, None
     if get_origin(field.kind) is list:
         kind, default = list[kind] | None, default or None
     elif "read" in field.extra or field.several:
-        kind = str
+        # As a list, so that one that is given twice does not lose its first values.
+        kind, metavar = list[str], "<str>"
         if default is not None and default is not msgspec.NODEFAULT:
-            default = ",".join(map(str, default))
+            default = [",".join(map(str, default))]
     if field.optional:
         kind = kind | None
     if kind is bool and default and "/" not in name:
         name = f"{name}/--no-{name.removeprefix('--')}"
+    names = [name, field.extra["also"]] if "also" in field.extra else [name]
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,
-        annotation=Annotated[kind, typer.Option(name, help=_help(field))],
+        annotation=Annotated[kind, typer.Option(*names, help=_help(field), metavar=metavar)],
         default=inspect.Parameter.empty if default is msgspec.NODEFAULT else default,
     )
 

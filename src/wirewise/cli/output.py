@@ -25,6 +25,7 @@ __all__ = [
     "note",
     "print_comparison",
     "print_table",
+    "progress",
     "run_folder",
     "run_recipe",
     "save_result",
@@ -152,7 +153,7 @@ def write_out(json: str | None, record: Mapping[str, Any], *said: Said) -> None:
         said: Lines and tables in their order; an empty line stays one.
 
     Raises:
-        InputError: As `write_json`.
+        InputError: Raised by `write_json`.
     """
     write_json(json, record)
     if json == "-":
@@ -162,6 +163,19 @@ def write_out(json: str | None, record: Mapping[str, Any], *said: Said) -> None:
             typer.echo(part)
         else:
             print_table(*part)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Shows in a terminal, on stderr, how far a long command is, as long as it lasts."""
+    from wirewise.report.tables import plain_console
+
+    console = plain_console(to_stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("") as status:
+        yield status.update
 
 
 def note(text: str) -> None:

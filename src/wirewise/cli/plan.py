@@ -74,7 +74,7 @@ app.command()(plan_reshard.reshard)
 app.command()(plan_jobs.jobs)
 
 
-class Fusion(opt.Options, frozen=True, kw_only=True):
+class FusionOptions(opt.Options, frozen=True, kw_only=True):
     """What `wirewise plan fusion` was asked for."""
 
     method: Annotated[
@@ -109,7 +109,7 @@ class Fusion(opt.Options, frozen=True, kw_only=True):
 @app.command()
 @with_options
 def fusion(
-    asked: Fusion,
+    asked: FusionOptions,
     words: plan_gradients.Words,
     run: Annotated[list[Path] | None, typer.Argument(help="Run folder, or all files of its trace.")] = None,
     out: OutOption = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from wirewise.cli.output import JsonOption, Said
 from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
 from wirewise.cli.topo import open_topology
 from wirewise.collective import COLLECTIVES, Collective, network
+from wirewise.collective.symmetry import rank_classes
 from wirewise.errors import InputError
 from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.collective.taccl import PROFILES, load_profile, load_sketch
@@ -29,9 +31,9 @@ class Wanted(opt.Options, frozen=True, kw_only=True):
 
     topology: Annotated[str, opt.about("Topology, a preset (`wirewise topo list`) or a file.")]
     collective: Annotated[str, opt.about(f"Collective, one of {', '.join(COLLECTIVES)}.")] = "all_reduce"
-    size: Annotated[str, opt.about("Larger buffer of a rank, in or out, such as 64MB.", option="--bytes")] = (
-        "64MB"
-    )
+    size: Annotated[
+        str, opt.about("Larger buffer of a rank, in or out, such as 64MB.", option="--bytes", also="--size")
+    ] = "64MB"
     sketch: Annotated[Path | None, opt.about("Communication sketch, JSON (taccl).")] = None
     profile: Annotated[
         str | None, opt.about("Costs of links of the sketch, JSON, or a name such as ndv2-1MB.")
@@ -67,7 +69,8 @@ def collective(
     found = make_plan(
         CollectivePlan, planner, problem, **knobs, **_sketched(planner, asked.sketch, asked.profile)
     )
-    tell(found, out, json, *_said(found), record=_record(found))
+    classes = len(set(rank_classes(problem.network)))
+    tell(found, out, json, *_said(found), record=_record(found) | {"classes": classes})
 
 
 def parse_collective(text: str) -> Collective:
@@ -99,6 +102,8 @@ def _record(found: CollectivePlan) -> dict[str, Any]:
     own = ("planner", "collective", "topology", "size_bytes", "bound_s", "predicted_s", "synthesis_s")
     return {
         **{name: getattr(found, name) for name in own},
+        "planning_s": found.synthesis_s,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "algorithm": found.program.name,
         "ranks": found.world_size,
         "certificate": {

@@ -22,10 +22,10 @@ from wirewise.topology import Topology
 from wirewise.trace import StageTrace, read_stage_trace
 from wirewise.units import format_size
 
-__all__ = ["Deployed", "deployment"]
+__all__ = ["DeploymentOptions", "deployment"]
 
 
-class Deployed(opt.Options, frozen=True, kw_only=True):
+class DeploymentOptions(opt.Options, frozen=True, kw_only=True):
     """A step of the model, and how far a planner searches."""
 
     batch: Annotated[opt.Count | None, opt.about("Rows of a step (MODEL), by default 8 a device.")] = None
@@ -48,7 +48,7 @@ def deployment(
     model: str,
     topology: Topology,
     method: str,
-    asked: Deployed,
+    asked: DeploymentOptions,
     seed: int,
     out: Path | None,
     json: str | None,

@@ -21,8 +21,7 @@ from wirewise.planners.jobs import JobProblem
 from wirewise.plans import JobPlan
 from wirewise.report.figures import count, factor, seconds
 from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue, numbered_clusters
-from wirewise.trace import JobQueue, read_queue, write_queue
-from wirewise.trace.queue_logs import QUEUE_LOGS, read_speeds
+from wirewise.trace import JobQueue, read_queue, read_queue_log, read_speeds, write_queue
 
 __all__ = ["jobs"]
 
@@ -105,7 +104,7 @@ def _queue(source: str, asked: Scheduled) -> JobQueue:
     _check_use(asked)
     if asked.log != "none":
         rooms = numbered_clusters([_room(text) for text in asked.clusters])
-        return QUEUE_LOGS[asked.log](source, rooms, slot_s=asked.slot, jobs=asked.jobs or None)
+        return read_queue_log(asked.log, source, rooms, slot_s=asked.slot, jobs=asked.jobs or None)
     if source in _DRAWN and not Path(source).exists():
         clusters, rate = _DRAWN[source]
         if not asked.speeds:

@@ -14,12 +14,13 @@ import typer
 from wirewise import options as opt
 from wirewise.cli.options import Given, with_options
 from wirewise.cli.output import JsonOption, Said
-from wirewise.cli.plan_deployment import Deployed, deployment
+from wirewise.cli.plan_deployment import DeploymentOptions, deployment
 from wirewise.cli.plan_job import OutOption, make_plan, tell
 from wirewise.cli.sampling import Tasks, chosen_tasks
 from wirewise.cli.topo import open_topology
 from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS
+from wirewise.planners import planner as find_planner
 from wirewise.planners.placement import STARTS, PlacementProblem, problem_of
 from wirewise.plans import PlacementPlan
 from wirewise.plans.placement import FlowPolicy
@@ -53,7 +54,7 @@ def placement(
     topology: Annotated[str, typer.Option(help="A preset (`wirewise topo list`) or a file.")],
     given: Given[Tasks],
     search: Given[Search],
-    deployed: Given[Deployed],
+    deployed: Given[DeploymentOptions],
     model: Annotated[
         str | None,
         typer.Argument(
@@ -86,6 +87,9 @@ def placement(
             raise InputError(f"--{named[0].replace('_', '-')} is for tasks of GNN training, not for a model")
         deployment(model, open_topology(topology), method, deployed.record(), search.record().seed, out, json)
         return
+    if model is not None and method not in PLANNERS["placement"]:
+        # It is none of models either, and this says so.
+        find_planner("deployment", method)
     if model is not None or deployed.named:
         what = "MODEL" if model is not None else f"--{min(deployed.named).replace('_', '-')}"
         raise InputError(

@@ -41,11 +41,10 @@ def trace(
 ) -> None:
     """Record every rank of an unmodified training command; exit code of the command."""
     from wirewise.trials.inside import Record
-    from wirewise.trials.start import find_program
+    from wirewise.trials.start import start_command
 
-    program = find_program(command[0])
     task = Record(folder=str(out.resolve()), warmup=warmup, steps=steps or None, every=every)
-    record = _record([program, *command[1:]], out, task, sys.stderr if json == "-" else None)
+    record = _record(start_command(command), out, task, sys.stderr if json == "-" else None)
     code, size = record["exit_code"], record["size_bytes"] / 1e6
     write_out(
         json,

@@ -70,8 +70,10 @@ def measured(source: str, sizes: Sequence[int] | None = (1,), repeats: int = 5) 
     """Modules of a function in a file, measured; without sizes, at 1, 2, 4 and so on up to the input's samples.
 
     Raises:
-        InputError: No such file or function, an error in it, or something else than a model and an input.
+        InputError: No such file or function, an error in it, or something else than a model and what it takes.
     """
+    from torch import Tensor
+
     from wirewise.profile.stages import stage_trace
     from wirewise.runtime.pipeline import LayerGraph
 
@@ -82,11 +84,24 @@ def measured(source: str, sizes: Sequence[int] | None = (1,), repeats: int = 5) 
             f"{source} returns a {type(made).__name__}; expected a model or its modules, and an input; or modules, an "
             "input and sources by module"
         )
+    tensors = tuple(made[1]) if isinstance(made[1], tuple | list) else (made[1],)
+    if not tensors or not all(isinstance(one, Tensor) and one.dim() for one in tensors):
+        got = ", ".join(type(one).__name__ for one in tensors) or "nothing"
+        raise InputError(
+            f"{source} returns {got} as the input; expected a tensor of samples, or a tuple of them"
+        )
+    # Whoever gives several tensors gives targets too.
+    layers = LayerGraph(made[0], made[2] if len(made) == 3 else None, several=len(tensors) > 1)
+    if len(tensors) != len(layers.inputs):
+        raise InputError(
+            f"{source} returns {len(tensors)} tensors as the input, and the model takes {len(layers.inputs)}: "
+            f"{', '.join(layers.inputs)}; expected one for each"
+        )
     if sizes is None:
-        sizes = [2**k for k in range(len(made[1]).bit_length())]
-    layers = LayerGraph(made[0], made[2] if len(made) == 3 else None)
+        sizes = [2**k for k in range(min(map(len, tensors)).bit_length())]
+    batch = dict(zip(layers.inputs, tensors, strict=True))
     return stage_trace(
-        layers.modules, made[1], sizes=sizes, sources=layers.sources, repeats=repeats, model=name
+        layers.modules, batch, sizes=sizes, sources=layers.sources, repeats=repeats, model=name
     )
 
 

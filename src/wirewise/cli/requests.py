@@ -90,4 +90,19 @@ class Conditions(opt.Options, frozen=True, kw_only=True):
         str | None, opt.about("Costs of codecs: v100, or a JSON file of measured times (gradients).")
     ] = None
     row_bytes: Annotated[opt.Count | None, opt.about("Bytes of a row on the wire (cached rows).")] = None
+    stragglers: Annotated[
+        str | None,
+        opt.about(
+            "Factor of the compute of each rank, drawn anew in each sample: exp:MEAN, lognormal:SIGMA or "
+            "some:SHARE:FACTOR (stages, recorded runs)."
+        ),
+    ] = None
+    failures: Annotated[
+        opt.Positive | None, opt.about("Seconds between failures, the mean, to draw runs with (recovery).")
+    ] = None
+    samples: Annotated[
+        Annotated[int, opt.about(ge=10)] | None,
+        opt.about("Samples of stragglers, by default 200, or of failures, 1,000."),
+    ] = None
+    seed: Annotated[opt.Natural | None, opt.about("Seed of the samples, by default 0.")] = None
     html: Annotated[Path | None, opt.about("Page to write, with the timeline of all ranks.")] = None

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from wirewise.cli import collectives
-from wirewise.cli.options import Given, with_options
+from wirewise.cli.options import Given, on_hosts, with_options
 from wirewise.cli.output import FolderOption, JsonOption, run_folder, run_recipe, write_json, write_out
 from wirewise.cli.sampling import Tasks, chosen_tasks
 from wirewise.errors import InputError, PeerError
@@ -56,7 +56,7 @@ def adaqp(
     from wirewise import report
     from wirewise.recipes import adaqp as recipe
 
-    job = given.record() if resume is None else _stopped_job(given, out, resume)
+    job = on_hosts(given).record() if resume is None else _stopped_job(given, out, resume)
     quiet = json == "-"
     with run_folder(resume or out, "adaqp") as folder:
         result = _run(job, folder, report.TrainingProgress(to_stderr=quiet), resume=resume is not None)
@@ -110,18 +110,27 @@ def cupcake(
     from wirewise.recipes import cupcake as recipe
     from wirewise.report.gradients_page import gradients_comparison, gradients_html
 
-    job = recipe.make_job(trace, **given.values)
+    job = recipe.make_job(trace, **on_hosts(given).values)
     run_recipe("cupcake", out, json, partial(recipe.run, job), gradients_html, gradients_comparison)
 
 
 @app.command()
 @with_options
-def salientpp(job: salientpp_job.MiniBatchJob, out: FolderOption = None, json: JsonOption = None) -> None:
+def salientpp(
+    given: Given[salientpp_job.MiniBatchJob], out: FolderOption = None, json: JsonOption = None
+) -> None:
     """Mini-batch GNN training with cached remote features and a pipeline (SALIENT++), next to training without."""
     from wirewise.recipes import salientpp as recipe
     from wirewise.report.mini_batch_page import mini_batch_comparison, mini_batch_html
 
-    run_recipe("salientpp", out, json, partial(recipe.run, job), mini_batch_html, mini_batch_comparison)
+    run_recipe(
+        "salientpp",
+        out,
+        json,
+        partial(recipe.run, on_hosts(given).record()),
+        mini_batch_html,
+        mini_batch_comparison,
+    )
 
 
 @app.command("sea-er")
@@ -217,7 +226,8 @@ def pipedream_2bw(
 def tag(wish: tag_job.DeploymentWish, out: FolderOption = None, json: JsonOption = None) -> None:
     """Deploy a model on hosts of unequal speed and links by a plan of TAG, next to data parallelism.
 
-    Numbers, messages and links are real. Passes take at least the time of a device: the rest is slept.
+    Numbers, messages and links are real. Passes take at least the time of a device, the rest is slept; with
+    --computing real slower hosts are throttled.
     """
     from wirewise.recipes import tag as recipe
     from wirewise.report.deployment_page import deployment_comparison, deployment_html
@@ -239,7 +249,7 @@ def tag(wish: tag_job.DeploymentWish, out: FolderOption = None, json: JsonOption
 def rhino(wish: rhino_job.RhinoWish, out: FolderOption = None, json: JsonOption = None) -> None:
     """Plan how a model is split over ranks and train it so, next to DDP, FSDP2 and layers split by hand (Rhino).
 
-    Numbers, messages and links are real. Products take as long as on an accelerator: the rest is slept.
+    Numbers, messages and links are real. Operators take as long as on an accelerator: the rest is slept.
     """
     from wirewise.recipes import rhino as recipe
     from wirewise.report.parallel_page import parallel_comparison, parallel_html
@@ -277,7 +287,9 @@ def swift(
         return
     from wirewise.recipes import swift as recipe
 
-    run_recipe("swift", out, json, partial(recipe.run, given.record()), recovery_html, recovery_comparison)
+    run_recipe(
+        "swift", out, json, partial(recipe.run, on_hosts(given).record()), recovery_html, recovery_comparison
+    )
 
 
 @app.command()

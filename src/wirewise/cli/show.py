@@ -154,7 +154,7 @@ def _show_programs(asked: Request) -> None:
 
 
 def _joined(found: list[Program], network: Network, asked: Request) -> list[Program]:
-    """Without the algorithms that nobody named and that need routes which the network does not have."""
+    """Programs without those that nobody named and that need routes which the network does not have."""
     if len(asked.sources) > 1 or ":" in asked.sources[0] or not is_name(asked.sources[0]):
         return found
     kept = [one for one in found if all(network.route(t.source, t.target) for t in one.transfers)]

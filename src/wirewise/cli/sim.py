@@ -10,17 +10,29 @@ import msgspec
 
 from wirewise import plans
 from wirewise.cli.options import refuse
-from wirewise.cli.output import write_out
+from wirewise.cli.output import progress, write_out
 from wirewise.cli.requests import Conditions
 from wirewise.cli.topo import open_topology
 from wirewise.errors import InputError, PlanError
-from wirewise.plans import PlacementPlan, Plan
+from wirewise.plans import PlacementPlan, Plan, RecoveryPlan
 from wirewise.report.figures import seconds, signed
-from wirewise.trace import FusionGraph, GradientTrace, StageTrace, TaskSet, Trace, job_file, load, read_job
+from wirewise.trace import (
+    FusionGraph,
+    GradientTrace,
+    RecoveryTrace,
+    StageTrace,
+    TaskSet,
+    Trace,
+    job_file,
+    load,
+    read_job,
+)
+from wirewise.trace.thinning import thinned
 
 if TYPE_CHECKING:
     from wirewise.cost import Links
     from wirewise.sim import Prediction, ReplayReport
+    from wirewise.sim.sampled import Sampled
     from wirewise.topology import Topology
     from wirewise.trace import Job
 
@@ -41,16 +53,18 @@ _GRAINS: dict[str, tuple[type, ...]] = {
 }
 """Kinds of jobs of each family, none where plans are predicted without one; other families' lowerings tell."""
 
+_STRAGGLERS = ("stragglers", "samples", "seed")
 _UNIFORM = ("on", "bandwidth", "ranks_per_host", "costs")
 _TAKEN: dict[str | type, tuple[str, ...]] = {
     "bitwidth": ("on",),
     "cache": ("on", "row_bytes"),
     "collective": ("on",),
-    Trace: ("on", "costs"),
+    Trace: ("on", "costs", *_STRAGGLERS),
     GradientTrace: _UNIFORM,
     FusionGraph: _UNIFORM,
     TaskSet: ("on",),
-    StageTrace: ("on",),
+    StageTrace: ("on", *_STRAGGLERS),
+    RecoveryTrace: ("on", "failures", "samples", "seed"),
 }
 """Options by the job, or by the family where there is none."""
 
@@ -70,7 +84,8 @@ def simulate(sources: Sequence[Path] | None, what_if: str, json: str | None) -> 
 
     # A change that is not understood is refused before the work.
     changes = parse(what_if)
-    trace = load(sources)
+    with progress() as heard:
+        trace = thinned(load(sources, heard))
     if any(op.stream for rank in trace.ranks for op in rank.ops):
         trace.notes.insert(0, _DEVICES)
     recording = record(trace)
@@ -124,6 +139,8 @@ def predict_plan(
         )
     plan = plans.load(source)
     job = _job(plan, job_files)
+    if isinstance(job, Trace):
+        job = thinned(job)
     what = f"a {plan.family} plan" if job is None else f"a {plan.family} plan and {job_file(type(job))}"
     taken = (*_TAKEN.get(plan.family if job is None else type(job), ("on",)), "html")
     refuse(
@@ -131,16 +148,24 @@ def predict_plan(
         [name for name in words.__struct_fields__ if name not in taken],
         f"says nothing about {what}; expected only {', '.join(_option(name) for name in taken)}",
     )
+    if words.stragglers is None and words.failures is None:
+        refuse(words, ["samples", "seed"], "says how to draw; expected --stragglers or --failures with it")
     found = _predicted(plan, job, words)
+    drawn = _sampled(plan, job, words)
     if words.html is not None:
         from wirewise.report.prediction_page import prediction_html
         from wirewise.report.shell import write_page
 
         write_page(prediction_html(found, plan), words.html)
-    said = [found.summary(), *([f"Page: {words.html}"] if words.html is not None else [])]
+    said = [
+        found.summary(),
+        *([_distribution(drawn)] if drawn else []),
+        *([f"Page: {words.html}"] if words.html is not None else []),
+    ]
     said += [f"Note: {note}" for note in (job.notes if isinstance(job, Trace) else ())]
-    names = ("family", "planner", "unit", "step_s", "breakdown", "phases_s", "source")
-    write_out(json, {name: msgspec.to_builtins(getattr(found, name)) for name in names}, *said)
+    names = ("family", "planner", "unit", "step_s", "breakdown", "phases_s", "classes", "source")
+    told = {name: msgspec.to_builtins(getattr(found, name)) for name in names}
+    write_out(json, told | ({"sampled": msgspec.to_builtins(drawn)} if drawn else {}), *said)
 
 
 def _option(name: str) -> str:
@@ -178,6 +203,37 @@ def _predicted(plan: Plan, job: Job | None, words: Conditions) -> Prediction:
         described = BatchTimes(row_bytes=words.row_bytes)
     conditions = {} if words.costs is None else {"costs": load_costs(words.costs)}
     return predict(plan, described, _links(plan, job, words), **conditions)
+
+
+def _sampled(plan: Plan, job: Job | None, words: Conditions) -> Sampled | None:
+    """The distribution that was asked for; None: none was."""
+    if words.failures is None and words.stragglers is None:
+        return None
+    from wirewise.cost.gradients import load_costs
+    from wirewise.sim.sampled import parse_stragglers, sample_failures, sample_stragglers
+
+    how: Any = {name: value for name in ("samples", "seed") if (value := getattr(words, name)) is not None}
+    links: Any = _links(plan, job, words)
+    if words.failures is not None:
+        assert isinstance(plan, RecoveryPlan) and isinstance(job, RecoveryTrace)
+        return sample_failures(plan, job, links, words.failures, **how)
+    assert words.stragglers is not None
+    how |= {} if words.costs is None else {"costs": load_costs(words.costs)}
+    return sample_stragglers(plan, job, links, parse_stragglers(words.stragglers), **how)
+
+
+def _distribution(drawn: Sampled) -> str:
+    mean, median = (
+        f"{seconds(value)} (95 % interval {seconds(low)} to {seconds(high)})"
+        for value, (low, high) in (
+            (drawn.mean_s, drawn.mean_ci95_s),
+            (drawn.median_s, drawn.median_ci95_s),
+        )
+    )
+    return (
+        f"In {drawn.samples} samples the mean is {mean}, the median {median}, and 95 % are within "
+        f"{seconds(drawn.p95_s)}."
+    )
 
 
 def _links(plan: Plan, job: Job | None, words: Conditions) -> Links | Topology | None:

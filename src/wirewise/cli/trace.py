@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wirewise.cli.output import JsonOption, Said, write_out
+from wirewise.cli.output import JsonOption, Said, progress, write_out
 from wirewise.errors import InputError
 
 if TYPE_CHECKING:
@@ -97,12 +97,18 @@ def show(
     Where an accelerator was recorded, or not all ranks were, the answer is what each rank recorded by itself.
     """
     from wirewise.trace.sources import on_one_clock, open_trace
+    from wirewise.trace.thinning import thinned
 
-    trace = open_trace(sources, partial=True)
-    if trace.partial or any(op.stream for rank in trace.ranks for op in rank.ops):
+    with progress() as heard:
+        trace = open_trace(sources, partial=True, heard=heard)
+        alone = bool(trace.partial) or any(op.stream for rank in trace.ranks for op in rank.ops)
+        if not alone:
+            heard("aligning clocks")
+            trace = thinned(on_one_clock(trace))
+    if alone:
         _show_recorded(trace, html, json)
     else:
-        _show_replayed(on_one_clock(trace), html, json)
+        _show_replayed(trace, html, json)
 
 
 def _show_replayed(trace: Trace, html: Path | None, json: str | None) -> None:
@@ -111,7 +117,8 @@ def _show_replayed(trace: Trace, html: Path | None, json: str | None) -> None:
     from wirewise.report.replay_page import replay_html
     from wirewise.sim.analysis import analyse
 
-    found = analyse(trace)
+    with progress() as heard:
+        found = analyse(trace, heard=heard)
     rows = [
         tables.rank_rows(trace, found),
         tables.step_rows(found.report),

@@ -25,7 +25,8 @@ __all__ = [
 
 FormatName = Literal["dense", "bits", "ones", "sparse"]
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
-"""dense: all values; bits: a bit a value, of rows of zeros and ones; ones: the columns of the ones of such rows;
+"""Names of formats. dense: all values; bits: a bit a value, of rows of zeros and ones; ones: the columns of the ones
+of such rows;
 sparse: columns and values of what is not zero. How many columns a row has is not sent: both ends know it."""
 
 _BLOCK_VALUES = 1 << 22
@@ -122,7 +123,8 @@ def exact_format(x: NDArray[Any] | SparseMatrix) -> tuple[RowFormat, float]:
     """The smallest format of the rows of a whole matrix, and their mean bytes.
 
     Args:
-        x: float32 or float16 [rows, F], or sparse rows, each of whose stored values counts as one that is not zero.
+        x: Rows, float32 or float16 [rows, F], or sparse rows, each of whose stored values counts as one that is not
+            zero.
     """
     if isinstance(x, np.ndarray):
         census, width, value_bytes = count_dense(x), x.shape[1], x.itemsize

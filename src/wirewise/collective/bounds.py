@@ -46,7 +46,7 @@ class Bound(NamedTuple):
     vertices: tuple[int, ...] = ()
     """All vertices inside: the ranks, and the hosts and switches on their side."""
     parts: tuple[tuple[int, ...], ...] = ()
-    """Without a cut, the parts of the ranks; none: each rank, those that take no part too."""
+    """Parts of the ranks where there is no cut; none: each rank, those that take no part too."""
     exact: bool = True
     """False: a tighter cut may exist, as not all of them could be tried (all-to-all on large networks)."""
 
@@ -75,7 +75,8 @@ def bound(
     """Least time of a collective of `size_bytes` (the larger buffer of a rank, in or out).
 
     Args:
-        network: Network that it runs on.
+        network: Network that it runs on; `Network.routed` bounds what programs can do, which take routes only: GPUs
+            behind one NVSwitch never send to each other by their network cards.
         collective: Name of the collective.
         size_bytes: Larger buffer of a rank.
         root: Rank of a rooted collective.
@@ -187,7 +188,7 @@ def _check_leaves(cut: Cut) -> None:
 def _flows(
     network: Network, collective: Collective, root: int, group: Sequence[int]
 ) -> tuple[NDArray[np.int64], list[int]]:
-    """Who supplies what, and who needs all of it; for collectives that run backwards, on the reversed edges."""
+    """Supplies and the ranks that need all of them; for collectives that run backwards, on the reversed edges."""
     supply = np.zeros(len(network.vertices), np.int64)
     supply[[root] if collective in ("broadcast", "reduce") else list(group)] = 1
     if collective in ("gather", "scatter"):

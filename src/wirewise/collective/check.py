@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from wirewise.collective.fifo import Worker, stuck
 from wirewise.collective.program import Program, Transfer
+from wirewise.collective.regular import RegularProgram
 from wirewise.errors import ProgramError
 
-__all__ = ["Fault", "Held", "check", "faults", "final_state"]
+__all__ = ["Fault", "Held", "check", "check_regular", "faults", "final_state"]
 
 
 class Fault(NamedTuple):
@@ -44,11 +45,15 @@ def final_state(program: Program) -> tuple[State, list[Fault]]:
     """What each rank holds after the last step, and the transfers that found nothing to send."""
     chunks = range(program.chunks)
     state = {(r, chunk): Held(1 << r) for chunk in chunks for r in program.starts_at(chunk)}
+    return state, _run(state, program)
+
+
+def _run(state: State, program: Program) -> list[Fault]:
     found: list[Fault] = []
     by_step = sorted(program.transfers, key=lambda t: t.step)
     for _, group in itertools.groupby(by_step, key=lambda t: t.step):
         found += _take_step(state, list(group))
-    return state, found
+    return found
 
 
 def faults(
@@ -63,7 +68,7 @@ def faults(
             never gets stuck, whatever the channels hold.
     """
     state, found = final_state(program)
-    wrong = dict.fromkeys([*found, *_at_the_end(program, state)])
+    wrong = dict.fromkeys([*found, *_at_the_end(program, state, range(program.chunks))])
     yield from wrong
     if workers is not None and not wrong:
         room = 1 + len(program.transfers) * program.segments if fifo is None else fifo
@@ -81,8 +86,49 @@ def check(program: Program, fifo: int | None = 1, workers: Sequence[Worker] | No
         raise ProgramError(f"program {program.name!r} ({program.collective}): {fault.kind}: {fault.message}")
 
 
-def _at_the_end(program: Program, state: State) -> Iterator[Fault]:
-    for chunk in range(program.chunks):
+def check_regular(program: RegularProgram) -> None:
+    """Raise if a regular program does not do what its collective asks for.
+
+    Only cells of the ranks of one period are walked. By induction over the steps all others hold the same, turned: so
+    it is at the start, and a step does at each rank what it does at the one that is a period before.
+
+    Raises:
+        ProgramError: The message names the first fault, of a rank of the first period.
+    """
+    state, chunks = _Turned(program), range(program.turn_chunks)
+    for chunk in chunks:
+        for rank in program.rule.starts_at(chunk):
+            state[state.own(rank, chunk)] = Held(1 << rank % program.period)
+    for fault in [*_run(state, program.by_target()), *_at_the_end(program.rule, state, chunks)]:
+        raise ProgramError(
+            f"regular program {program.name!r} ({program.rule.collective}): {fault.kind}: {fault.message}"
+        )
+
+
+class _Turned(State):
+    """What ranks of the first period hold, from which `get` tells what any other holds."""
+
+    def __init__(self, program: RegularProgram) -> None:
+        super().__init__()
+        self._program = program
+
+    def own(self, rank: int, chunk: int) -> tuple[int, int]:
+        """Cell of the class that is of a rank of the first period."""
+        turns, place = divmod(rank, self._program.period)
+        return place, (chunk - turns * self._program.turn_chunks) % self._program.rule.chunks
+
+    def get(self, cell: tuple[int, int], default: Any = None) -> Any:
+        """What a cell holds; see `dict.get`."""
+        held = super().get(self.own(*cell))
+        by, ranks = cell[0] - cell[0] % self._program.period, self._program.ranks
+        if held is None:
+            return default
+        turned = held.ranks << by
+        return held._replace(ranks=turned >> ranks | turned & (1 << ranks) - 1)
+
+
+def _at_the_end(program: Program, state: State, chunks: Iterable[int]) -> Iterator[Fault]:
+    for chunk in chunks:
         whole = sum(1 << r for r in program.starts_at(chunk))
         for rank in program.ends_at(chunk):
             held = state.get((rank, chunk), Held(0))

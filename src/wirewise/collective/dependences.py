@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.collective.program import Program
+from wirewise.collective.regular import RegularProgram
 
 __all__ = ["Dependences", "Rows", "dependences"]
 
@@ -63,13 +64,18 @@ class Dependences(NamedTuple):
     """Messages whose receiving a gate lets go, by gate."""
 
 
-def dependences(program: Program, in_rounds: bool = False) -> Dependences:
+def dependences(program: Program | RegularProgram, in_rounds: bool = False) -> Dependences:
     """What sends and receives wait for, apart from the order of messages and room in channels.
 
     Args:
-        program: Program to look at.
+        program: Program to look at; of a regular one, the messages of one class each, from ranks of the first period:
+            a cell then stands for its class, too.
         in_rounds: Whether all sends of a step wait, too, until all messages of the step before are received.
     """
+    if isinstance(program, RegularProgram):
+        period, turn_chunks, program = program.period, program.turn_chunks, program.by_source()
+    else:
+        period, turn_chunks = program.ranks, 0
     rows = [
         (t.step, (t.target - t.source) % program.ranks, t.source, t.target, t.chunk, t.reduces)
         for t in program.transfers
@@ -81,7 +87,8 @@ def dependences(program: Program, in_rounds: bool = False) -> Dependences:
     message = np.cumsum(first) - 1
     steps = program.steps
     reads = (source * program.chunks + chunk) * steps + step
-    writes = (target * program.chunks + chunk) * steps + step
+    turns, place = np.divmod(target, period)
+    writes = (place * program.chunks + (chunk - turns * turn_chunks) % program.chunks) * steps + step
     groups, group_of = np.unique(writes, return_inverse=True)
     n, g = int(first.sum()), len(groups)
     after = np.searchsorted(groups, reads, "left")

@@ -124,7 +124,7 @@ Wakes = list[list[int]]
 
 
 def _data_waits(program: Program, messages: int) -> tuple[Waits, Wakes]:
-    """Who waits for values, by `dependences`, in each segment."""
+    """Messages that wait for values, by `dependences`, in each segment."""
     found = dependences(program)
     acts, gates = 2 * messages * program.segments, len(found.gate_waits)
     waits: Waits = [0] * (acts + gates * program.segments)

@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 from wirewise.collective.builders import build
 from wirewise.collective.program import Message, Program
+from wirewise.collective.regular import REGULAR, regular
 from wirewise.collective.relations import Collective
 from wirewise.errors import InputError
 
 __all__ = ["ALGORITHMS", "Flows", "Hop", "collective_flows", "collective_hops", "named_program"]
 
-_ALL_REDUCES = {"ring": "ring", "tree": "binary", "ps": "servers", "hierarchical": "leaders"}
+_ALL_REDUCES: dict[str, str] = {"ring": "ring", "tree": "binary", "ps": "servers", "hierarchical": "leaders"}
 ALGORITHMS = tuple(_ALL_REDUCES)
 """Names of all-reduces."""
 
@@ -96,7 +97,7 @@ def collective_flows(
         servers: First ranks that hold a part of the values each, of "ps".
 
     Raises:
-        InputError: As `named_program`.
+        InputError: Raised by `named_program`.
     """
     if not _sends(collective, hosts, size_bytes, algorithm):
         return Flows([], 0)
@@ -124,7 +125,7 @@ def collective_hops(
         splits: Bytes from each rank to each of an all_to_all; none: equal parts.
 
     Raises:
-        InputError: As `named_program`.
+        InputError: Raised by `named_program`.
     """
     if not _sends(collective, hosts, size_bytes, algorithm):
         return []
@@ -159,8 +160,16 @@ def _counted(
     collective: str, hosts: tuple[int, ...], algorithm: str, servers: int
 ) -> tuple[list[tuple[int, int, int]], int, int]:
     """Chunks between each two hosts, chunks of a payload, and steps."""
-    program = named_program(collective, hosts, algorithm, servers=servers)
-    pairs = Counter((hosts[t.source], hosts[t.target]) for t in program.transfers)
+    ranks, pairs = len(hosts), Counter[tuple[int, int]]()
+    way = ("all_reduce", _ALL_REDUCES[algorithm]) if collective == "all_reduce" else _OTHERS[collective]
+    if way in REGULAR:
+        # A ring of 4,096 ranks has 33 million transfers, and its rule those of one rank.
+        program, turns = regular(*way, ranks).rule, ranks
+    else:
+        program, turns = named_program(collective, hosts, algorithm, servers=servers), 1
+    for (source, target), count in Counter((t.source, t.target) for t in program.transfers).items():
+        for turn in range(turns):
+            pairs[hosts[(source + turn) % ranks], hosts[(target + turn) % ranks]] += count
     return [(a, b, count) for (a, b), count in sorted(pairs.items())], _divisor(program), program.steps
 
 

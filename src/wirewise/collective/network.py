@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from wirewise.errors import TopologyError
 from wirewise.topology import Topology
 
-__all__ = ["Edge", "Network", "network"]
+__all__ = ["Edge", "Network", "RouteTable", "network"]
 
 
 class Edge(NamedTuple):
@@ -22,6 +25,20 @@ class Edge(NamedTuple):
     target: int
     bandwidth_bytes_per_s: float
     latency_s: float
+
+
+class RouteTable(NamedTuple):
+    """The routes [P] of a network in arrays, by source, then by target."""
+
+    pair: NDArray[np.int64]
+    """Source times the number of ranks plus target, ascending, [P]."""
+    first: NDArray[np.int64]
+    """Where the edges of each route begin in `edges`, [P + 1]."""
+    edges: NDArray[np.int64]
+    latency_s: NDArray[np.float64]
+    """Sum over a route's edges, [P]."""
+    rate_bytes_per_s: NDArray[np.float64]
+    """Rate of a route's narrowest edge, [P]."""
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -45,7 +62,38 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _routes(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        return {(s, t): path for s in range(self.ranks) for t, path in self._from(s).items()}
+        return {(s, t): path for s in range(self.ranks) for t, path in self.routes_from(s).items()}
+
+    @cached_property
+    def table(self) -> RouteTable:
+        """All routes at once."""
+        ends = np.fromiter((s * self.ranks + t for s, t in self._routes), np.int64, len(self._routes))
+        order, paths = np.argsort(ends), list(self._routes.values())
+        return self.table_of(ends[order], [paths[row] for row in order])
+
+    def table_of(self, pair: NDArray[np.int64], routes: Sequence[tuple[int, ...]]) -> RouteTable:
+        """Some routes as a table; arguments as its fields, each route by the numbers of its edges."""
+        first = np.cumsum([0, *map(len, routes)])
+        edges = np.fromiter(itertools.chain.from_iterable(routes), np.int64, first[-1])
+        latency_s = np.array([e.latency_s for e in self.edges])[edges]
+        rate = np.array([e.bandwidth_bytes_per_s for e in self.edges])[edges]
+        if not len(edges):
+            return RouteTable(pair, first, edges, latency_s, rate)
+        return RouteTable(
+            pair=pair,
+            first=first,
+            edges=edges,
+            latency_s=np.add.reduceat(latency_s, first[:-1]),
+            rate_bytes_per_s=np.minimum.reduceat(rate, first[:-1]),
+        )
+
+    @cached_property
+    def routed(self) -> Network:
+        """The network of those edges that some route takes, which are all that programs use."""
+        used = np.unique(self.table.edges)
+        if len(used) == len(self.edges):
+            return self
+        return msgspec.structs.replace(self, edges=tuple(self.edges[edge] for edge in used))
 
     def route(self, source: int, target: int) -> tuple[int, ...] | None:
         """Edges that a transfer between two ranks takes: the widest path past no other rank, then the quickest.
@@ -69,8 +117,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Ranks that a transfer from `source` can go to."""
         return tuple(t for t in range(self.ranks) if (source, t) in self._routes)
 
-    def _from(self, source: int) -> dict[int, tuple[int, ...]]:
-        """Best paths from a rank to the others: label-setting, as widths only fall and latencies only grow."""
+    def routes_from(self, source: int) -> dict[int, tuple[int, ...]]:
+        """Routes from a rank to the others, by target: label-setting, as widths only fall and latencies only grow."""
         best: dict[int, tuple[float, float, int]] = {source: (float("-inf"), 0.0, 0)}
         paths: dict[int, tuple[int, ...]] = {source: ()}
         queue, done = [(best[source], source)], set[int]()
@@ -128,14 +176,15 @@ def network(
 
 def _check_joined(made: Network) -> None:
     for backwards in (False, True):
+        onward: list[list[int]] = [[] for _ in made.vertices]
+        for edge in made.edges:
+            a, b = (edge.target, edge.source) if backwards else (edge.source, edge.target)
+            onward[a].append(b)
         reached, open_ = {0}, [0]
         while open_:
-            here = open_.pop()
-            for edge in made.edges:
-                a, b = (edge.target, edge.source) if backwards else (edge.source, edge.target)
-                if a == here and b not in reached:
-                    reached.add(b)
-                    open_.append(b)
+            new = set(onward[open_.pop()]) - reached
+            reached |= new
+            open_ += new
         for rank in range(made.ranks):
             if rank not in reached:
                 ends = (rank, 0) if backwards else (0, rank)

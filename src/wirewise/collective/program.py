@@ -165,7 +165,7 @@ def load(path: str | os.PathLike[str]) -> Program:
 
     Raises:
         InputError: The file cannot be read.
-        ProgramError: As `loads`; the message names the file too.
+        ProgramError: Raised by `loads`; the message names the file too.
     """
     return read_file(path, "program file", loads)
 

@@ -33,7 +33,7 @@ def contributors(collective: Collective, block: int, members: int, root: int) ->
 
     Args:
         collective: Name of the collective.
-        block: Its number; of an all-to-all, source times `members` plus target.
+        block: Number of the block; of an all-to-all, source times `members` plus target.
         members: Size of the group.
         root: Place of the root in the group.
     """

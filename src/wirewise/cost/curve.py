@@ -74,7 +74,7 @@ class Curve:
         return Curve(tuple((x / share, y) for x, y in self.knots))
 
     def after(self, inner: Curve) -> Curve:
-        """self(inner(size)); `inner` must not fall."""
+        """Composition self(inner(size)); `inner` must not fall."""
         sizes = [x for x, _ in inner.knots]
         for value, _ in self.knots:
             sizes += inner.sizes_of(value)

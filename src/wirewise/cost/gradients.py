@@ -52,7 +52,7 @@ class Wire(NamedTuple):
     bytes_per_value: float
     fixed_bytes: int = 0
     sparse: bool = False
-    """Only max(1, share * x) values are sent."""
+    """Whether only max(1, share * x) values are sent."""
     linear: bool = False
     """Payloads of ranks can be added up, so an all-reduce carries them."""
     most: float = 1.0
@@ -177,7 +177,7 @@ class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     latency_s: float = 0.0
     """Seconds that each of its rounds takes whatever it sends."""
     intra_bytes_per_s: float = 50e9
-    """Between the ranks of a host."""
+    """Rate between the ranks of a host."""
     ranks: int = 0
     """Ranks for which `schemes` was measured."""
     schemes: dict[str, Knots] = {}
@@ -312,7 +312,7 @@ def group_costs(
     Args:
         costs: Seconds of codecs, and of collectives if they were measured.
         codec: Name, or "none".
-        links: Between the ranks; None: collectives take what was measured into the costs' `schemes`.
+        links: Links between the ranks; None: collectives take what was measured into the costs' `schemes`.
         ranks: Expected number of ranks; None: those of the links, or of the measured collectives.
 
     Raises:

@@ -116,7 +116,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """So many machines of a kind for the whole job."""
+    """A number of machines of one kind for the whole job."""
 
     instance: str
     count: int

@@ -19,14 +19,15 @@ from wirewise.cost.pairs import (
     between_hosts,
     fastest,
     graph_of,
+    hosts_of_names,
     hosts_of_ranks,
     interfaces_of,
     inverse,
     pairs_of,
     rates_of,
-    routes_of,
     with_payload,
 )
+from wirewise.cost.routes import routes_of
 from wirewise.cost.traces import host_rates, hosts_of, transfers_of
 from wirewise.cost.wire import Channels, competing_bytes, exchange_s
 from wirewise.errors import InputError
@@ -49,13 +50,13 @@ class Links:
     """
 
     bandwidth_out_bytes_per_s: Vector
-    """Out of each host, [H]."""
+    """Rate out of each host, [H]."""
     bandwidth_in_bytes_per_s: Vector
-    """Into each host, [H]."""
+    """Rate into each host, [H]."""
     latency_s: Matrix
     """Seconds from host to host, [H, H]; the diagonal: between ranks of one host."""
     intra_bytes_per_s: Vector
-    """Between the ranks of each host, all together, [H]."""
+    """Rate between the ranks of each host, all together, [H]."""
     burden: Mapping[str, float] = field(default_factory=dict)
     """Multiple, by collective, of its bytes for which it keeps interfaces busy; 1 where none is given.
 
@@ -69,6 +70,8 @@ class Links:
     """Whether halo messages travel in the rounds of a ring; otherwise all at once."""
     network: Network | None = None
     """The graph that the table was made from; None: it was not made from a topology that joins its ranks."""
+    call_s: float = 0.0
+    """Seconds of each collective besides its messages: what a library needs to start it and to wake its waiters."""
 
     def __post_init__(self) -> None:
         hosts = len(self.bandwidth_out_bytes_per_s)
@@ -79,6 +82,8 @@ class Links:
             if rates.shape != (hosts,) or not (rates > 0).all():
                 raise InputError(f"{name} is {rates}; expected a rate above 0 for each of {hosts} hosts")
         latency, host = self.latency_s, self.host_of_rank
+        if not 0 <= self.call_s < np.inf:
+            raise InputError(f"call_s is {self.call_s}; expected finite seconds of at least 0")
         if bad := {name: by for name, by in self.burden.items() if not 0 < by < np.inf}:
             raise InputError(f"burden is {bad}; expected finite factors above 0")
         if latency.shape != (hosts, hosts) or not (latency >= 0).all() or not np.isfinite(latency).all():
@@ -153,7 +158,7 @@ class Links:
             return cls(
                 out, into, np.zeros((len(out), len(out))), np.full(len(out), np.inf), host_of_rank=hosts
             )
-        known = routes_of(graph)
+        known = routes_of(graph, hosts_of_names(topology, graph.vertices).tolist())
         latency, intra = between_hosts(known, hosts, len(out))
         return cls(out, into, latency, intra, host_of_rank=hosts, known=known, network=graph)
 
@@ -318,7 +323,7 @@ class Links:
             for before, rate, after in zip(best, own, rates_of(pairs, host, self.hosts), strict=True)
         )
         latency, intra = between_hosts(pairs, host, self.hosts)
-        return Links(out, into, latency, intra, self.burden, host, pairs, self.ring)
+        return Links(out, into, latency, intra, self.burden, host, pairs, self.ring, call_s=self.call_s)
 
     def scaled(self, factor: float, host: int | None = None) -> Links:
         """Rates of all hosts, or of one host, in both directions times a factor.
@@ -356,4 +361,5 @@ class Links:
             self.burden,
             np.repeat(np.arange(len(hosts)), self.ranks_of_host[hosts]),
             ring=self.ring,
+            call_s=self.call_s,
         )

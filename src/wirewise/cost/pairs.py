@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -22,12 +22,12 @@ __all__ = [
     "between_hosts",
     "fastest",
     "graph_of",
+    "hosts_of_names",
     "hosts_of_ranks",
     "interfaces_of",
     "inverse",
     "pairs_of",
     "rates_of",
-    "routes_of",
     "with_payload",
 ]
 
@@ -98,11 +98,11 @@ def between_hosts(pairs: PairCosts, host: Ints, hosts: int) -> tuple[Matrix, Vec
     Ranks of a host that all send at once, as those of a ring do, each have the rate of the host's slowest pair.
     """
     latency, slowest = np.zeros((hosts, hosts)), np.zeros(hosts)
-    apart = ~np.eye(len(host), dtype=bool)
-    sender, receiver = np.nonzero(apart)
-    np.maximum.at(latency, (host[sender], host[receiver]), pairs.latency_s[apart])
-    inside = (host[sender] == host[receiver]) & np.isfinite(pairs.s_per_byte[apart])
-    np.maximum.at(slowest, host[sender][inside], pairs.s_per_byte[apart][inside])
+    for sender, here in enumerate(host.tolist()):
+        others = np.arange(len(host)) != sender
+        np.maximum.at(latency[here], host[others], pairs.latency_s[sender, others])
+        slope = pairs.s_per_byte[sender, others & (host == here)]
+        slowest[here] = slope[np.isfinite(slope)].max(initial=slowest[here])
     return latency, inverse(slowest / np.maximum(np.bincount(host, minlength=hosts), 1))
 
 
@@ -159,11 +159,16 @@ def _host_of_ends(topology: Topology) -> dict[str, str]:
     return of_host | {one.name: one.host for one in topology.switches if one.host is not None}
 
 
-def hosts_of_ranks(topology: Topology) -> Ints:
-    """Host number of each rank, [ranks]."""
+def hosts_of_names(topology: Topology, names: Iterable[str]) -> Ints:
+    """Host number of each host, device or switch of these names; -1: a switch between hosts."""
     number = {host.name: place for place, host in enumerate(topology.hosts)}
     of_host = _host_of_ends(topology)
-    return np.array([number[of_host[rank]] for rank in topology.ranks], dtype=np.int64)
+    return np.array([number[of_host[one]] if one in of_host else -1 for one in names], dtype=np.int64)
+
+
+def hosts_of_ranks(topology: Topology) -> Ints:
+    """Host number of each rank, [ranks]."""
+    return hosts_of_names(topology, topology.ranks)
 
 
 def graph_of(topology: Topology) -> Network | None:
@@ -172,20 +177,3 @@ def graph_of(topology: Topology) -> Network | None:
         return network(topology)
     except TopologyError:
         return None
-
-
-def routes_of(graph: Network) -> PairCosts:
-    """Latency and rate of the route between every two ranks.
-
-    Where only other ranks can pass a message on, the pair has no rate, and the latency of all of the way.
-    """
-    ranks = graph.ranks
-    latency, rate = np.zeros((ranks, ranks)), np.full((ranks, ranks), np.inf)
-    for s in range(ranks):
-        for r in range(ranks):
-            if s != r:
-                latency[s, r], rate[s, r] = graph.latency(s, r), graph.rate(s, r)
-    if not np.isfinite(latency).all():
-        for by in range(ranks):
-            latency = np.minimum(latency, latency[:, by : by + 1] + latency[by])
-    return PairCosts(latency, inverse(rate))

@@ -81,7 +81,7 @@ def host_rates(trace: Trace, narrowest: float) -> tuple[Vector, Vector] | None:
     Hosts for which `probed_rates` found clearly more than for the narrowest get as much more.
 
     Returns:
-        As `probed_rates`.
+        Rates out of each host and into it; None where some host sent or got no block.
     """
     rates = probed_rates(trace)
     if rates is None:

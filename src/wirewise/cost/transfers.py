@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from wirewise.errors import InputError
 
@@ -98,6 +97,9 @@ def fit_transfers(samples: list[TransferSample], *, most_latency_s: float = np.i
 
 def _solve(columns: NDArray[np.float64], most_latency_s: float) -> NDArray[np.float64]:
     """Non-negative (latency, seconds per byte of each kind) for seconds that are scaled to 1."""
+    # Ranks load this module for what was fitted before, and should not wait for the solvers.
+    from scipy.optimize import nnls
+
     # The columns differ by many orders of magnitude.
     norm = np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
     norm[1:] = norm[1:].max(initial=1e-300)

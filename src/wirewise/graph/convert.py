@@ -13,7 +13,7 @@ from wirewise.errors import GraphError
 from wirewise.graph.data import NO_SPLIT, TEST, TRAIN, VALIDATION, GraphData, SparseRows
 from wirewise.graph.structure import one_way_edge
 
-__all__ = ["from_ogb", "from_pyg"]
+__all__ = ["from_ogb", "from_pyg", "labels_of", "masks_of", "split_of"]
 
 _SPARSE_BELOW = 0.1
 _MASKS = (("train_mask", TRAIN), ("val_mask", VALIDATION), ("test_mask", TEST))
@@ -32,7 +32,7 @@ def from_pyg(
             result are what built-in training needs: classes (0 where `y` holds real values), and for each node
             the first of train, validation and test that holds it.
         name: Shown in reports.
-        directed: None: undirected when every edge has its reverse.
+        directed: Whether edges have one direction; None: unless every edge has its reverse.
         mask_column: Number of the split to take where masks are [N, splits]; None: they have one.
 
     Raises:
@@ -45,15 +45,15 @@ def from_pyg(
             f"the Data object has no {', '.join(missing)}; expected edge_index, x, y and masks or split"
         )
     given = _numpy(data.y)
-    y = _labels(given)
-    masks = _masks(data, len(y), mask_column)
+    y = labels_of(given)
+    masks = masks_of(data, len(y), mask_column)
     nodes, edges = _further_rows(data)
     weight = edges.get("edge_weight")
     return _finish(
         edge_index=_numpy(data.edge_index),
         x=_numpy(data.x),
         y=y,
-        split=_split_of(data, len(y), masks),
+        split=split_of(data, len(y), masks),
         name=name,
         directed=directed,
         edge_weight=None if weight is None else weight.astype(np.float32).reshape(-1),
@@ -78,7 +78,7 @@ def from_ogb(dataset: Any, *, name: str) -> GraphData:
     return _finish(
         edge_index=np.asarray(graph["edge_index"]),
         x=np.asarray(graph["node_feat"]),
-        y=_labels(labels),
+        y=labels_of(labels),
         split=split,
         name=name,
         directed=None,
@@ -122,7 +122,7 @@ def _finish(
     return graph.undirected() if one_way else dataclasses.replace(graph, directed=False)
 
 
-def _labels(y: NDArray[Any]) -> NDArray[Any]:
+def labels_of(y: NDArray[Any]) -> NDArray[Any]:
     """Classes: [N] int64, NaN as -1; or [N, C] float32; zeros for real values."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
@@ -165,7 +165,7 @@ def _further_rows(data: Any) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray
     return nodes, edges
 
 
-def _masks(data: Any, nodes: int, mask_column: int | None) -> dict[str, NDArray[np.bool_]]:
+def masks_of(data: Any, nodes: int, mask_column: int | None) -> dict[str, NDArray[np.bool_]]:
     """Bool [N] by name, of the masks that there are."""
     found = {}
     for key, _ in _MASKS:
@@ -189,7 +189,8 @@ def _masks(data: Any, nodes: int, mask_column: int | None) -> dict[str, NDArray[
     return found
 
 
-def _split_of(data: Any, nodes: int, masks: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.uint8]:
+def split_of(data: Any, nodes: int, masks: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.uint8]:
+    """Split of each node: the object's own, or what its masks say."""
     given = getattr(data, "split", None)
     if given is not None:
         return _numpy(given).astype(np.uint8)

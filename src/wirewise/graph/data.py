@@ -27,6 +27,8 @@ from wirewise.graph.structure import (
 __all__ = ["NO_SPLIT", "SPLITS", "TEST", "TRAIN", "VALIDATION", "GraphData", "SparseRows"]
 
 TRAIN, VALIDATION, TEST, NO_SPLIT = 0, 1, 2, 255
+_CHUNK = 1 << 18
+"""Values that are looked at together, so that a mapped graph is checked in little memory."""
 SPLITS = {"train": TRAIN, "validation": VALIDATION, "test": TEST, "none": NO_SPLIT}
 
 
@@ -116,11 +118,11 @@ class GraphData:
     """
 
     edge_index: NDArray[Any]
-    """int [2, E]: source and target of each edge."""
+    """Source and target of each edge, int [2, E]."""
     x: SparseRows | NDArray[np.float32]
-    """float32 [N, F], or sparse rows of that shape."""
+    """Features, float32 [N, F], or sparse rows of that shape."""
     y: NDArray[Any]
-    """int64 [N], -1 where unknown; or float32 [N, C] of zeros and ones for several labels a node."""
+    """Labels, int64 [N], -1 where unknown; or float32 [N, C] of zeros and ones for several labels a node."""
     split: NDArray[np.uint8]
     """[N]: 0 train, 1 validation, 2 test, 255 none."""
     num_classes: int
@@ -128,6 +130,9 @@ class GraphData:
     directed: bool = False
     edge_weight: NDArray[np.float32] | None = None
     """[E], or None: every edge weighs one."""
+    indptr: NDArray[np.int64] | None = None
+    """[N + 1]: begin of each node's in-edges in `edge_index`, then the end, where the list is sorted by target and
+    source and free of loops and repeated edges already, as that of a mapped graph; None: it need not be."""
     multigraph: bool = False
     """Whether self loops and repeated edges are edges like all others."""
     edge_data: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -175,6 +180,8 @@ class GraphData:
     @cached_property
     def simple_in_edges(self) -> InEdges:
         """Sorted in-neighbours of each node, without self loops and duplicates."""
+        if self.indptr is not None:
+            return InEdges(self.indptr, self.edge_index[0], self.edge_weight)
         return in_edges(self.edge_index, self.num_nodes, self.edge_weight)
 
     @cached_property
@@ -210,7 +217,7 @@ class GraphData:
             )
         edges, weight = symmetrized(self.edge_index, self.num_nodes, self.edge_weight)
         return dataclasses.replace(
-            self, edge_index=edges, edge_weight=weight, directed=False, multigraph=False
+            self, edge_index=edges, edge_weight=weight, indptr=None, directed=False, multigraph=False
         )
 
     def dense_x(self) -> NDArray[np.float32]:
@@ -244,8 +251,8 @@ def _check_edges(data: GraphData) -> None:
             f"edge_index is {edges.dtype} {list(edges.shape)}; expected integers of shape [2, edges], "
             "the sources in the first row and the targets in the second"
         )
-    wrong = np.flatnonzero(((edges < 0) | (edges >= nodes)).any(axis=0))
-    if len(wrong):
+    if edges.size and (edges.min() < 0 or edges.max() >= nodes):
+        wrong = np.flatnonzero(((edges < 0) | (edges >= nodes)).any(axis=0))
         edge = int(wrong[0])
         raise GraphError(
             f"edge {edge} goes from node {edges[0, edge]} to node {edges[1, edge]}, but nodes are 0 to "
@@ -258,6 +265,8 @@ def _check_edges(data: GraphData) -> None:
         bad = np.flatnonzero(~np.isfinite(weight))
         if len(bad):
             raise GraphError(f"edge_weight of edge {bad[0]} is {weight[bad[0]]}; expected finite numbers")
+    if data.indptr is not None:
+        _check_sorted(data, data.indptr)
     _check_rows(data.edge_data, edges.shape[1], "edge")
     _check_rows(data.node_data, nodes, "node")
     if data.edge_data and not data.multigraph:
@@ -269,6 +278,28 @@ def _check_edges(data: GraphData) -> None:
                 f"the graph is marked undirected, but edge {lonely[0]} -> {lonely[1]} has no reverse; call "
                 ".undirected() to add the missing directions, or set directed=True"
             )
+
+
+def _check_sorted(data: GraphData, indptr: NDArray[np.int64]) -> None:
+    """Raise GraphError unless the edge list is in the order that `indptr` says."""
+    from wirewise.graph.kernels import first_other, first_unsorted
+
+    edges, nodes = data.edge_index, data.num_nodes
+    steps = np.diff(indptr)
+    if indptr.shape != (nodes + 1,) or indptr[0] or indptr[-1] != edges.shape[1] or bool((steps < 0).any()):
+        raise GraphError(
+            f"indptr does not ascend from 0 to {edges.shape[1]} in {nodes + 1} steps; expected the begin of each "
+            "node's in-edges, then the end"
+        )
+    if (node := first_unsorted(indptr, edges[0])) >= 0:
+        raise GraphError(
+            f"in-edges of node {node} do not ascend by source, or hold the node; expected an edge list without loops "
+            "and repeated edges where indptr is given"
+        )
+    if (edge := first_other(edges[1], indptr)) >= 0:
+        raise GraphError(
+            f"edge {edge} goes to node {edges[1, edge]}, against indptr; expected edges by target where indptr is given"
+        )
 
 
 def _check_rows(given: Mapping[str, NDArray[Any]], count: int, what: str) -> None:
@@ -287,18 +318,23 @@ def _check_features(data: GraphData) -> None:
         raise GraphError(f"x is {x.dtype} {list(x.shape)}; expected floats of shape [nodes, features]")
     if x.shape[1] < 1:
         raise GraphError("x has no columns; expected at least one feature")
-    values = x.data if isinstance(x, SparseRows) else x
-    if values is None or bool(np.isfinite(values).all()):
+    values = x.data if isinstance(x, SparseRows) else x.reshape(-1)
+    bad = () if values is None else (at for at in range(0, len(values), _CHUNK) if not _finite(values, at))
+    if values is None or (begin := next(iter(bad), None)) is None:
         return
-    at = int(np.flatnonzero(~np.isfinite(values))[0])
+    at = begin + int(np.flatnonzero(~np.isfinite(values[begin : begin + _CHUNK]))[0])
     if isinstance(x, SparseRows):
         node, column = int(np.searchsorted(x.indptr, at, side="right")) - 1, int(x.indices[at])
     else:
         node, column = divmod(at, x.shape[1])
     raise GraphError(
-        f"x of node {node}, column {column} is {np.asarray(values).reshape(-1)[at]}; expected finite "
+        f"x of node {node}, column {column} is {values[at]}; expected finite "
         "numbers, replace missing values before training"
     )
+
+
+def _finite(values: NDArray[Any], begin: int) -> bool:
+    return bool(np.isfinite(values[begin : begin + _CHUNK]).all())
 
 
 def _check_labels(data: GraphData) -> None:

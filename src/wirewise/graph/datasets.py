@@ -13,6 +13,7 @@ from wirewise.graph.convert import from_ogb, from_pyg
 from wirewise.graph.data import GraphData
 from wirewise.graph.files import graph_of, read_arrays, read_graph
 from wirewise.graph.generate import BlockModel, block_model
+from wirewise.graph.mapped import HEADER, read_mapped
 
 __all__ = ["DATASETS", "Dataset", "data_root", "load"]
 
@@ -41,7 +42,7 @@ def load(name: str, *, seed: int = 0) -> GraphData:
 
     Args:
         name: A key of `DATASETS`, in any case; "block" or "block:nodes=20000,classes=12,..." with the knobs of
-            `BlockModel`; or the path of an npz file (see `read_graph`).
+            `BlockModel`; or the path of an npz file (see `read_graph`) or of a mapped graph (see `read_mapped`).
         seed: Seed of a generated graph whose name gives none.
 
     Raises:
@@ -51,16 +52,18 @@ def load(name: str, *, seed: int = 0) -> GraphData:
         return DATASETS[name].read()
     if name == "block" or name.startswith("block:"):
         return block_model(_knobs(name, seed)).validate()
+    if (Path(name) / HEADER).is_file():
+        return read_mapped(name)
     if name.endswith(".npz") or Path(name).is_file():
         return read_graph(name)
     # Their publishers write Cora and ogbn-papers100M.
     if (known := {other.lower(): other for other in DATASETS}.get(name.lower())) is not None:
         return DATASETS[known].read()
     if Path(name).exists():
-        return read_graph(name)
+        return read_mapped(name)
     raise GraphError(
         f"dataset {name!r} is unknown; expected {', '.join(DATASETS)}, block:nodes=20000,..., or the path of "
-        "an npz file"
+        "an npz file or of a mapped graph"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,18 @@ from wirewise.errors import GraphError
 from wirewise.files import atomic_file
 from wirewise.graph.data import VALIDATION, GraphData, SparseRows
 
-__all__ = ["graph_of", "read_arrays", "read_graph", "write_graph"]
+__all__ = [
+    "broken",
+    "check_keys",
+    "edge_notes",
+    "expect",
+    "graph_of",
+    "not_held",
+    "read_arrays",
+    "read_graph",
+    "single",
+    "write_graph",
+]
 
 _ZIP, _NPY = b"PK", b"\x93NUMPY"
 _FEW_CLASSES = 1000
@@ -40,18 +52,19 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
             return read_npz(path)
     except OSError as error:
         if error.errno is None:
-            raise _broken(path, error) from error
+            raise broken(path, error) from error
         raise GraphError(
             f"cannot read {path}: {error.strerror}; check the path and its permissions"
         ) from error
     except ArchiveError as error:
-        raise _broken(path, error) from error
+        raise broken(path, error) from error
     if not head.startswith(_NPY):
-        raise _broken(path, f"it begins with {head!r}, an npz file with {_ZIP!r}")
+        raise broken(path, f"it begins with {head!r}, an npz file with {_ZIP!r}")
     raise GraphError(f"{path} is a single array (npy); expected an npz file with {_KEYS}")
 
 
-def _broken(path: Path, reason: object) -> GraphError:
+def broken(path: Path, reason: object) -> GraphError:
+    """Error for an npz file that is damaged, and how."""
     return GraphError(
         f"{path} is no complete npz file ({reason}); it may be truncated or hold Python objects, write it "
         "again with numpy.savez"
@@ -72,10 +85,12 @@ def read_graph(path: str | Path) -> GraphData:
     path = Path(path)
     arrays = read_arrays(path)
     try:
-        directed = "directed" in arrays and bool(_expect(arrays, "directed", "iub", (0,)))
+        directed = "directed" in arrays and bool(expect(arrays, "directed", "iub", (0,)))
         # Checked before edges get their reverse, so that a message names the user's own edge number.
         data = graph_of(arrays, path.stem).validate()
-        data = dataclasses.replace(data, notes=_notes(data))
+        loops = int(np.count_nonzero(data.edge_index[0] == data.edge_index[1]))
+        repeated = data.num_edges - loops - len(data.simple_in_edges.indices)
+        data = dataclasses.replace(data, notes=edge_notes(data, loops, repeated, data.edge_weight))
         return data if directed else data.undirected()
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from None
@@ -83,29 +98,17 @@ def read_graph(path: str | Path) -> GraphData:
 
 def graph_of(arrays: dict[str, NDArray[Any]], name: str) -> GraphData:
     """The arrays of a file as a directed graph, not yet checked beyond keys, types and dimensions."""
-    missing = {"edge_index", "y", "split"} - arrays.keys()
-    if "x" not in arrays:
-        missing |= {"x_indptr", "x_indices", "num_features"} - arrays.keys()
-    if missing:
-        raise GraphError(
-            f"{', '.join(sorted(missing))} missing; got {', '.join(sorted(arrays)) or 'nothing'}, "
-            f"expected {_KEYS}"
-        )
-    if unknown := sorted(arrays.keys() - _READ):
-        raise GraphError(
-            f"{', '.join(unknown)} is not read and would be lost; expected {_KEYS}, optional x_data, class_names, "
-            "edge_weight and directed: leave out the others"
-        )
+    check_keys(arrays.keys())
     y = arrays["y"]
-    _expect(arrays, "y", "iufb" if y.ndim == 2 else "iu", (1, 2))
-    _expect(arrays, "edge_index", "iu", (2,))
-    _expect(arrays, "split", "iu", (1,))
-    labels = y.astype(np.float32 if y.ndim == 2 else np.int64)
+    expect(arrays, "y", "iufb" if y.ndim == 2 else "iu", (1, 2))
+    expect(arrays, "edge_index", "iu", (2,))
+    expect(arrays, "split", "iu", (1,))
+    labels = y.astype(np.float32 if y.ndim == 2 else np.int64, copy=False)
     names = None
     if "class_names" in arrays:
-        names = tuple(str(name) for name in _expect(arrays, "class_names", "US", (1,)))
+        names = tuple(str(name) for name in expect(arrays, "class_names", "US", (1,)))
     classes = labels.shape[1] if y.ndim == 2 else _count_classes(labels, names)
-    weight = _single(arrays, "edge_weight", (1,)) if "edge_weight" in arrays else None
+    weight = single(arrays, "edge_weight", (1,)) if "edge_weight" in arrays else None
     split = arrays["split"]
     wrong = np.flatnonzero((split < 0) | (split > 255))
     if len(wrong):
@@ -123,15 +126,31 @@ def graph_of(arrays: dict[str, NDArray[Any]], name: str) -> GraphData:
     )
 
 
-def _notes(data: GraphData) -> tuple[str, ...]:
-    """What reading a file does to its edges, and what training on it lacks."""
-    source, target = data.edge_index
-    loops = int(np.count_nonzero(source == target))
-    repeated = data.num_edges - loops - len(data.simple_in_edges.indices)
+def check_keys(names: AbstractSet[str]) -> None:
+    """Raise GraphError unless these are the arrays of a graph file."""
+    missing = {"edge_index", "y", "split"} - names
+    if "x" not in names:
+        missing |= {"x_indptr", "x_indices", "num_features"} - names
+    if missing:
+        raise GraphError(
+            f"{', '.join(sorted(missing))} missing; got {', '.join(sorted(names)) or 'nothing'}, "
+            f"expected {_KEYS}"
+        )
+    if unknown := sorted(names - _READ):
+        raise GraphError(
+            f"{', '.join(unknown)} is not read and would be lost; expected {_KEYS}, optional x_data, class_names, "
+            "edge_weight and directed: leave out the others"
+        )
+
+
+def edge_notes(
+    data: GraphData, loops: int, repeated: int, weight: NDArray[np.float32] | None
+) -> tuple[str, ...]:
+    """What reading a file did to its edges, whose weights were `weight`, and what training on it lacks."""
     notes = [f"{loops} self loops are left out"] if loops else []
     notes += [f"{repeated} repeated edges are merged into those that they repeat"] if repeated else []
-    if data.edge_weight is not None and (low := int(np.count_nonzero(data.edge_weight <= 0))):
-        notes.append(f"{low} edges weigh zero or less, the least {data.edge_weight.min():g}")
+    if weight is not None and (low := int(np.count_nonzero(weight <= 0))):
+        notes.append(f"{low} edges weigh zero or less, the least {weight.min():g}")
     if data.count(VALIDATION) == 0:
         notes.append("no node has split 1 (validation): no result can be chosen by validation accuracy")
     return tuple(notes)
@@ -139,16 +158,16 @@ def _notes(data: GraphData) -> tuple[str, ...]:
 
 def _features_of(arrays: dict[str, NDArray[Any]]) -> SparseRows | NDArray[np.float32]:
     if "x" in arrays:
-        return _single(arrays, "x", (2,))
+        return single(arrays, "x", (2,))
     rows = SparseRows(
-        indptr=_expect(arrays, "x_indptr", "iu", (1,)).astype(np.int64),
-        indices=_expect(arrays, "x_indices", "iu", (1,)),
-        data=_single(arrays, "x_data", (1,)) if "x_data" in arrays else None,
-        num_columns=int(_expect(arrays, "num_features", "iu", (0,))),
+        indptr=expect(arrays, "x_indptr", "iu", (1,)).astype(np.int64, copy=False),
+        indices=expect(arrays, "x_indices", "iu", (1,)),
+        data=single(arrays, "x_data", (1,)) if "x_data" in arrays else None,
+        num_columns=int(expect(arrays, "num_features", "iu", (0,))),
     )
     # Checked before the cast, which would turn a column of 2^32 into column 0.
     rows.validate()
-    return dataclasses.replace(rows, indices=rows.indices.astype(np.int32))
+    return dataclasses.replace(rows, indices=rows.indices.astype(np.int32, copy=False))
 
 
 def _count_classes(labels: NDArray[Any], names: tuple[str, ...] | None) -> int:
@@ -164,9 +183,11 @@ def _count_classes(labels: NDArray[Any], names: tuple[str, ...] | None) -> int:
     return classes
 
 
-def _single(arrays: dict[str, NDArray[Any]], key: str, dimensions: tuple[int, ...]) -> NDArray[np.float32]:
+def single(arrays: dict[str, NDArray[Any]], key: str, dimensions: tuple[int, ...]) -> NDArray[np.float32]:
     """An array of numbers as float32; GraphError where a finite one becomes infinite."""
-    wide = _expect(arrays, key, "iufb", dimensions)
+    wide = expect(arrays, key, "iufb", dimensions)
+    if wide.dtype == np.float32:
+        return wide
     with np.errstate(over="ignore"):
         single = wide.astype(np.float32)
     over = np.argwhere(np.isinf(single) & np.isfinite(wide))
@@ -179,7 +200,7 @@ def _single(arrays: dict[str, NDArray[Any]], key: str, dimensions: tuple[int, ..
     return single
 
 
-def _expect(
+def expect(
     arrays: dict[str, NDArray[Any]], key: str, kinds: str, dimensions: tuple[int, ...]
 ) -> NDArray[Any]:
     """The array `key`; GraphError unless its type is one of NumPy's `kinds` and its dimensions fit."""
@@ -193,7 +214,7 @@ def _expect(
     return array
 
 
-def _not_held(data: GraphData) -> str:
+def not_held(data: GraphData) -> str:
     """What of a graph an npz file would lose, in words."""
     lost = [f"{name} of edges" for name in data.edge_data if name != "edge_weight"]
     held = {"y", "train_mask", "val_mask", "test_mask"}
@@ -210,7 +231,7 @@ def write_graph(data: GraphData, path: str | Path) -> None:
         GraphError: The graph has loops, repeated edges or rows that such a file does not hold, or the disk does not
             take the file.
     """
-    if lost := _not_held(data):
+    if lost := not_held(data):
         raise GraphError(
             f"a graph file does not hold {lost}; expected a graph without: write parts with save_parts, which hold all"
         )

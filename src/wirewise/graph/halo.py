@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.graph.structure import InEdges, entries_of, offsets_of
+from wirewise.graph.structure import InEdges, offsets_of
 
-__all__ = ["LocalEdges", "halo_of", "halo_volume", "local_edges", "needed_rows", "sends_of"]
+__all__ = ["LocalEdges", "Needs", "halo_of", "halo_volume", "local_edges", "needed_rows", "needs", "sends_of"]
 
 
 class LocalEdges(NamedTuple):
@@ -27,16 +27,31 @@ class LocalEdges(NamedTuple):
     indices: NDArray[np.int32]
     weight: NDArray[np.float32] | None
     position: NDArray[np.int64]
-    """Place of each edge among those of the whole graph."""
+    """Place of each edge among those of the whole graph; may be empty where nobody asked."""
+
+
+class Needs(NamedTuple):
+    """Which rows cross from part to part."""
+
+    needed: NDArray[np.bool_]
+    """[parts, nodes]: part q needs row u of another part."""
+    marginal: NDArray[np.bool_]
+    """[nodes]: the node has an in-neighbour in another part."""
+    cut_edges: int
 
 
 def needed_rows(edges: InEdges, assignment: NDArray[Any], num_parts: int) -> NDArray[np.bool_]:
     """Bool [parts, nodes]: entry (q, u) says that part q needs row u of another part. O(edges)."""
+    return needs(edges, assignment, num_parts).needed
+
+
+def needs(edges: InEdges, assignment: NDArray[Any], num_parts: int) -> Needs:
+    """What parts need of others, in one pass over the edges; memory for nodes only."""
+    from wirewise.graph.kernels import needed_and_cut
+
     needed = np.zeros((num_parts, len(assignment)), dtype=bool)
-    receiver = np.repeat(assignment, np.diff(edges.indptr))
-    cut = receiver != assignment[edges.indices]
-    needed[receiver[cut], edges.indices[cut]] = True
-    return needed
+    marginal = np.zeros(len(assignment), dtype=bool)
+    return Needs(needed, marginal, needed_and_cut(edges.indptr, edges.indices, assignment, needed, marginal))
 
 
 def halo_of(
@@ -69,7 +84,10 @@ def local_edges(
     assignment: NDArray[Any],
     rank: int,
     halo_ids: NDArray[np.int64],
+    marginal: NDArray[np.bool_],
     number: NDArray[np.int32],
+    *,
+    positions: bool = False,
 ) -> LocalEdges:
     """Renumber the in-edges of one part.
 
@@ -78,22 +96,19 @@ def local_edges(
         assignment: Owner of each node, [nodes].
         rank: Number of the part.
         halo_ids: Halo of the part, from `halo_of`.
+        marginal: Whether a node has an in-neighbour in another part, [nodes].
         number: Scratch, int32 [nodes], overwritten (shared by all parts of a graph).
+        positions: Fill in `position` of the result; edges with weights have it always.
     """
+    from wirewise.graph.kernels import renumbered_rows
+
     own = np.flatnonzero(assignment == rank)
-    at, counts = entries_of(edges.indptr, own)
-    remote = assignment[edges.indices[at]] != rank
-    marginal = np.zeros(len(own), dtype=bool)
-    marginal[np.repeat(np.arange(len(own)), counts)[remote]] = True
-    own = np.concatenate([own[~marginal], own[marginal]])
+    own = np.concatenate([own[~marginal[own]], own[marginal[own]]])
     number[own] = np.arange(len(own), dtype=np.int32)
     number[halo_ids] = np.arange(len(own), len(own) + len(halo_ids), dtype=np.int32)
-
-    at, counts = entries_of(edges.indptr, own)
-    row = np.repeat(np.arange(len(own)), counts)
-    column = number[edges.indices[at]]
-    order = np.lexsort((column, row))
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    position = at[order]
+    indptr = np.concatenate([[0], np.cumsum(edges.indptr[own + 1] - edges.indptr[own])]).astype(np.int64)
+    columns = np.empty(indptr[-1], np.int32)
+    position = np.empty(indptr[-1] if positions or edges.weight is not None else 0, np.int64)
+    renumbered_rows(edges.indptr, edges.indices, own, number, indptr, columns, position)
     weight = None if edges.weight is None else edges.weight[position]
-    return LocalEdges(own, int((~marginal).sum()), indptr, column[order], weight, position)
+    return LocalEdges(own, len(own) - int(marginal[own].sum()), indptr, columns, weight, position)

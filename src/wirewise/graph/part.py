@@ -1,14 +1,15 @@
 """One rank's piece of a partitioned graph, and the files in which the pieces travel.
 
 A partitioned graph is a folder of `part-0.npz`, `part-1.npz`, ... and `meta.json`. Parts are made and written
-one by one, and a training process reads its own only. `meta.json` is written last: a folder without it is
+one by one, and a training process reads its own only. Dense features of a mapped graph are files of their own,
+`part-0.x.npy`, ..., which are written in blocks and mapped. `meta.json` is written last: a folder without it is
 incomplete.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,12 @@ from wirewise.decoding import decode_json
 from wirewise.errors import GraphError
 from wirewise.files import atomic_file, make_folder
 from wirewise.graph import halo
+from wirewise.graph.blocks import blocks
 from wirewise.graph.data import TEST, TRAIN, VALIDATION, GraphData, SparseRows
 from wirewise.graph.files import read_arrays
+from wirewise.graph.mapped import map_of
 from wirewise.graph.partition import check_assignment
+from wirewise.graph.structure import out_degrees
 
 __all__ = [
     "FORMAT_VERSION",
@@ -83,7 +87,7 @@ class Part:
     x: SparseRows | NDArray[np.float32]
     """[own + halo, features]: input features never change, so those of the halo are stored with the part."""
     y: NDArray[Any]
-    """int64 [own] or float32 [own, classes]."""
+    """Labels, int64 [own] or float32 [own, classes]."""
     split: NDArray[np.uint8]
     """[own]: 0 train, 1 validation, 2 test, 255 none."""
     edge_id: NDArray[np.int64] | None = None
@@ -119,7 +123,7 @@ class Part:
         """
         path = make_folder(folder, error=GraphError) / _file_name(self.rank)
         with atomic_file(path, error=GraphError) as file:
-            np.savez(file, **_to_arrays(self))
+            np.savez(file, **_to_arrays(self, in_file=map_of(self.x) == path.with_suffix(".x.npy")))
         return path
 
     @classmethod
@@ -152,7 +156,7 @@ class Part:
                 f"{path} has {path.stat().st_size} bytes and meta.json says {expected_bytes}; the file is "
                 "truncated or from another run, write the parts again"
             )
-        part = _from_arrays(read_arrays(path), path)
+        part = _from_arrays(read_arrays(path), path, meta.parts[rank].get("features_bytes", 0))
         for name, got, wanted in (
             ("rank", part.rank, rank),
             ("num_parts", part.num_parts, meta.num_parts),
@@ -178,7 +182,8 @@ class PartsMeta(msgspec.Struct, frozen=True, kw_only=True):
     num_classes: int
     directed: bool
     parts: list[dict[str, int]]
-    """Counts of each rank: own, central, halo, send, edges, train, size_bytes."""
+    """Counts of each rank: own, central, halo, send, edges, train, size_bytes, and features_bytes where those are a
+    file of their own."""
 
 
 def split_graph(data: GraphData, assignment: NDArray[Any], *, num_parts: int | None = None) -> Iterator[Part]:
@@ -192,24 +197,37 @@ def split_graph(data: GraphData, assignment: NDArray[Any], *, num_parts: int | N
     Raises:
         GraphError: The assignment does not fit the graph, or a part would be empty.
     """
+    return _split(data, assignment, num_parts, lambda rows, rank: _rows_of(data.x, rows))
+
+
+def _rows_of(
+    x: SparseRows | NDArray[np.float32], rows: NDArray[np.int64]
+) -> SparseRows | NDArray[np.float32]:
+    return x.rows(rows) if isinstance(x, SparseRows) else x[rows].astype(np.float32, copy=False)
+
+
+def _split(
+    data: GraphData,
+    assignment: NDArray[Any],
+    num_parts: int | None,
+    features: Callable[[NDArray[np.int64], int], SparseRows | NDArray[np.float32]],
+) -> Iterator[Part]:
+    """The parts of a graph, with what `features` gives for the nodes of a rank."""
     assignment = check_assignment(assignment, data.num_nodes, num_parts)
     num_parts = int(assignment.max()) + 1
-    needed = halo.needed_rows(data.in_edges, assignment, num_parts)
+    needed, marginal, _ = halo.needs(data.in_edges, assignment, num_parts)
     fingerprint = _fingerprint(data, assignment)
     in_degree = np.diff(data.in_edges.indptr)
-    out_degree = np.bincount(data.in_edges.indices, minlength=data.num_nodes).astype(np.int64)
+    out_degree = out_degrees(data.in_edges)
     number = np.empty(data.num_nodes, dtype=np.int32)
     loops = int(np.count_nonzero(data.edge_index[0] == data.edge_index[1])) if data.multigraph else 0
     for rank in range(num_parts):
         halo_ids, halo_offsets = halo.halo_of(needed, assignment, rank)
-        local = halo.local_edges(data.in_edges, assignment, rank, halo_ids, number)
+        local = halo.local_edges(
+            data.in_edges, assignment, rank, halo_ids, marginal, number, positions=data.multigraph
+        )
         send_index, send_offsets = halo.sends_of(needed, local.own_ids)
         rows = np.concatenate([local.own_ids, halo_ids])
-        x = (
-            data.x.rows(rows)
-            if isinstance(data.x, SparseRows)
-            else data.x[rows].astype(np.float32, copy=False)
-        )
         yield Part(
             rank=rank,
             num_parts=num_parts,
@@ -235,7 +253,7 @@ def split_graph(data: GraphData, assignment: NDArray[Any], *, num_parts: int | N
             edge_weight=local.weight,
             in_degree=in_degree[rows],
             out_degree=out_degree[rows],
-            x=x,
+            x=features(rows, rank),
             y=data.y[local.own_ids],
             split=data.split[local.own_ids],
             edge_id=(edge_id := data.edge_order[local.position] if data.multigraph else None),
@@ -263,11 +281,19 @@ def save_parts(
     data.validate()
     folder = make_folder(folder, error=GraphError)
     _remove(folder / "meta.json")
-    counts = []
-    for part in split_graph(data, assignment, num_parts=num_parts):
+    counts: list[dict[str, int]] = []
+
+    def features(rows: NDArray[np.int64], rank: int) -> SparseRows | NDArray[np.float32]:
+        if isinstance(data.x, SparseRows) or map_of(data.x) is None:
+            return _rows_of(data.x, rows)
+        return _write_rows(data.x, rows, folder / f"part-{rank}.x.npy")
+
+    for part in _split(data, assignment, num_parts, features):
         path = part.save(folder)
+        own_file = map_of(part.x)
         counts.append(
             {
+                **({} if own_file is None else {"features_bytes": own_file.stat().st_size}),
                 "own": part.num_own,
                 "central": part.num_central,
                 "halo": part.num_halo,
@@ -278,9 +304,16 @@ def save_parts(
             }
         )
         fingerprint = part.fingerprint
-    for stale in folder.glob("part-*.npz"):
-        number = stale.stem.removeprefix("part-")
-        if number.isdecimal() and int(number) >= len(counts):
+    for stale in [*folder.glob("part-*.npz"), *folder.glob("part-*.x.npy")]:
+        number = stale.name.removeprefix("part-").partition(".")[0]
+        if not number.isdecimal():
+            continue
+        unused = (
+            stale.suffix == ".npy"
+            and int(number) < len(counts)
+            and "features_bytes" not in counts[int(number)]
+        )
+        if unused or int(number) >= len(counts):
             _remove(stale)
     meta = PartsMeta(
         version=FORMAT_VERSION,
@@ -297,6 +330,24 @@ def save_parts(
     with atomic_file(folder / "meta.json", error=GraphError) as file:
         file.write(msgspec.json.format(msgspec.json.encode(meta), indent=2) + b"\n")
     return meta
+
+
+def _write_rows(x: NDArray[np.float32], rows: NDArray[np.int64], path: Path) -> NDArray[np.float32]:
+    """Some rows of a mapped array in a file, mapped."""
+    with atomic_file(path, error=GraphError) as file:
+        shape = (len(rows), x.shape[1])
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": x.dtype.str, "fortran_order": False, "shape": shape}
+        )
+        for begin, end in blocks(*shape):
+            file.write(np.ascontiguousarray(x[rows[begin:end]]).data)
+    return _mapped_rows(path)
+
+
+def _mapped_rows(path: Path) -> NDArray[np.float32]:
+    # Copied where it is written to: torch has no tensors that are for reading only.
+    found: NDArray[np.float32] = np.load(path, mmap_mode="c" if path.stat().st_size > 128 else None)
+    return np.asarray(found)
 
 
 def _remove(path: Path) -> None:
@@ -335,10 +386,13 @@ def _file_name(rank: int) -> str:
     return f"part-{rank}.npz"
 
 
-def _to_arrays(part: Part) -> dict[str, Any]:
+def _to_arrays(part: Part, *, in_file: bool) -> dict[str, Any]:
+    """All arrays of the part but features that are in a file of their own."""
     arrays: dict[str, Any] = {}
     scalars = {}
     for name, value in vars(part).items():
+        if in_file and name == "x":
+            continue
         if isinstance(value, np.ndarray):
             arrays[name] = value
         elif isinstance(value, SparseRows):
@@ -353,9 +407,11 @@ def _to_arrays(part: Part) -> dict[str, Any]:
     return arrays
 
 
-def _from_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> Part:
+def _from_arrays(arrays: dict[str, NDArray[Any]], path: Path, features_bytes: int) -> Part:
     try:
         values: dict[str, Any] = dict(decode_json(arrays.pop("scalars").tobytes()))
+        if features_bytes:
+            arrays["x"] = _features_of(path.with_suffix(".x.npy"), features_bytes)
         if "x" not in arrays:
             values["x"] = SparseRows(
                 indptr=arrays.pop("x_indptr"),
@@ -374,6 +430,19 @@ def _from_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> Part:
         ) from error
 
 
+def _features_of(path: Path, expected_bytes: int) -> NDArray[np.float32]:
+    try:
+        found = path.stat().st_size
+        if found == expected_bytes:
+            return _mapped_rows(path)
+    except OSError as error:
+        raise GraphError(f"cannot read {path}: {error.strerror}; write the parts again") from error
+    raise GraphError(
+        f"{path} has {found} bytes and meta.json says {expected_bytes}; the file is truncated or from another run, "
+        "write the parts again"
+    )
+
+
 load_part = Part.load
 
 
@@ -390,7 +459,7 @@ def edge_weights(part: Part, kind: str) -> tuple[NDArray[np.float32], NDArray[np
     Weights of the graph's own edges (`part.edge_weight`) multiply these; degrees stay counts.
 
     Returns:
-        float32 [edges] in the order of `part.indices`, and float32 [own].
+        Weights, float32 [edges] in the order of `part.indices`, and float32 [own].
 
     Raises:
         GraphError: Unknown kind.

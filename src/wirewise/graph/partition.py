@@ -1,8 +1,9 @@
 """Assign every node of a graph to one part.
 
 Methods: "metis" (fewest cut edges) and "metis-volume" (fewest halo rows), both by METIS; "metis-balanced",
-the default, which lowers the halo rows of METIS' busiest part (`graph.refine`); "random"; or the user's own
-array. METIS needs undirected graphs, so directed ones are symmetrised for it.
+the default, which lowers the halo rows of METIS' busiest part (`graph.refine`); "stream", in a tenth of METIS' memory
+(`graph.streaming`); "auto", which is "metis-balanced" where the free memory holds it and "stream" otherwise; "random";
+or the user's own array. METIS needs undirected graphs, so directed ones are symmetrised for it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymetis
@@ -21,8 +22,28 @@ from wirewise.errors import GraphError
 from wirewise.graph import halo
 from wirewise.graph.data import GraphData
 from wirewise.graph.structure import in_edges, symmetrized
+from wirewise.memory import available_bytes
 
-__all__ = ["PARTITIONERS", "PartitionQuality", "check_assignment", "measure", "partition"]
+__all__ = [
+    "AUTO",
+    "METIS_BYTES_PER_EDGE",
+    "PARTITIONERS",
+    "MethodChoice",
+    "PartitionQuality",
+    "check_assignment",
+    "choose_method",
+    "measure",
+    "partition",
+]
+
+AUTO = "auto"
+"""The method that depends on the free memory: `choose_method`."""
+METIS_BYTES_PER_EDGE = 156
+"""What METIS takes for each stored edge, measured on graphs of 3 and 16 million."""
+STREAM_BYTES_PER_EDGE, STREAM_BYTES_PER_NODE = 16, 64
+"""Most that "stream" takes beside the graph for each stored edge and each node."""
+_BASE_BYTES = 64 << 20
+"""What any graph may take: below it nothing is refused."""
 
 _MAX_IMBALANCE = 0.05
 _SMALL = 100
@@ -61,21 +82,64 @@ class PartitionQuality:
         return float(self.nodes.max() / self.nodes.mean() - 1)
 
 
+class MethodChoice(NamedTuple):
+    """A method to partition a graph with, and why."""
+
+    method: str
+    needed_bytes: int
+    """Memory that it needs beside the graph."""
+    free_bytes: int
+    note: str
+
+
+def choose_method(data: GraphData, method: str = AUTO) -> MethodChoice:
+    """The method to partition a graph with: the one that was asked for, if the free memory holds what it needs.
+
+    Args:
+        data: A valid graph.
+        method: A name in `PARTITIONERS`; "auto": "metis-balanced" where that fits, else "stream".
+
+    Raises:
+        GraphError: The memory does not hold it; for "auto": neither of the two.
+    """
+    edges = len(data.simple_in_edges.indices) * (2 if data.directed else 1)
+    needs = dict.fromkeys(("metis-balanced", "metis", "metis-volume"), METIS_BYTES_PER_EDGE * edges)
+    needs["stream"] = STREAM_BYTES_PER_EDGE * edges + STREAM_BYTES_PER_NODE * data.num_nodes
+    free = available_bytes()
+    metis = f"METIS needs about {_gigabytes(needs['metis'])} ({METIS_BYTES_PER_EDGE} bytes a stored edge)"
+    stream = f"stream at most {_gigabytes(needs['stream'])}"
+    chosen = method
+    if method == AUTO:
+        chosen = "metis-balanced" if needs["metis"] <= max(free, _BASE_BYTES) else "stream"
+    if chosen in needs and needs[chosen] > max(free, _BASE_BYTES):
+        raise GraphError(
+            f"{metis}, {stream}, and {_gigabytes(free)} of memory are free; expected room for "
+            + (
+                "one of them, free memory"
+                if chosen == "stream"
+                else "it: choose stream or auto, or free memory"
+            )
+        )
+    return MethodChoice(
+        chosen, needs.get(chosen, 0), free, f"{metis}, {stream}; {_gigabytes(free)} are free: {chosen}"
+    )
+
+
+def _gigabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.3g} GB"
+
+
 def measure(data: GraphData, assignment: NDArray[Any]) -> PartitionQuality:
     """Rows that each part would send and receive, cut edges and balance."""
     assignment = np.asarray(assignment)
     parts = int(assignment.max()) + 1
-    edges = data.simple_in_edges
-    volume = halo.halo_volume(halo.needed_rows(edges, assignment, parts), assignment)
-    receiver = np.repeat(assignment, np.diff(edges.indptr))
-    cut = receiver != assignment[edges.indices]
-    marginal = np.zeros(data.num_nodes, dtype=bool)
-    marginal[np.repeat(np.arange(data.num_nodes), np.diff(edges.indptr))[cut]] = True
+    needed, marginal, cut_edges = halo.needs(data.simple_in_edges, assignment, parts)
+    volume = halo.halo_volume(needed, assignment)
     return PartitionQuality(
         nodes=np.bincount(assignment, minlength=parts),
         sent=volume.sum(axis=1),
         received=volume.sum(axis=0),
-        cut_edges=int(cut.sum()),
+        cut_edges=cut_edges,
         central=np.bincount(assignment[~marginal], minlength=parts),
     )
 
@@ -93,12 +157,13 @@ def partition(
     Args:
         data: A valid graph.
         num_parts: Parts to make, at least one and at most the number of nodes.
-        method: A name in `PARTITIONERS`, or the user's own assignment, int [nodes].
+        method: A name in `PARTITIONERS`, "auto" (see `choose_method`), or the user's own assignment, int [nodes].
         seed: Seed of the partitioner; parts are the same for the same seed.
         node_weight: Positive int [nodes] that parts should hold equal sums of; None: every node weighs one.
 
     Raises:
-        GraphError: More parts than nodes, an unknown method, a negative seed, or an assignment that does not fit.
+        GraphError: More parts than nodes, an unknown method, a negative seed, an assignment that does not fit, or
+            memory that does not hold what the method needs.
     """
     nodes = data.num_nodes
     if not 1 <= num_parts <= nodes:
@@ -109,13 +174,14 @@ def partition(
         raise GraphError(f"seed is {seed}; expected 0 to {2**63 - 1}")
     if not isinstance(method, str):
         return check_assignment(method, nodes, num_parts)
-    if method not in PARTITIONERS:
+    if method not in PARTITIONERS and method != AUTO:
         raise GraphError(
-            f"partition method {method!r} is unknown; expected {', '.join(PARTITIONERS)} or an array"
+            f"partition method {method!r} is unknown; expected {', '.join(PARTITIONERS)}, {AUTO} or an array"
         )
     weight = np.ones(nodes, np.int64) if node_weight is None else _check_weight(node_weight, nodes)
     if num_parts == 1:
         return np.zeros(nodes, dtype=np.int32)
+    method = choose_method(data, method).method
     return _fill_empty(PARTITIONERS[method](data, num_parts, seed, weight), num_parts)
 
 
@@ -156,6 +222,14 @@ def _random(data: GraphData, num_parts: int, seed: int, weight: NDArray[np.int64
     owner = np.empty(data.num_nodes, dtype=np.int32)
     owner[order] = before * num_parts // int(weight.sum())
     return owner
+
+
+def _stream(data: GraphData, num_parts: int, seed: int, weight: NDArray[np.int64]) -> NDArray[np.int32]:
+    # Imported here: loading its kernels takes longer than the other methods run.
+    from wirewise.graph.streaming import stream
+
+    edges = data.simple_in_edges
+    return stream(edges, num_parts, weight, seed=seed, max_imbalance=_MAX_IMBALANCE, directed=data.directed)
 
 
 def _metis_balanced(
@@ -215,5 +289,6 @@ PARTITIONERS: dict[str, Callable[[GraphData, int, int, NDArray[np.int64]], NDArr
     "metis-balanced": _metis_balanced,
     "metis": _metis,
     "metis-volume": partial(_metis, objective=_OBJECTIVE_VOLUME),
+    "stream": _stream,
     "random": _random,
 }

@@ -45,6 +45,7 @@ class Ranges(NamedTuple):
         return dataclasses.replace(
             graph,
             edge_index=self.new[graph.edge_index],
+            indptr=None,
             x=x,
             y=graph.y[self.old],
             split=graph.split[self.old],

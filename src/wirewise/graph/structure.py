@@ -15,9 +15,14 @@ __all__ = [
     "offsets_of",
     "one_way_edge",
     "order_by_target",
+    "out_degrees",
     "out_edges",
     "symmetrized",
 ]
+
+
+_CHUNK = 1 << 20
+"""Edges that are counted together: NumPy takes 8 bytes for each."""
 
 
 class InEdges(NamedTuple):
@@ -66,6 +71,14 @@ def order_by_target(edge_index: NDArray[Any]) -> NDArray[np.int64]:
     return np.lexsort((source, target)).astype(np.int64, copy=False)
 
 
+def out_degrees(edges: InEdges) -> NDArray[np.int64]:
+    """Out-edges of each node, int64 [nodes]."""
+    degrees = np.zeros(len(edges.indptr) - 1, np.int64)
+    for begin in range(0, len(edges.indices), _CHUNK):
+        degrees += np.bincount(edges.indices[begin : begin + _CHUNK], minlength=len(degrees))
+    return degrees
+
+
 def out_edges(edges: InEdges) -> InEdges:
     """Edges sorted by source: the targets of node u, ascending."""
     nodes = len(edges.indptr) - 1
@@ -97,8 +110,9 @@ def symmetrized(
 
 def one_way_edge(edges: InEdges) -> tuple[int, int] | None:
     """An edge (source, target) whose reverse is missing, or None in a symmetric graph."""
-    turned = out_edges(edges)
-    if np.array_equal(turned.indptr, edges.indptr) and np.array_equal(turned.indices, edges.indices):
+    from wirewise.graph.kernels import is_symmetric
+
+    if is_symmetric(edges.indptr, edges.indices):
         return None
     nodes = len(edges.indptr) - 1
     ones = np.ones(len(edges.indices), np.int8)

@@ -22,13 +22,13 @@ def official_score(
 
     Args:
         name: Name of the benchmark, such as "ogbn-arxiv".
-        labels: int [nodes], or 0/1 [nodes, tasks].
-        scores: float [nodes, classes]: the class with the largest score is predicted; for several tasks, one
+        labels: Classes, int [nodes], or 0/1 [nodes, tasks].
+        scores: Scores, float [nodes, classes]: the class with the largest score is predicted; for several tasks, one
             score for each.
         evaluator: An `ogb.nodeproppred.Evaluator`; None: made for `name`.
 
     Returns:
-        As {"acc": 0.717}.
+        Score by its name, such as {"acc": 0.717}.
 
     Raises:
         InputError: ogb is not installed, or the shapes do not fit.

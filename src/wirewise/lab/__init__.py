@@ -11,6 +11,7 @@ from wirewise.lab.network import Lab
 from wirewise.lab.owned import run_owned
 from wirewise.lab.pairs import Pairs, pairs_of, topology_of
 from wirewise.lab.servers import Servers
+from wirewise.lab.slurm import SlurmCluster, slurm_available
 
 __all__ = [
     "HostBytes",
@@ -18,11 +19,12 @@ __all__ = [
     "JobResult",
     "Lab",
     "Loopback",
-    "PacedProducts",
+    "PacedOperators",
     "Pairs",
     "RankFault",
     "RunningJob",
     "Servers",
+    "SlurmCluster",
     "VirtualAccelerator",
     "VirtualLayer",
     "armed",
@@ -32,13 +34,14 @@ __all__ = [
     "pairs_of",
     "parse_fault",
     "run_owned",
+    "slurm_available",
     "topology_of",
 ]
 
 
 def __getattr__(name: str) -> Any:
     # The only part of the lab that needs torch.
-    if name in ("PacedProducts", "VirtualAccelerator", "VirtualLayer"):
+    if name in ("PacedOperators", "VirtualAccelerator", "VirtualLayer"):
         from wirewise.lab import accelerator
 
         return getattr(accelerator, name)

@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
-from torch.utils.flop_counter import flop_registry
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from wirewise.errors import LabError
+from wirewise.sim.operator_times import VIEW_OPS, DeviceFigures
 
-__all__ = ["PacedProducts", "VirtualAccelerator", "VirtualLayer"]
+__all__ = ["PacedOperators", "VirtualAccelerator", "VirtualLayer"]
 
 _LEAST_SLEEP_S = 5e-4
+_IDLE_S = 2e-3
+"""Seconds without an operator after which a device has nothing to make up for."""
+_ATTENTION: dict[Any, tuple[Any, int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (sdpa_flop_count, 3),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (sdpa_backward_flop_count, 4),
+}
+"""Attention on the CPU, which torch's registry lacks, and how many of the arguments count."""
 
 
 class VirtualLayer(nn.Module):
@@ -44,7 +53,7 @@ class VirtualLayer(nn.Module):
         self.forward_s, self.backward_s = forward_s, backward_s
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape as `x`."""
+        """Output of the shape of `x`."""
         slept: Any = _Slept
         result: Tensor = slept.apply(x, self.weight, self.forward_s, self.backward_s)
         return result
@@ -79,40 +88,61 @@ class VirtualAccelerator(nn.Sequential):
         return cls([(share + (number < rest), *times) for number in range(num_layers)])
 
 
-class PacedProducts(TorchDispatchMode):
-    """Products and convolutions that take as long as on an accelerator of some speed; the numbers are real.
+class PacedOperators(TorchDispatchMode):
+    """Operators that take as long as on an accelerator of some speed; the numbers are real.
 
     An operator runs, and then the rest of its time is slept, so whatever computes in this context is paced alike:
-    modules, their backward passes, captured graphs.
+    modules, their backward passes, captured graphs, optimizers. Seconds are those of `sim.operator_times` for the
+    tensors of each call, and views take none. What runs later than it should is made up for by the operators behind it;
+    where nothing ran for a while, as when a rank waits for others, nothing is owed.
 
     Args:
-        flops_per_s: Floating-point operations a second of the accelerator.
+        figures: What the accelerator reaches.
 
     Raises:
         LabError: A speed that is none.
     """
 
-    def __init__(self, flops_per_s: float) -> None:
+    def __init__(self, figures: DeviceFigures) -> None:
         super().__init__()
-        if not 0 < flops_per_s < float("inf"):
-            raise LabError(f"flops_per_s is {flops_per_s}; expected a finite number above 0")
-        self._flops_per_s, self._due_s = flops_per_s, 0.0
+        if not all(0 < rate < inf for rate in figures[:3]) or not 0 <= figures.launch_s < inf:
+            raise LabError(f"got {figures}; expected finite rates above 0 and a launch of at least 0 seconds")
+        self._figures = figures
+        self._free_s = self._ended_s = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, and sleep what is left of its time."""
-        start_s = time.perf_counter()
-        found = func(*args, **(kwargs or {}))
-        count = flop_registry.get(func._overloadpacket)
-        if count is not None:
-            flops = count(*_local(args), **_local(kwargs or {}), out_val=_local(found))
-            self._due_s += flops / self._flops_per_s - (time.perf_counter() - start_s)
-            # Short sleeps are longer than they should be.
-            if self._due_s > _LEAST_SLEEP_S:
-                before_s = time.perf_counter()
-                time.sleep(self._due_s)
-                self._due_s -= time.perf_counter() - before_s
-            self._due_s = max(self._due_s, -_LEAST_SLEEP_S)
+        kwargs, start_s = kwargs or {}, time.perf_counter()
+        found = func(*args, **kwargs)
+        if func.namespace != "aten" or str(func) in VIEW_OPS:
+            return found
+        if start_s - self._ended_s > _IDLE_S:
+            self._free_s = start_s
+        self._free_s += self._seconds(func, _local(args), _local(kwargs), _local(found))
+        left_s = self._free_s - time.perf_counter()
+        # Short sleeps are longer than they should be.
+        if left_s > _LEAST_SLEEP_S:
+            time.sleep(left_s)
+        self._ended_s = time.perf_counter()
         return found
+
+    def _seconds(self, func: Any, args: Any, kwargs: Any, found: Any) -> float:
+        made = [one for one in tree_leaves(found) if isinstance(one, Tensor)]
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        moved = sum(one.numel() * one.element_size() for one in (*given, *made))
+        return self._figures.seconds(
+            _flops(func, args, kwargs, found), moved, made[0].element_size() if made else 4
+        )
+
+
+def _flops(func: Any, args: Any, kwargs: Any, found: Any) -> float:
+    packet = func.overloadpacket
+    if packet in flop_registry:
+        return float(flop_registry[packet](*args, **kwargs, out_val=found))
+    if packet in _ATTENTION:
+        count, tensors = _ATTENTION[packet]
+        return float(count(*(one.shape for one in args[:tensors])))
+    return 0.0
 
 
 def _local(value: Any) -> Any:

@@ -90,7 +90,7 @@ class Keeper:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id of the keeper."""
         return self._process.pid
 
     def release(self) -> None:

@@ -21,7 +21,16 @@ from typing import Self
 from wirewise.errors import LabError
 from wirewise.lab.keeper import REMOVE_NAMESPACES, Keeper, pipe
 
-__all__ = ["PREFIX", "Realm", "available", "clean", "new_token", "owner_name", "processes_of"]
+__all__ = [
+    "PREFIX",
+    "Realm",
+    "available",
+    "clean",
+    "new_token",
+    "owner_is_gone",
+    "owner_name",
+    "processes_of",
+]
 
 PREFIX = "ww"
 _NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-(\d+)-\w+")
@@ -137,12 +146,17 @@ def stale() -> list[str]:
     """Names of this prefix whose owner is gone."""
     found = []
     for line in run(["ip", "netns", "list"]).splitlines():
-        match = _NAME.fullmatch(line.split()[0]) if line.strip() else None
-        if match is None or int(match[3]) != _pid_namespace():
-            continue
-        if _start_time(int(match[1])) != int(match[2]):
-            found.append(match[0])
+        if line.strip() and owner_is_gone(name := line.split()[0]):
+            found.append(name)
     return found
+
+
+def owner_is_gone(name: str) -> bool:
+    """Whether a name has this prefix, and an owner of this process namespace that is no more."""
+    match = _NAME.fullmatch(name)
+    if match is None or int(match[3]) != _pid_namespace():
+        return False
+    return _start_time(int(match[1])) != int(match[2])
 
 
 def clean() -> list[str]:

@@ -258,6 +258,11 @@ class Lab:
         self._open()
         return namespaces.processes_of(self._holders[host].pid)
 
+    def inside(self, host: int, argv: Sequence[str]) -> list[str]:
+        """The command that runs another one on a host, from outside of the lab."""
+        self._check(host)
+        return self._open().inside(self.names[host], argv)
+
     def kill(self, host: int) -> None:
         """End every process of a host at once, as when a machine dies."""
         while pids := self.processes(host):

@@ -63,7 +63,7 @@ class ReplayedModel(nn.Module):
         self._owed_s, self._steps = 0.0, 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape and values as `x`."""
+        """Output of the shape and values of `x`."""
         self._owed_s, self._steps = 0.0, self._steps + 1
         self._spend(self._forward_s, time.perf_counter())
         ready: Any = _Ready

@@ -23,7 +23,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     bandwidth_bytes_per_s: float
     """Sum over the links that leave them; of parts, over all that lead into them, or out of them."""
     parts: tuple[tuple[int, ...], ...] = ()
-    """Without a cut, the sets of ranks that the links are counted between; empty if each rank is one."""
+    """Sets of ranks that the links are counted between where there is no cut; empty if each rank is one."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ class CollectivePlan(Plan, frozen=True, kw_only=True, tag="collective"):
     topology: str
     """Name of the topology that it was made for."""
     bound_s: float
-    """No program takes less: the cut of the certificate, latencies left out."""
+    """Seconds that no program is below: the cut of the certificate, latencies left out."""
     predicted_s: float
     """Simulated time of the program."""
     certificate: Certificate

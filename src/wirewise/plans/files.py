@@ -45,7 +45,7 @@ def loads(text: str | bytes) -> Plan:
     """Read a plan of any family by its tag.
 
     Raises:
-        PlanError: As `Plan.from_json` and `Plan.check_itself`, or an unknown family.
+        PlanError: Raised by `Plan.from_json` and `Plan.check_itself`, or an unknown family.
     """
     try:
         head: Any = decode_json(text)
@@ -66,7 +66,7 @@ def load(path: str | os.PathLike[str]) -> Plan:
 
     Raises:
         InputError: The file cannot be read.
-        PlanError: As `loads`; the message names the file too.
+        PlanError: Raised by `loads`; the message names the file too.
     """
     return read_file(path, "plan file", loads)
 

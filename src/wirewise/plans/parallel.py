@@ -28,6 +28,7 @@ __all__ = [
     "MoveKind",
     "MoveStep",
     "ParallelPlan",
+    "joint_step",
     "parse_placements",
 ]
 
@@ -105,13 +106,19 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Whether it is done once for all microbatches, on the sum of what they made: gradients of parameters are."""
 
 
+def joint_step(steps: Sequence[MoveStep]) -> MoveStep:
+    """One collective for what several of a kind carry."""
+    size, sent = sum(step.size_bytes for step in steps), sum(step.sent_bytes for step in steps)
+    return msgspec.structs.replace(steps[0], size_bytes=size, sent_bytes=sent)
+
+
 class BlockChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a block of the model is split, in words."""
 
     block: str
     """Qualified names of the modules, such as `blocks.0-11.mlp`."""
     strategy: str
-    """Such as "columns then rows on `model`, one all-reduce forward, one backward"."""
+    """Strategy in words, such as "columns then rows on `model`, one all-reduce forward, one backward"."""
 
 
 class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
@@ -148,6 +155,10 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
     each, such as `S0,S0,R`."""
     moves: tuple[Move, ...] = ()
     """New layouts of outputs, in the order of their producers."""
+    buckets: tuple[tuple[int, ...], ...] = ()
+    """Moves, by number, that travel as one message as soon as the last of their tensors is there: sums of gradients,
+    each a single all-reduce along the same dimension of the mesh. Plans of one stage and one microbatch may have
+    them."""
     inner: dict[int, tuple[MoveStep, ...]] = msgspec.field(default_factory=dict)
     """Collectives inside a node that computes over a dimension that is cut, by the node's number."""
     recompute: tuple[int, ...] = ()
@@ -243,7 +254,11 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
         """Raise if stages, placements or moves are inconsistent; see `Plan.check_itself`."""
         Plan.check_itself(self)
         for fault in itertools.chain(
-            self._rank_faults(), self._value_faults(), self._node_faults(), self._move_faults()
+            self._rank_faults(),
+            self._value_faults(),
+            self._node_faults(),
+            self._move_faults(),
+            self._bucket_faults(),
         ):
             raise PlanError(fault)
 
@@ -328,6 +343,27 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
                 yield f"there is no node {node} - at `$.inner`; expected numbers from 0 to {nodes - 1}"
             for step in steps:
                 yield from self._step_faults(step, f"`$.inner[{node}]`")
+
+    def _bucket_faults(self) -> Iterator[str]:
+        if self.buckets and (self.stages > 1 or self.microbatches > 1):
+            yield (
+                f"there are buckets, {self.stages} stages and {self.microbatches} microbatches - at `$.buckets`; "
+                "expected buckets with one of each alone"
+            )
+        seen, end = set[int](), (len(self.placements) - 1,)
+        for place, bucket in enumerate(self.buckets):
+            where = f"`$.buckets[{place}]`"
+            for number in bucket:
+                if not 0 <= number < len(self.moves) or number in seen:
+                    yield f"it has move {number} - at {where}; expected numbers of moves, each once"
+                    return
+                seen.add(number)
+                move = self.moves[number]
+                if move.consumers != end or [step.kind for step in move.steps] != ["all_reduce"]:
+                    yield f"move {number} sums no gradient - at {where}; expected one all-reduce to the output"
+                    return
+            if len({self.moves[number].steps[0].mesh_dim for number in bucket}) != 1:
+                yield f"its moves go along several dimensions of the mesh, or there are none - at {where}; expected one"
 
     def _step_faults(self, step: MoveStep, where: str) -> Iterator[str]:
         least = -1 if step.kind == "send" else 0

@@ -54,7 +54,7 @@ class UnitTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     round: int
     """A sender begins a round when it has sent what it had to in the round before."""
     trees: tuple[MulticastTree, ...] = ()
-    """None: every receiver holds the slices itself."""
+    """Trees by which slices reach several receivers; none: every receiver holds the slices itself."""
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ class BusiestHosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     hosts: tuple[int, ...]
     direction: Literal["out", "in"]
-    """out: no other host holds the bytes; in: the host needs them and holds none of them."""
+    """Direction of the flow. out: no other host holds the bytes; in: the host needs them and holds none of them."""
     size_bytes: int
     bandwidth_bytes_per_s: float
     """Rate of the hosts' interfaces together in this direction."""
@@ -128,7 +128,7 @@ class ReshardPlan(Plan, frozen=True, kw_only=True, tag="reshard"):
     predicted_s: float
     """Simulated time of the whole."""
     bound_s: float
-    """No plan takes less: what must pass the interfaces of hosts, without latencies."""
+    """Seconds that no plan is below: what must pass the interfaces of hosts, without latencies."""
     busiest: BusiestHosts
     candidates: dict[str, float] = msgspec.field(default_factory=dict)
     """Simulated seconds of each strategy that was looked at."""

@@ -252,7 +252,7 @@ class BucketNames:
         self._next = 0
 
     def end(self) -> None:
-        """It is over."""
+        """A backward pass is over."""
         self._next = -1
 
     def name(self, collective: str, size_bytes: int) -> tuple[str, tuple[str, ...]]:

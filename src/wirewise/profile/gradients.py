@@ -290,7 +290,7 @@ class GradientWatch:
         """`time.perf_counter` at the end of the forward pass from which the gradients of each last step count.
 
         Raises:
-            InputError: As `trace`.
+            InputError: Raised by `trace`.
         """
         return [self._exchanged(own).ended_s for own in self._steps[-steps:]]
 

@@ -11,10 +11,10 @@ from torch.utils import _pytree as pytree
 
 from wirewise.trace.operators import MemoryLayout
 
-__all__ = ["Shape", "layout_of", "node_layout"]
+__all__ = ["TensorLayout", "layout_of", "node_layout"]
 
 
-class Shape(NamedTuple):
+class TensorLayout(NamedTuple):
     """Sizes, strides and bytes of an element of a tensor."""
 
     sizes: tuple[int, ...]
@@ -27,14 +27,16 @@ def node_layout(node: fx.Node) -> MemoryLayout:
     return layout_of(_shapes(node), [shape for read in node.all_input_nodes for shape in _shapes(read)])
 
 
-def _shapes(node: fx.Node) -> list[Shape]:
+def _shapes(node: fx.Node) -> list[TensorLayout]:
     leaves = pytree.tree_leaves(node.meta.get("val"))
     return [
-        Shape(tuple(v.shape), tuple(v.stride()), v.element_size()) for v in leaves if isinstance(v, Tensor)
+        TensorLayout(tuple(v.shape), tuple(v.stride()), v.element_size())
+        for v in leaves
+        if isinstance(v, Tensor)
     ]
 
 
-def layout_of(written: Sequence[Shape], reads: Sequence[Shape]) -> MemoryLayout:
+def layout_of(written: Sequence[TensorLayout], reads: Sequence[TensorLayout]) -> MemoryLayout:
     """Layout of what an operator writes and reads."""
     if not written:
         return MemoryLayout()
@@ -54,7 +56,7 @@ def layout_of(written: Sequence[Shape], reads: Sequence[Shape]) -> MemoryLayout:
     )
 
 
-def _inner(shape: Shape) -> int:
+def _inner(shape: TensorLayout) -> int:
     """The dimension whose neighbours lie nearest to each other."""
     steps = [
         (step, -d)
@@ -64,7 +66,7 @@ def _inner(shape: Shape) -> int:
     return -min(steps)[1] if steps else len(shape.sizes) - 1
 
 
-def _gone(read: Shape, written: Shape, dimension: int) -> bool:
+def _gone(read: TensorLayout, written: TensorLayout, dimension: int) -> bool:
     """Whether a reduction leaves nothing of a dimension; of equally long ones it is taken to leave this one."""
     if len(read.sizes) == len(written.sizes):
         return written.sizes[dimension] == 1
@@ -82,7 +84,7 @@ def _within(some: tuple[int, ...], all_of: tuple[int, ...]) -> bool:
     return all(one in rest for one in some)
 
 
-def _step(read: Shape, walked: Shape, inner: int) -> int:
+def _step(read: TensorLayout, walked: TensorLayout, inner: int) -> int:
     """Elements between neighbours of the walk in one that is read."""
     d = inner - len(walked.sizes) + len(read.sizes)
     return (

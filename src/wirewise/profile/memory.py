@@ -88,9 +88,9 @@ def memory_sizes(
         bfloat16: Measure under autocast as well.
 
     Returns:
-        By module: saved_bytes, its input among them if it keeps it; input_bytes, what is left where it is computed
-        again; workspace_bytes, what its backward pass takes beside that; bfloat16_bytes, the three under autocast
-        without its copies of weights, if asked for.
+        Sizes by module: saved_bytes, its input among them if it keeps it; input_bytes, what is left where it is
+        computed again; workspace_bytes, what its backward pass takes beside that; bfloat16_bytes, the three under
+        autocast without its copies of weights, if asked for.
 
     Raises:
         InputError: No parameter is trained, or the loss does not depend on one.

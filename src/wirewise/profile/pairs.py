@@ -53,7 +53,7 @@ def probe_topology(name: str = "measured") -> Topology:
     names: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(names, socket.gethostname())
     unique = names if len(set(names)) == len(names) else [f"host{r}" for r in range(len(names))]
-    return from_pairs(name, unique, **pairs._asdict(), description="measured by `wirewise topo probe`")
+    return from_pairs(name, unique, **pairs._asdict(), description="Measured by `wirewise topo probe`")
 
 
 def measure_pairs() -> PairRates:

@@ -35,7 +35,7 @@ class Picked(NamedTuple):
     """A region of a captured step."""
 
     operators: tuple[int, ...]
-    """Their numbers, ascending."""
+    """Numbers of the operators, ascending."""
     outputs: tuple[int, ...]
     """Numbers of those whose results leave the region."""
 

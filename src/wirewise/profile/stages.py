@@ -19,7 +19,7 @@ __all__ = ["stage_trace"]
 
 def stage_trace(
     modules: nn.Sequential | nn.ModuleList | Sequence[nn.Module] | Mapping[str, nn.Module],
-    batch: Tensor,
+    batch: Tensor | Mapping[str, Tensor],
     *,
     sizes: Sequence[int] = (1,),
     sources: Mapping[str, Sequence[str]] | None = None,
@@ -34,9 +34,10 @@ def stage_trace(
     Args:
         modules: The modules, in the order of the forward pass; those of a mapping and of an `nn.Sequential` by their
             names, those of a list by number.
-        batch: Input of the model, [at least the largest size, ...].
+        batch: Input of the model, [at least the largest size, ...]; several ones by the names under which modules take
+            them (`LayerGraph.inputs`).
         sizes: Microbatch sizes to measure, ascending.
-        sources: For modules that do not take the output of the one before: names of what they are called with, in
+        sources: Names of what modules are called with that do not take the output of the one before, in
             order, modules further up or "input".
         repeats: Passes to take the median of, after one that does not count.
         model: Name that the trace keeps.
@@ -45,23 +46,29 @@ def stage_trace(
         InputError: No modules, a batch that is too small, or a module that does not return one tensor.
     """
     named = named_layers(modules)
-    takes = layer_sources(named, sources)
-    if not sizes or min(sizes) < 1 or max(sizes) > len(batch) or repeats < 1:
+    given = {INPUT: batch} if isinstance(batch, Tensor) else dict(batch)
+    takes = layer_sources(named, sources, tuple(given))
+    rows = min(map(len, given.values()), default=0)
+    if not sizes or min(sizes) < 1 or max(sizes) > rows or repeats < 1:
         raise InputError(
-            f"got sizes {list(sizes)}, {len(batch)} samples and {repeats} repeats; expected sizes of 1 to {len(batch)} "
-            "and at least 1 repeat"
+            f"got sizes {list(sizes)}, {rows} samples and {repeats} repeats; expected sizes of 1 to {rows} and at "
+            "least 1 repeat"
         )
     before = {parameter: parameter.grad for module in named.values() for parameter in module.parameters()}
     try:
-        by_size = [_measured(named, takes, batch[:size], repeats) for size in sizes]
+        by_size = [
+            _measured(named, takes, {name: one[:size] for name, one in given.items()}, repeats)
+            for size in sizes
+        ]
     finally:
         for parameter, gradient in before.items():
             parameter.grad = gradient
     edges = tuple(
-        (source, name) for name, own in takes.items() for source in dict.fromkeys(own) if source != INPUT
+        (source, name) for name, own in takes.items() for source in dict.fromkeys(own) if source not in given
     )
     in_line = tuple(zip(list(named)[:-1], list(named)[1:], strict=True))
-    device = next((parameter.device for parameter in before), batch.device)
+    first = next(iter(given.values()))
+    device = next((parameter.device for parameter in before), first.device)
     return StageTrace(
         modules=tuple(
             StageModule(
@@ -81,7 +88,7 @@ def stage_trace(
         ),
         sizes=tuple(sizes),
         edges=() if edges == in_line else edges,
-        input_bytes=float(batch[:1].numel() * batch.element_size()),
+        input_bytes=float(first[:1].numel() * first.element_size()),
         model=model,
         device=str(device),
     )
@@ -103,14 +110,17 @@ def _linear(module: nn.Module) -> list[nn.Linear]:
 
 
 def _measured(
-    named: Mapping[str, nn.Module], takes: Mapping[str, Sequence[str]], batch: Tensor, repeats: int
+    named: Mapping[str, nn.Module],
+    takes: Mapping[str, Sequence[str]],
+    given: Mapping[str, Tensor],
+    repeats: int,
 ) -> dict[str, _Figures]:
-    outputs, found = {INPUT: batch}, dict[str, _Figures]()
+    outputs, found = dict(given), dict[str, _Figures]()
     for name, module in named.items():
         inputs = [outputs[source].detach() for source in takes[name]]
         for source, one in zip(takes[name], inputs, strict=True):
             # Nobody needs the gradient of the batch.
-            one.requires_grad_(source != INPUT and one.is_floating_point())
+            one.requires_grad_(source not in given and one.is_floating_point())
         found[name], outputs[name] = _module(name, module, inputs, repeats)
     return found
 

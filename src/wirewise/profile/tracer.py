@@ -146,7 +146,7 @@ class Tracer:
         Args:
             call: Function such as a `runtime.data_parallel.AllReduce`; called in the same order on all ranks.
             algorithm: Name of how it sums: one of `collective.named.ALGORITHMS`, or a name of your own.
-            ranks: Those that take part; none: all.
+            ranks: Ranks that take part; none: all.
         """
         group = f"{algorithm} {len(self._carried)}"
         members = list(range(_world_size())) if ranks is None else list(ranks)

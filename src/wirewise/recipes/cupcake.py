@@ -18,7 +18,7 @@ from wirewise.files import owns_folder
 from wirewise.recipes.cupcake_job import COSTS_FILE, CupcakeJob
 from wirewise.results import CompressionRun
 from wirewise.trace.gradients import read_gradient_trace
-from wirewise.trials.start import JOB, open_network, run_ranks
+from wirewise.trials.start import JOB, choose_network, open_network, run_ranks
 
 __all__ = ["CupcakeJob", "make_job", "run"]
 
@@ -45,7 +45,7 @@ def make_job(trace: str | os.PathLike[str], *, scale: int = 1, **settings: objec
 
 @owns_folder
 def run(job: CupcakeJob, folder: Path, say: Callable[[str], None]) -> CompressionRun:
-    """Carry out the plans of a job, a rank on each host of a lab.
+    """Carry out the plans of a job, a rank on each host of a lab or of an allocation of Slurm.
 
     Args:
         job: Settings of the run.
@@ -54,11 +54,16 @@ def run(job: CupcakeJob, folder: Path, say: Callable[[str], None]) -> Compressio
         say: Called with messages on the progress.
 
     Raises:
+        InputError: There is no allocation with so many hosts.
         LabError: No lab can be built here.
         PeerError: A rank failed; the message holds its last words.
     """
+    chosen, notes = choose_network(job.network, loopback=False)
+    job = msgspec.structs.replace(job, network=chosen)
+    for note in notes:
+        say(note)
     _keep_costs(job, folder)
-    with open_network("lab", job.hosts, job.link) as network:
+    with open_network(chosen, job.hosts, job.link) as network:
         worker = "wirewise.recipes.cupcake_worker"
         return run_ranks(worker, folder, CompressionRun, network=network, ranks=job.hosts, job=job, log=say)
 
@@ -70,7 +75,7 @@ def _keep_costs(job: CupcakeJob, folder: Path) -> None:
     except (OSError, msgspec.MsgspecError):
         before = None
     same = before is not None and all(
-        getattr(before, name) == getattr(job, name) for name in ("trace", "hosts", "link", "ratio")
+        getattr(before, name) == getattr(job, name) for name in ("trace", "hosts", "link", "network", "ratio")
     )
     if not same:
         (folder / COSTS_FILE).unlink(missing_ok=True)

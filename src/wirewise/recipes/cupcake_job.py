@@ -58,8 +58,9 @@ class CupcakeJob(opt.Options, frozen=True, kw_only=True):
 
     trace: GradientTrace
     """Gradients, already scaled."""
-    hosts: Annotated[int, opt.about("Hosts of the lab, a rank on each.", ge=2)] = 4
+    hosts: Annotated[int, opt.about("Hosts to use, a rank on each.", ge=2)] = 4
     link: opt.Link = "100mbit"
+    network: opt.HostNetwork = "auto"
     plans: Annotated[
         opt.Distinct,
         opt.about(

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import torch
 
+from wirewise import options as opt
 from wirewise.cost.gradients import GradientCosts
 from wirewise.files import write_json
 from wirewise.lab import interface_bytes
@@ -212,7 +213,7 @@ class _Training:
             model=job.trace.model,
             emulated=f"compute is slept as recorded on {device}, gradients are noise{part}",
             hosts=job.hosts,
-            link=job.link,
+            link=opt.OWN_RATE if job.network == "slurm" else job.link,
             codec=job.codec,
             tensors=len(job.trace.tensors),
             elements=sum(t.elements for t in job.trace.tensors),

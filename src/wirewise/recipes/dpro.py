@@ -1,4 +1,4 @@
-"""dPRO: record a training command, replay it, plan its buckets, and keep the plan if steps get measurably shorter.
+"""A training command recorded and replayed, its buckets planned, and the plan kept if steps get measurably shorter.
 
 dPRO (Hu et al., MLSys 2022) profiles, replays and optimises data-parallel training. Here all three come together
 for a script that knows nothing of it: the plan is carried out in place of its DistributedDataParallel.

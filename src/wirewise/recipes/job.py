@@ -17,13 +17,10 @@ class FullGraphJob(opt.Options, frozen=True, kw_only=True):
 
     dataset: opt.Dataset = "debian"
     workers: Annotated[opt.Count, opt.about("Ranks, one part of the graph each.")] = 4
-    hosts: Annotated[opt.Natural, opt.about("Hosts of the lab; 0: one for each rank.")] = 0
+    hosts: Annotated[opt.Natural, opt.about("Hosts to use; 0: one for each rank.")] = 0
     link: opt.Link = "100mbit"
     links: opt.Links = msgspec.field(default_factory=dict)
-    network: Annotated[
-        Literal["auto", "lab", "loopback"],
-        opt.about("lab: hosts with shaped links; loopback: this machine; auto: the lab where it can be had."),
-    ] = "auto"
+    network: opt.Network = "auto"
     device: str = "cpu"
     epochs: Annotated[opt.Count, opt.about("Training epochs of every mode.")] = 60
     modes: Annotated[opt.Distinct, opt.about("Modes to train, the reference first.")] = ("fp32", "adaqp")

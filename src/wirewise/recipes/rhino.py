@@ -1,9 +1,9 @@
 """Rhino: a model that a planner splits over ranks, next to ways in which users split it themselves.
 
 S. Zhang, L. Diao, S. Wang et al.: Auto-Parallelizing Large Models with Rhino, arXiv 2302.08141. Composes
-`runtime.joint_graph` (capture), `planners.parallel` (the plan), `sim` (predictions), `runtime.parallel` (training) and
-`lab` (the network). Numbers, messages and links are real; products take as long as on the accelerator that they stand
-for.
+`runtime.joint_graph` (capture), `cost` (links that explain measured collectives), `planners.parallel` (the plan),
+`sim` (predictions), `runtime.parallel` (training) and `lab` (the network). Numbers, messages and links are real;
+operators take as long as on an accelerator of the run's figures: the rest is slept.
 """
 
 from __future__ import annotations
@@ -11,42 +11,51 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from math import prod
 from pathlib import Path
 
 import msgspec
 import torch
 
-from wirewise.cost.links import TCP_PAYLOAD, Links
+from wirewise.cost.links import Links
 from wirewise.files import owns_folder
 from wirewise.planners.parallel import ParallelProblem
 from wirewise.planners.parallel.rhino.explore import plan as make_plan
+from wirewise.planners.parallel.rhino.users_ways import plan_of_way
 from wirewise.plans import ParallelPlan, save
 from wirewise.recipes.parallel_models import MODELS
-from wirewise.recipes.rhino_job import SIZES, WAYS, RhinoJob, RhinoWish
+from wirewise.recipes.rhino_job import CUTS, SIZES, WAYS, RhinoJob, RhinoWish
+from wirewise.recipes.rhino_links import measured_links
 from wirewise.recipes.rhino_ways import possible
 from wirewise.recipes.rhino_worker import GRAPH, one_device
+from wirewise.recipes.tag_ways import deployment_of
 from wirewise.results import ParallelRecord, ParallelRun, ParallelTimes
 from wirewise.runtime.joint_graph import capture_step
+from wirewise.sim.operator_times import roofline_times
 from wirewise.sim.parallel_steps import StepSimulator
-from wirewise.topology import lab_hosts
 from wirewise.trace.operator_graph import OperatorGraph, write_operator_graph
 from wirewise.trials.start import open_network, run_ranks
 
-__all__ = ["graph_of", "links_of", "plan_file", "predicted_s", "run", "summarise", "train"]
+__all__ = ["graph_of", "plan_file", "predicted_s", "run", "summarise", "train"]
 
 _EQUAL = 1e-5
 """Difference of losses, as a share, up to which they count as equal."""
-_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backward", "scaled_dot_product")
+_UPDATE_TENSORS = (2, 3, 3)
+"""Tensors of the size of all parameters that each operator of SGD with momentum reads and writes."""
 
 
 @owns_folder
-def run(wish: RhinoWish, folder: Path, say: Callable[[str], None]) -> ParallelRun:
+def run(
+    wish: RhinoWish, folder: Path, say: Callable[[str], None], *, links: Links | None = None
+) -> ParallelRun:
     """Plan a model and train it in all ways in turns, a rank on each host of a lab.
 
     Args:
         wish: What to train on which hosts.
         folder: Takes the job, graphs, the plan, logs and what was measured.
         say: Called with messages on the progress.
+        links: What collectives were found to take between such hosts (`rhino_links`); None: they are measured first.
 
     Raises:
         LabError: No lab can be built here.
@@ -55,20 +64,21 @@ def run(wish: RhinoWish, folder: Path, say: Callable[[str], None]) -> ParallelRu
     """
     start_s = time.perf_counter()
     graph = graph_of(wish)
-    captured_s = time.perf_counter()
+    capture_s = time.perf_counter() - start_s
+    empty = RhinoJob(wish=wish, sizes=SIZES[wish.model], plans={}, timeout_s=wish.timeout_s)
+    links = measured_links(empty, folder, say) if links is None else links
+    start_s = time.perf_counter()
     room = 1e6 * wish.memory_mb if wish.memory_mb else float("inf")
-    problem = ParallelProblem(graph=graph, links=links_of(wish), memory_bytes=room, states=1.0)
+    problem = ParallelProblem(graph=graph, links=links, memory_bytes=room, states=1.0)
     plan = make_plan(problem, level=wish.level, stages=wish.stages or None, seed=wish.seed)
-    planning_s = time.perf_counter() - captured_s
+    planning_s = time.perf_counter() - start_s
     say(plan.headline)
     save(plan, plan_file(folder))
     ways = tuple(way for way in wish.against if possible(way, wish.model))
-    job = RhinoJob(
-        wish=wish, sizes=SIZES[wish.model], plans={"rhino": plan}, ways=ways, timeout_s=wish.timeout_s
-    )
+    deployment = deployment_of(wish) if "tag" in ways else None
+    job = msgspec.structs.replace(empty, plans={"rhino": plan}, ways=ways, deployment=deployment)
     found, losses = train(job, graph, folder, say)
-    seconds = (captured_s - start_s, planning_s)
-    return summarise(job, graph, found, losses, seconds)
+    return summarise(job, graph, links, found, losses, (capture_s, planning_s))
 
 
 def plan_file(folder: Path) -> Path:
@@ -83,24 +93,24 @@ def graph_of(wish: RhinoWish, sizes: Mapping[str, int] | None = None) -> Operato
         wish: Model and accelerator.
         sizes: Arguments of the model; None: those of a run.
     """
-    step = capture_step(*MODELS[wish.model](**(sizes or SIZES[wish.model]), seed=wish.seed))
-    nodes = tuple(
-        msgspec.structs.replace(node, time_s=node.flops / (1e9 * wish.gflops))
-        if any(word in node.op for word in _PRODUCTS)
-        else node
-        for node in step.graph.nodes
-    )
-    return msgspec.structs.replace(step.graph, nodes=nodes, device=f"emulated, {wish.gflops:g} GFLOP/s")
+    captured = _captured(wish.model, wish.seed, tuple((sizes or SIZES[wish.model]).items()))
+    return msgspec.structs.replace(roofline_times(captured, wish.device), device="emulated")
 
 
-def links_of(wish: RhinoWish) -> Links:
-    """Links of the lab's ranks with what TCP leaves of them."""
-    return Links.of(lab_hosts(wish.rates), payload=TCP_PAYLOAD)
+@cache
+def _captured(model: str, seed: int, sizes: tuple[tuple[str, int], ...]) -> OperatorGraph:
+    return capture_step(*MODELS[model](**dict(sizes), seed=seed)).graph
 
 
-def predicted_s(plan: ParallelPlan, graph: OperatorGraph, wish: RhinoWish) -> float:
-    """Simulated seconds of a step."""
-    return StepSimulator(plan, graph, links_of(wish)).step().seconds
+def predicted_s(plan: ParallelPlan, graph: OperatorGraph, links: Links, wish: RhinoWish) -> float:
+    """Simulated seconds of a step, forward and backward pass and the update of the largest stage's weights."""
+    held = [0.0] * plan.stages
+    for number, node in enumerate(graph.nodes):
+        if node.op == "parameter":
+            cuts = zip(plan.placement_of(number), plan.mesh, strict=True)
+            held[plan.stage_of[number]] += node.output_bytes / prod(n for one, n in cuts if one.kind == "S")
+    update_s = sum(wish.device.seconds(0.0, tensors * max(held), 4) for tensors in _UPDATE_TENSORS)
+    return StepSimulator(plan, graph, links).step().seconds + update_s
 
 
 def train(
@@ -146,6 +156,7 @@ def train(
 def summarise(
     job: RhinoJob,
     graph: OperatorGraph,
+    links: Links,
     found: Mapping[str, ParallelTimes],
     losses: Sequence[float],
     seconds: tuple[float, float],
@@ -155,16 +166,17 @@ def summarise(
     Args:
         job: Plans and other ways.
         graph: Training step of the whole batch.
+        links: Links between the ranks, for predictions.
         found: What the ranks measured.
         losses: Losses of one device.
         seconds: Seconds of capture and of planning.
     """
-    records = {name: _record(job, graph, name, one, losses) for name, one in found.items()}
+    records = {name: _record(job, graph, links, name, one, losses) for name, one in found.items()}
     plan = next(iter(job.plans.values()))
     return ParallelRun(
         model=job.wish.model,
         parameters=sum(node.elements for node in graph.nodes if node.op == "parameter"),
-        emulated=f"products take as long as at {job.wish.gflops:g} GFLOP/s; numbers, messages and links are real",
+        emulated=f"{job.wish.emulated}; numbers, messages and links are real",
         links=job.wish.rates,
         turns=job.wish.turns,
         capture_s=seconds[0],
@@ -178,14 +190,23 @@ def summarise(
 
 
 def _record(
-    job: RhinoJob, graph: OperatorGraph, name: str, one: ParallelTimes, losses: Sequence[float]
+    job: RhinoJob,
+    graph: OperatorGraph,
+    links: Links,
+    name: str,
+    one: ParallelTimes,
+    losses: Sequence[float],
 ) -> ParallelRecord:
-    plan = job.plans.get(name)
+    # Of what is no plan, what a plan of the same kind takes.
+    plan = job.plans.get(name) or plan_of_way(name, graph, links, CUTS)
+    predicted = None if plan is None else predicted_s(plan, graph, links, job.wish)
+    if name == "tag" and job.deployment is not None:
+        predicted = job.deployment.predicted_step_s
     error = max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(one.losses, losses, strict=True))
     return ParallelRecord(
         step_s=statistics.median(one.steps_s),
         steps_s=tuple(one.steps_s),
-        predicted_step_s=None if plan is None else predicted_s(plan, graph, job.wish),
+        predicted_step_s=predicted,
         bytes_sent=round(statistics.median(one.sent_bytes)) if one.sent_bytes else None,
         predicted_bytes=None if plan is None else plan.collective_bytes,
         loss_equal=error <= _EQUAL,

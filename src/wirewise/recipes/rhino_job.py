@@ -9,8 +9,10 @@ import msgspec
 from wirewise import options as opt
 from wirewise.errors import InputError
 from wirewise.plans import ParallelPlan
+from wirewise.plans.deployment import DeploymentPlan
+from wirewise.sim.operator_times import DeviceFigures
 
-__all__ = ["SIZES", "WAYS", "ModelName", "RhinoJob", "RhinoWish"]
+__all__ = ["CUTS", "SIZES", "WAYS", "ModelName", "RhinoJob", "RhinoWish"]
 
 ModelName = Literal["gpt", "moe", "unet", "cnn", "gcn", "mlp"]
 
@@ -37,8 +39,27 @@ WAYS: dict[str, str] = {
     "ddp": "torch's DistributedDataParallel: each rank has the model and a part of the batch",
     "fsdp": "torch's FSDP2: parameters in parts, gathered block by block; each rank has a part of the batch",
     "tensor": "written by hand: layers by columns, then by rows, with an all-reduce behind each pair, on all ranks",
+    "tag": "a deployment plan of TAG: each module on some ranks, in shares of the batch or alone",
 }
 """Meaning of each way to train that a plan is compared with."""
+
+CUTS: dict[str, str] = {
+    "blocks.*.attention.qkv.*": "S0/3",
+    "blocks.*.attention.out.weight": "S1",
+    "blocks.*.mlp.up.*": "S0",
+    "blocks.*.mlp.down.weight": "S1",
+    "blocks.*.mlp.up": "S2",
+    "blocks.*.mlp.down": "S1",
+    "blocks.*.up.*": "S0",
+    "blocks.*.down.weight": "S1",
+    "first.*": "S0",
+    "second.weight": "S1",
+    "wide.*": "S0",
+    "out.weight": "S1",
+    "layers.0.*": "S0",
+    "layers.1.weight": "S1",
+}
+"""Placement of the parameters of the models that are split by hand (`rhino_ways.by_hand`); all others are whole."""
 
 
 class RhinoWish(opt.Options, frozen=True, kw_only=True):
@@ -50,9 +71,13 @@ class RhinoWish(opt.Options, frozen=True, kw_only=True):
 
     model: Annotated[ModelName, opt.about("Model of the run.")] = "gpt"
     hosts: Annotated[int, opt.about("Hosts of the lab, a rank on each.", ge=2)] = 4
-    link: opt.Link = "200mbit"
+    link: opt.Link = "100mbit"
     links: opt.Links = msgspec.field(default_factory=dict)
-    against: Annotated[tuple[str, ...], opt.about("Other ways to train.", words=tuple(WAYS))] = tuple(WAYS)
+    against: Annotated[tuple[str, ...], opt.about("Other ways to train.", words=tuple(WAYS))] = (
+        "ddp",
+        "fsdp",
+        "tensor",
+    )
     level: Annotated[
         Literal["O2", "O3"], opt.about("Search segment by segment (O2), or of the whole graph at once (O3).")
     ] = "O3"
@@ -60,7 +85,11 @@ class RhinoWish(opt.Options, frozen=True, kw_only=True):
     memory_mb: Annotated[opt.Natural, opt.about("Megabytes of a rank's accelerator; 0: any.")] = 0
     gflops: Annotated[
         opt.Positive, opt.about("Billion floating-point operations a second of a rank's accelerator.")
-    ] = 8.0
+    ] = 4.0
+    memory_gbyte_s: Annotated[
+        opt.Positive, opt.about("Gigabytes a second from and to the memory of a rank's accelerator.")
+    ] = 10.0
+    launch_us: Annotated[opt.Positive, opt.about("Microseconds of the smallest operator.")] = 200.0
     steps: Annotated[opt.Count, opt.about("Steps of a turn that are measured, behind one that is not.")] = 3
     turns: Annotated[opt.Count, opt.about("Turns in which each way trains its steps; ways alternate.")] = 2
     learning_rate: Annotated[opt.Positive, opt.about("Learning rate of SGD.")] = 0.01
@@ -70,11 +99,30 @@ class RhinoWish(opt.Options, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         opt.check_links(self.links, self.hosts)
+        if self.stages and self.hosts % self.stages:
+            raise InputError(
+                f"{self.hosts} hosts cannot be dealt out to {self.stages} stages evenly; expected a divisor of "
+                f"{self.hosts}, or 0 to let it be chosen"
+            )
         for name, size in SIZES[self.model].items():
             if name in ("batch", "nodes") and size % self.hosts:
                 raise InputError(
                     f"{self.hosts} hosts cannot share a {name} of {size} evenly; expected a divisor of {size}"
                 )
+
+    @property
+    def device(self) -> DeviceFigures:
+        """What a rank's accelerator reaches."""
+        flops_per_s = 1e9 * self.gflops
+        return DeviceFigures(flops_per_s, flops_per_s, 1e9 * self.memory_gbyte_s, 1e-6 * self.launch_us)
+
+    @property
+    def emulated(self) -> str:
+        """Words about the accelerator."""
+        return (
+            f"operators take as long as on an accelerator of {self.gflops:g} GFLOP/s, {self.memory_gbyte_s:g} GB/s "
+            f"and {self.launch_us:g} us for the smallest"
+        )
 
     @property
     def rates(self) -> tuple[str, ...]:
@@ -96,11 +144,19 @@ class RhinoJob(opt.Options, frozen=True, kw_only=True):
     """Plans by name."""
     ways: tuple[str, ...] = ()
     """Other ways to train."""
+    deployment: DeploymentPlan | None = None
+    """Plan of the way "tag" (`tag_ways.deployment_of`)."""
     timeout_s: opt.Timeout = 120.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, plan in self.plans.items():
+        if ("tag" in self.ways) != (self.deployment is not None):
+            raise InputError(
+                f"got the ways {', '.join(self.ways) or 'none'} and {'no' if self.deployment is None else 'a'} "
+                "deployment; expected both, 'tag' and its plan, or none of them"
+            )
+        planned = self.plans if self.deployment is None else {**self.plans, "tag": self.deployment}
+        for name, plan in planned.items():
             if plan.world_size != self.wish.hosts:
                 raise InputError(
                     f"plan {name!r} is for {plan.world_size} ranks on {self.wish.hosts} hosts; expected a rank on each"

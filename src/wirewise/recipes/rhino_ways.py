@@ -45,7 +45,7 @@ class _Trained:
         self, model: nn.Module, inputs: Sequence[Tensor], learning_rate: float, *, shared: bool
     ) -> None:
         self._model, self._inputs, self._shared = model, inputs, shared
-        self._optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
+        self._optimizer = _sgd(model, learning_rate)
         self._loss = torch.zeros(())
         self.partial: list[nn.Parameter] = []
         """Parameters of whose gradients each rank has an addend."""
@@ -69,9 +69,14 @@ class _Trained:
         return float(found)
 
 
+def _sgd(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    # All parameters at once: DTensors, of which some ways have many, cost a while for each operator.
+    return torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9, foreach=True)
+
+
 def possible(way: str, model: str) -> bool:
-    """Whether users train the model in this way: one graph is one sample, and a U-Net has no pairs of layers."""
-    return not (model == "gcn" and way in ("ddp", "fsdp")) and (way, model) != ("tensor", "unet")
+    """Whether the model is trained in this way: one graph is one sample, and a U-Net has no pairs of layers."""
+    return not (model == "gcn" and way in ("ddp", "fsdp", "tag")) and (way, model) != ("tensor", "unet")
 
 
 def planned(parallel: nn.Module, inputs: Sequence[Tensor], learning_rate: float) -> Way:
@@ -126,7 +131,7 @@ def by_hand(model: nn.Module, inputs: Sequence[Tensor], learning_rate: float) ->
     else:
         raise InputError(f"{type(model).__name__} has no pairs of layers; expected one that is split by hand")
     # Parts replaced the parameters that the optimizer had.
-    found._optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
+    found._optimizer = _sgd(model, learning_rate)
     return found
 
 

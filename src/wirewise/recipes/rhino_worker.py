@@ -1,7 +1,7 @@
 """One rank of a run of parallel plans: `-m wirewise.recipes.rhino_worker FOLDER`.
 
-It trains the same model from the same weights in every way: first some steps whose losses are compared with those of
-one device, then steps in turns that are timed, with products as fast as the job's accelerator does them.
+It trains the same model from the same weights in every way, in turns, with operators as fast as the job's accelerator
+does them. A turn's steps are timed but for the first; losses of the first steps are compared with those of one device.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from wirewise.lab.accelerator import PacedProducts
+from wirewise.lab.accelerator import PacedOperators
 from wirewise.lab.counters import interface_bytes
 from wirewise.plans import ParallelPlan
 from wirewise.recipes.parallel_models import MODELS
 from wirewise.recipes.rhino_job import RhinoJob
 from wirewise.recipes.rhino_ways import Way, by_hand, ddp, fsdp, planned
+from wirewise.recipes.tag_ways import Deployed
 from wirewise.results import ParallelTimes
 from wirewise.runtime.parallel import parallelize
 from wirewise.runtime.parallel.rebuilt import rebuild_step
@@ -40,14 +41,21 @@ def work(rank: Rank[RhinoJob]) -> None:
     job = rank.job
     ways = {name: _planned(rank, plan) for name, plan in job.plans.items()}
     ways |= {name: _way(job, name) for name in job.ways}
-    found = {name: ParallelTimes(losses=_losses(way)) for name, way in ways.items()}
-    rank.log(f"losses of {', '.join(ways)} are there")
+    rank.log(f"{', '.join(ways)} are built")
+    found = {name: ParallelTimes(losses=[]) for name in ways}
     for _, name in turns(list(ways), job.wish.turns):
-        with PacedProducts(1e9 * job.wish.gflops):
-            ways[name].step()
-            for _ in range(job.wish.steps):
-                _timed(rank, ways[name], found[name])
-        rank.log(f"{name}: {found[name].steps_s[-1]:.3f} s a step")
+        way, own = ways[name], found[name]
+        with PacedOperators(job.wish.device):
+            for step in range(1 + job.wish.steps):
+                if step:
+                    _timed(rank, way, own)
+                else:
+                    way.step()
+                if len(own.losses) < COMPARED:
+                    own.losses.append(way.loss())
+        rank.log(f"{name}: {own.steps_s[-1]:.3f} s a step")
+    for name, way in ways.items():
+        found[name].losses += _losses(way, COMPARED - len(found[name].losses))
     rank.outcome(found)
 
 
@@ -65,9 +73,9 @@ def _timed(rank: Rank[RhinoJob], way: Way, found: ParallelTimes) -> None:
         found.sent_bytes.append(round(total))
 
 
-def _losses(way: Way) -> list[float]:
+def _losses(way: Way, steps: int) -> list[float]:
     found = []
-    for _ in range(COMPARED):
+    for _ in range(steps):
         way.step()
         found.append(way.loss())
     return found
@@ -90,13 +98,16 @@ def _planned(rank: Rank[RhinoJob], plan: ParallelPlan) -> Way:
 
 def _way(job: RhinoJob, name: str) -> Way:
     model, inputs = _example(job)
+    if name == "tag":
+        assert job.deployment is not None
+        return Deployed(job.wish, model, inputs, job.deployment, job.timeout_s)
     return _WAYS[name](model, inputs, job.wish.learning_rate)
 
 
 def one_device(job: RhinoJob) -> list[float]:
     """Losses of the same steps on one device."""
     model, inputs = _example(job)
-    return _losses(planned(model, inputs, job.wish.learning_rate))
+    return _losses(planned(model, inputs, job.wish.learning_rate), COMPARED)
 
 
 if __name__ == "__main__":

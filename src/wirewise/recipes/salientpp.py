@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 
 from wirewise import plans
-from wirewise.errors import InputError
+from wirewise.errors import InputError, PeerError
 from wirewise.files import atomic_file, owns_folder, write_json
-from wirewise.graph import GraphData, load, partition, write_graph
+from wirewise.graph import GraphData, choose_method, load, partition, write_mapped
+from wirewise.graph.mapped import watch
+from wirewise.graph.partition import AUTO
 from wirewise.graph.ranges import Ranges, ranges_of
 from wirewise.graph.sampling.sampler import check_edges
 from wirewise.planners import cache
@@ -26,7 +29,7 @@ from wirewise.plans import CachePlan
 from wirewise.recipes.salientpp_job import MODES, MiniBatchJob, Mode
 from wirewise.results import MiniBatchRun
 from wirewise.runtime import full_graph
-from wirewise.trials.start import JOB, open_network, run_ranks
+from wirewise.trials.start import JOB, choose_network, open_network, run_ranks
 
 __all__ = ["ALPHAS", "MODES", "MiniBatchJob", "Mode", "run"]
 
@@ -45,15 +48,25 @@ def run(job: MiniBatchJob, folder: Path, say: Callable[[str], None]) -> MiniBatc
 
     Raises:
         LabError: No lab can be built here.
-        InputError: The graph or a setting cannot be used, or there is no such device.
+        InputError: The graph or a setting cannot be used, there is no such device, or a file of the graph was changed.
         PeerError: A machine failed; the message holds its last words.
     """
     _check_device(job.device)
+    chosen, notes = choose_network(job.network, loopback=False)
+    job = msgspec.structs.replace(job, network=chosen)
+    for note in notes:
+        say(note)
     say(f"cutting {job.dataset} into {job.workers} parts and planning the cache")
     prepare(job, folder)
     hosts, worker = job.hosts or job.workers, "wirewise.recipes.salientpp_worker"
     with open_network(job.network, hosts, job.link) as network:
-        return run_ranks(worker, folder, MiniBatchRun, network=network, ranks=job.workers, log=say)
+        unchanged = watch(folder / "graph")
+        try:
+            return run_ranks(worker, folder, MiniBatchRun, network=network, ranks=job.workers, log=say)
+        except PeerError:
+            # A machine that reads a page which is gone from a file ends by a signal, and has no last words.
+            unchanged()
+            raise
 
 
 def _check_device(device: str) -> None:
@@ -71,13 +84,16 @@ def prepare(job: MiniBatchJob, folder: Path) -> None:
     check_edges(graph.in_edges)
     owner = np.zeros(graph.num_nodes, np.int64)
     if job.workers > 1:
-        owner = partition(graph, job.workers, method="metis", seed=job.seed).astype(np.int64)
+        method = job.partition
+        if method == AUTO:
+            method = "stream" if choose_method(graph).method == "stream" else "metis"
+        owner = partition(graph, job.workers, method=method, seed=job.seed).astype(np.int64)
     train, test = _chosen(job, graph)
-    graph, ranges = _ordered(job, graph, owner, train)
+    ranges = _ordered(job, graph, owner, train)
+    graph = write_mapped(graph, folder / "graph", ranges=ranges)
     train, test = (np.sort(ranges.new[nodes]) for nodes in (train, test))
     problem = _problem(job, graph, ranges.owner, train)
     _check_memory(graph.num_features, _plan(job, problem, folder))
-    write_graph(graph, folder / "graph.npz")
     with atomic_file(folder / "nodes.npz") as file:
         np.savez(file, offsets=ranges.offsets, train=train, test=test)
     write_json(folder / JOB, job)
@@ -121,17 +137,14 @@ def _chosen(job: MiniBatchJob, graph: GraphData) -> tuple[np.ndarray, np.ndarray
     return train, test
 
 
-def _ordered(
-    job: MiniBatchJob, graph: GraphData, owner: np.ndarray, train: np.ndarray
-) -> tuple[GraphData, Ranges]:
-    """The graph with each machine's nodes in a range, those first that its batches need most."""
+def _ordered(job: MiniBatchJob, graph: GraphData, owner: np.ndarray, train: np.ndarray) -> Ranges:
+    """Each machine's nodes in a range, those first that its batches need most."""
     before = _problem(job, graph, owner, train)
     scores = [
         inclusion(before.drawers, before.drawn[machine], job.fanouts, hop_zero=True)
         for machine in range(job.workers)
     ]
-    ranges = ranges_of(owner, scores)
-    return ranges.renumber(graph), ranges
+    return ranges_of(owner, scores)
 
 
 def _problem(job: MiniBatchJob, graph: GraphData, owner: np.ndarray, train: np.ndarray) -> CacheProblem:

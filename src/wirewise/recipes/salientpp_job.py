@@ -6,6 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from wirewise import options as opt
 from wirewise.errors import InputError
+from wirewise.graph.partition import AUTO
 from wirewise.graph.sampling.sampler import check_hops, check_used_hops
 from wirewise.planners.cache import POLICIES, Share
 
@@ -49,10 +50,10 @@ class MiniBatchJob(opt.Options, frozen=True, kw_only=True):
     workers: Annotated[opt.Count, opt.about("Ranks, one part of the features each.")] = 4
     hosts: Annotated[opt.Natural, opt.about("Hosts of the lab; 0: one for each rank.")] = 0
     link: opt.Link = "100mbit"
-    network: Annotated[
-        Literal["lab", "loopback"],
-        opt.about("lab: hosts with shaped links; loopback: processes of this machine, slowed by no link."),
-    ] = "lab"
+    network: opt.Network = "auto"
+    partition: Annotated[
+        str, opt.about("Method of `wirewise data partition`; auto: metis if its memory is free, else stream.")
+    ] = AUTO
     topology: Annotated[
         Literal["replicated", "partitioned"],
         opt.about("replicated: all edges on every rank; partitioned: those of its own nodes, others asked."),

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from wirewise import plans
-from wirewise.graph import GraphData, SparseRows, read_graph
+from wirewise.graph import GraphData, SparseRows, read_mapped
+from wirewise.graph.mapped import watch
 from wirewise.graph.sampling import NeighborSampler
 from wirewise.plans import CachePlan
 from wirewise.recipes.salientpp import MiniBatchJob, Mode
@@ -42,7 +43,9 @@ class MachinePart:
         self, job: MiniBatchJob, folder: Path, rank: int, ids: Transport, sampling: Transport
     ) -> None:
         self.job, self.rank, self._ids, self._sampling = job, rank, ids, sampling
-        graph = read_graph(folder / "graph.npz")
+        # All ranks of a host share the pages that they touch.
+        graph = read_mapped(folder / "graph", writeable=True)
+        self.check_files = watch(folder / "graph")
         with np.load(folder / "nodes.npz") as nodes:
             self.offsets, self.train, self.test = nodes["offsets"], nodes["train"], nodes["test"]
         plan = plans.load(folder / "plan.json")
@@ -94,6 +97,7 @@ class MachinePart:
             self.job.batch_size,
             depth=mode.depth,
             threads=self.job.threads,
+            check=self.check_files,
         )
 
     def owner_of(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:

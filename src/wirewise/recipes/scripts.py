@@ -43,7 +43,7 @@ class StallJob(opt.Options, frozen=True, kw_only=True):
     """What to measure of stalls, and how (`recipes.stalls`)."""
 
     command: list[str]
-    """torchrun ... train.py on one machine, or python train.py."""
+    """Command such as torchrun ... train.py on one machine, or python train.py."""
     steps: Annotated[opt.Count, opt.about("Steps to measure in every run.")] = 50
     warmup: Annotated[opt.Natural, opt.about("Steps before them.")] = 5
     repeats: Annotated[opt.Count, opt.about("Repeats of every run, in alternating order.")] = 3

@@ -17,7 +17,7 @@ from wirewise.errors import InputError
 from wirewise.files import owns_folder
 from wirewise.profile.launch import environment
 from wirewise.profile.stalls.cache import cache_folder
-from wirewise.profile.stalls.records import Run, read_run
+from wirewise.profile.stalls.records import ProfiledRun, read_run
 from wirewise.profile.stalls.report import StallReport
 from wirewise.profile.stalls.settings import ENTRY, StallSettings
 from wirewise.profile.stalls.summary import report_of
@@ -55,7 +55,7 @@ def measure(
     """
     launch = parse_command(job.command)
     _check(job, launch)
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[ProfiledRun]] = {}
     with ExitStack() as stack:
         root = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wirewise-stalls-")))
         runner = _Runner(job, launch, root, stack)
@@ -75,7 +75,7 @@ def measure(
     )
 
 
-def run_once(job: StallJob, name: str = "whole") -> Run:
+def run_once(job: StallJob, name: str = "whole") -> ProfiledRun:
     """One run alone, by its name ("whole": the job as it is); errors as `measure`."""
     launch = parse_command(job.command)
     _check(job, launch)
@@ -111,7 +111,7 @@ class _Runner:
         self._job, self._launch, self._root, self._stack = job, launch, root, stack
         self._networks: dict[int, lab.Lab | lab.Loopback] = {}
 
-    def run(self, name: str, repeat: int) -> Run:
+    def run(self, name: str, repeat: int) -> ProfiledRun:
         """One run; `name` is "partial X" for the cached fraction X."""
         job, launch = self._job, self._launch
         kind, _, fraction = name.partition(" ")
@@ -216,7 +216,7 @@ def counterfactuals(trace: Trace) -> dict[str, Amount]:
         trace: Trace of the same command on the same machines, on aligned clocks.
 
     Raises:
-        InputError: As `sim.replay_trace`.
+        InputError: Raised by `sim.replay_trace`.
     """
     found = record(trace)
     base = replay_steps(found.steps, found.links, interference=found.interference)

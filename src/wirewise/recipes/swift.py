@@ -12,7 +12,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from wirewise import options as opt
+from wirewise import topology
 from wirewise.cost.links import TCP_PAYLOAD, Links
+from wirewise.errors import PeerError
 from wirewise.files import owns_folder
 from wirewise.lab import Lab
 from wirewise.lab.faults import random_kills
@@ -22,8 +25,7 @@ from wirewise.plans import RecoveryPlan, save
 from wirewise.recipes.swift_job import MICROBATCHES, SwiftJob
 from wirewise.recipes.swift_script import FEATURES
 from wirewise.recipes.swift_ways import (
-    FinalState,
-    Trained,
+    TrainingSummary,
     by_checkpoints,
     by_commits,
     by_spares,
@@ -32,10 +34,11 @@ from wirewise.recipes.swift_ways import (
     record_of,
     recoveries_of,
 )
-from wirewise.results import RecoveryRun
+from wirewise.results import FinalState, RecoveryRun
 from wirewise.topology import lab_hosts
 from wirewise.trace.recovery import ProtectedStage, RecoveryTrace, StageMessages, write_recovery_trace
-from wirewise.trials.start import open_network
+from wirewise.trials.last_words import why_it_failed
+from wirewise.trials.start import Hosts, choose_network, open_network
 
 __all__ = ["SwiftJob", "checkpoint_interval", "kills_of", "predicted", "run"]
 
@@ -57,8 +60,12 @@ def run(job: SwiftJob, folder: Path, say: Callable[[str], None]) -> RecoveryRun:
         PeerError: A training did not come to its end; the message holds the last words.
     """
     found = {}
-    with open_network("lab", job.hosts, job.link) as network:
-        assert isinstance(network, Lab)
+    chosen, notes = choose_network(job.network, loopback=False)
+    for note in notes:
+        say(note)
+    with open_network(chosen, job.hosts, job.link) as network:
+        assert isinstance(network, Hosts)
+        links = _links(network, folder, job)
         # One checkpoint, at the end, says how long one takes.
         plain = by_checkpoints(network, folder / "unprotected", job, every=job.steps)
         say(f"unprotected, no failures: {1e3 * plain.step_s:.0f} ms a step")
@@ -76,17 +83,17 @@ def run(job: SwiftJob, folder: Path, say: Callable[[str], None]) -> RecoveryRun:
                 found[name] = train(network, folder / name, job, every=steps, kills=kills)
                 say(_told(name, found[name]))
     states, undisturbed = final_states(folder / "protected", job), final_states(folder / "undisturbed", job)
-    trace, plan = predicted(job, plain, states[0], mtbf_s)
+    trace, plan = predicted(job, plain, states[0], mtbf_s, links)
     write_recovery_trace(trace, folder / "recovery-trace.json")
     save(plan, folder / "plan.json")
     equal = [one.digest for one in states] == [one.digest for one in undisturbed]
-    ways = {name: record_of(name, one, plain.step_s) for name, one in found.items()}
+    ways = {name: record_of(name, one, plain.mean_step_s) for name, one in found.items()}
     baseline = ways.get("checkpoint")
     own_s = _median([one.recovered_s for one in found["protected"].survived])
     return RecoveryRun(
         job=job.job,
         hosts=job.hosts,
-        link=job.link,
+        link=opt.OWN_RATE if chosen == "slurm" else job.link,
         optimizer=job.optimizer,
         consistency=job.consistency,
         strategy=job.strategy,
@@ -103,11 +110,11 @@ def run(job: SwiftJob, folder: Path, say: Callable[[str], None]) -> RecoveryRun:
         speedup=_median(baseline.resumed_s) / own_s
         if baseline and baseline.resumed_s and found["protected"].survived
         else None,
-        ways={**ways, "protected": record_of("protected", found["protected"], plain.step_s, equal)},
+        ways={**ways, "protected": record_of("protected", found["protected"], plain.mean_step_s, equal)},
     )
 
 
-def kills_of(job: SwiftJob, undisturbed: Trained) -> list[tuple[float, int]]:
+def kills_of(job: SwiftJob, undisturbed: TrainingSummary) -> list[tuple[float, int]]:
     """Seconds after the first step and rank of each kill: one in each equal part of the undisturbed time."""
     within_s = (0.05 * undisturbed.seconds, 0.95 * undisturbed.seconds)
     return random_kills(job.hosts, job.kills, within_s, job.seed)
@@ -119,7 +126,7 @@ def checkpoint_interval(mtbf_s: float, checkpoint_s: float, step_s: float) -> in
 
 
 def predicted(
-    job: SwiftJob, plain: Trained, state: FinalState, mtbf_s: float
+    job: SwiftJob, plain: TrainingSummary, state: FinalState, mtbf_s: float, links: Links | None = None
 ) -> tuple[RecoveryTrace, RecoveryPlan]:
     """The job as planners see it, and the plan with the predicted phases of a recovery.
 
@@ -128,6 +135,7 @@ def predicted(
         plain: Unprotected training without failures.
         state: State of a rank at the end of the protected training.
         mtbf_s: Seconds between two kills.
+        links: Links between the hosts; None: those of a lab as the job says.
     """
     ranks, size = tuple(range(job.hosts)), float(state.bytes)
     if job.job == "pipeline":
@@ -150,17 +158,33 @@ def predicted(
         microbatches=MICROBATCHES if messages else 1,
         model=job.job,
     )
-    links = Links.of(lab_hosts([job.link] * job.hosts), payload=TCP_PAYLOAD)
+    links = links or _lab_links(job)
     plan = planning.swift(trace, links, mtbf_s=mtbf_s, spares=max(job.spares, 1))
     assert isinstance(plan, RecoveryPlan)
     return trace, plan
+
+
+def _lab_links(job: SwiftJob) -> Links:
+    return Links.of(lab_hosts([job.link] * job.hosts), payload=TCP_PAYLOAD)
+
+
+def _links(network: Hosts, folder: Path, job: SwiftJob) -> Links:
+    """Links between the hosts: those of the lab as they are shaped, others as they are measured."""
+    if isinstance(network, Lab):
+        return _lab_links(job)
+    file, logs = folder / "links.toml", folder / "probe"
+    probe = ["-m", "wirewise", "topo", "probe", "-o", str(file)]
+    result = network.run(probe, launcher="direct", folder=logs)
+    if not result.ok:
+        raise PeerError(why_it_failed(result, logs))
+    return Links.of(topology.load(file))
 
 
 def _median(seconds: Sequence[float]) -> float:
     return statistics.median(seconds) if seconds else math.nan
 
 
-def _told(name: str, found: Trained) -> str:
+def _told(name: str, found: TrainingSummary) -> str:
     after = f", a new step {_median([one.recovered_s for one in found.survived]):.2f} s after a kill"
     return (
         f"{name}: {len(found.kills)} kills{after if found.survived else ''}, "

@@ -47,6 +47,8 @@ def run(
             "calls wirewise.runtime.recovery.protect"
         )
     script, *arguments = launch.arguments
+    if not Path(script).is_file():
+        raise InputError(f"{script!r} is no file; expected the script that torchrun is to start")
     agent = Agent(run_script, [script, arguments], ranks=launch.ranks, spares=spares, folder=folder)
     say(f"{launch.ranks} ranks and {spares} spares of {script}; logs of the processes in {folder}")
     with _killer(agent, kills, random.Random(seed)) as killed:
@@ -63,6 +65,9 @@ def _killer(agent: Agent, kills: int, draw: random.Random) -> Iterator[list[tupl
     ended = threading.Event()
 
     def strike() -> None:
+        # Instants are those of the training, however long it takes to start.
+        while not agent.outcome.generations and not ended.wait(_TICK_S):
+            pass
         while len(killed) < kills and not ended.wait(_TICK_S + draw.expovariate(1 / _MTBF_S)):
             pids = agent.pids
             last = agent.outcome.recoveries[-1:]

@@ -21,7 +21,9 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
+from wirewise.errors import PeerError
 from wirewise.recipes.swift_script import loader_of, model_of, optimizer_of
+from wirewise.runtime.startup import join_group
 from wirewise.trials.kills import note_step
 
 __all__ = ["LOOP", "STORE", "main"]
@@ -37,12 +39,9 @@ time.sleep(100_000)
 """
 """Program of the process that holds the store, which no kill strikes."""
 
-
-def _join(store: Store, generation: int, rank: int, ranks: int, timeout_s: float) -> None:
-    group = PrefixStore(f"generation-{generation}", store)
-    dist.init_process_group(
-        "gloo", store=group, rank=rank, world_size=ranks, timeout=timedelta(seconds=timeout_s)
-    )
+_START_S = 120.0
+"""Seconds that a process has to start in the place of a dead one; beside other work torch alone takes some."""
+_POLL_S = 0.01
 
 
 def main(folder: Path, rank: int, address: str, port: int) -> None:
@@ -56,12 +55,13 @@ def main(folder: Path, rank: int, address: str, port: int) -> None:
     batches, batches_epoch = list(loader), 0
     committed = (0, copy.deepcopy((model.state_dict(), optimizer.state_dict())))
     store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=timeout_s))
-    # A new process starts the next generation; survivors wait for it.
+    # A process that takes the place of a dead one begins a generation, as does the first that has lost its peers.
     new = int(os.environ.get("WIREWISE_RESTARTS", "0")) > 0
-    generation = store.add("generation", int(new))
+    store.add("generation", int(new))
     while True:
+        generation = _met(store, rank, ranks)
         try:
-            _join(store, generation, rank, ranks, timeout_s)
+            join_group(PrefixStore(f"generation-{generation}", store), rank, ranks, timeout_s)
             steps = [0] * ranks
             dist.all_gather_object(steps, -1 if new else committed[0])
             source = max(range(ranks), key=lambda r: steps[r])
@@ -93,11 +93,27 @@ def main(folder: Path, rank: int, address: str, port: int) -> None:
             dist.barrier()
             return
         except RuntimeError:
-            dist.destroy_process_group()
-            deadline = time.monotonic() + timeout_s
-            while store.add("generation", 0) <= generation and time.monotonic() < deadline:
-                time.sleep(0.01)
-            generation = store.add("generation", 0)
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            # A group that did not come about is counted too, and the count is part of names in the store.
+            dist.distributed_c10d._world.group_count = 0
+            store.compare_set("generation", str(generation), str(generation + 1))
+
+
+def _met(store: Store, rank: int, ranks: int) -> int:
+    """The generation to which all ranks have come; one that a newer one overtakes meanwhile is left at once."""
+    deadline = time.monotonic() + _START_S
+    while True:
+        generation = store.add("generation", 0)
+        store.set(f"{generation}-{rank}", "")
+        while store.add("generation", 0) == generation:
+            if store.check([f"{generation}-{one}" for one in range(ranks)]):
+                return generation
+            if time.monotonic() > deadline:
+                raise PeerError(
+                    f"rank {rank} waited {_START_S:g} s for the others of generation {generation}; look at their logs"
+                )
+            time.sleep(_POLL_S)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
 from wirewise.recipes import swift_worker
 from wirewise.runtime.recovery.agent import PRELOAD, Agent
+from wirewise.runtime.recovery.clock import CLOCK_AHEAD
 
 __all__ = ["main"]
 
@@ -19,6 +21,8 @@ def main(folder: Path, host: int, address: str, port: int) -> None:
         PeerError: The training has failed; the message says why.
     """
     settings = json.loads((folder / "script.json").read_text())
+    # Ranks and spares inherit it.
+    os.environ[CLOCK_AHEAD] = str(settings["clock_ahead_s"].get(os.uname().nodename, 0.0))
     more = [] if settings["job"] == "ddp" else ["wirewise.recipes.swift_jobs"]
     Agent(
         swift_worker.main,

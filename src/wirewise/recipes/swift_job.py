@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
-
 from wirewise import options as opt
 from wirewise.errors import InputError
 
-__all__ = ["MICROBATCHES", "WAYS", "FinalState", "JobName", "SwiftJob", "script_settings"]
+__all__ = ["MICROBATCHES", "WAYS", "JobName", "SwiftJob", "script_settings"]
 
 JobName = Literal["ddp", "pipeline", "full-graph"]
 
@@ -18,7 +16,7 @@ MICROBATCHES = 4
 _STRATEGIES = {"ddp": ("auto", "replica"), "pipeline": ("auto", "log"), "full-graph": ("auto",)}
 
 WAYS: dict[str, str] = {
-    "protected": "the three lines around model, optimizer and loader; a spare takes the place of a dead rank",
+    "protected": "under an agent on each host, which starts ranks and spares; one takes the place of a dead rank",
     "checkpoint": "the unmodified script with a checkpoint every few steps, restarted by torchrun",
     "commit": "survivors go back to a commit in their own memory, as in Elastic Horovod; a cold process joins them",
 }
@@ -39,8 +37,9 @@ class SwiftJob(opt.Options, frozen=True, kw_only=True):
             "full-graph, a graph net on a part of the graph on each rank."
         ),
     ] = "ddp"
-    hosts: Annotated[int, opt.about("Hosts of the lab, a rank on each.", ge=2)] = 3
+    hosts: Annotated[int, opt.about("Hosts to use, a rank on each.", ge=2)] = 3
     link: opt.Link = "1gbit"
+    network: opt.HostNetwork = "auto"
     kills: Annotated[opt.Natural, opt.about("Ranks that are killed, one after the other.")] = 3
     steps: Annotated[int, opt.about("Steps of every training.", ge=20)] = 200
     optimizer: Annotated[Literal["sgd", "adam", "adamw"], opt.about("Optimizer of all trainings.")] = "adamw"
@@ -57,16 +56,21 @@ class SwiftJob(opt.Options, frozen=True, kw_only=True):
     batch_size: Annotated[opt.Count, opt.about("Rows of a rank's batch, or of that of a pipeline.")] = 32
     learning_rate: opt.LearningRate = 0.001
     against: Annotated[
-        tuple[str, ...], opt.about("Other ways to survive; commit for ddp alone.", words=tuple(WAYS)[1:])
-    ] = (
-        "checkpoint",
-        "commit",
-    )
+        tuple[str, ...],
+        opt.about(
+            "Other ways to survive, without a choice all; commit for ddp alone.", words=tuple(WAYS)[1:]
+        ),
+    ] = ()
     seed: Annotated[opt.Seed, opt.about("Seed of weights, data and kills.")] = 0
     timeout_s: opt.Timeout = 60.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.kills > self.steps:
+            raise InputError(
+                f"kills is {self.kills} and steps {self.steps}; expected no more kills than steps, as one strikes only "
+                "after a step has followed the one before"
+            )
         if self.strategy not in (allowed := _STRATEGIES[self.job]):
             raise InputError(
                 f"strategy is {self.strategy!r} and job {self.job!r}; expected {' or '.join(allowed)}: replicas of a "
@@ -77,8 +81,8 @@ class SwiftJob(opt.Options, frozen=True, kw_only=True):
                 f"consistency is {self.consistency!r} and job {self.job!r}; expected auto: a rank begins anew what was "
                 "under way"
             )
-        if self.job != "ddp" and self.against == ("commit",):
-            raise InputError(f"against is commit and job {self.job!r}; expected checkpoint")
+        if self.job != "ddp" and "commit" in self.against:
+            raise InputError(f"against is {','.join(self.against)} and job {self.job!r}; expected checkpoint")
         if self.job == "pipeline" and self.batch_size % MICROBATCHES:
             raise InputError(
                 f"batch_size is {self.batch_size} and job 'pipeline'; expected a multiple of {MICROBATCHES} "
@@ -87,8 +91,8 @@ class SwiftJob(opt.Options, frozen=True, kw_only=True):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Other ways to survive that the job has."""
-        return tuple(name for name in self.against if self.job == "ddp" or name != "commit")
+        """Other ways to survive: those that were chosen, or all that the job has."""
+        return self.against or (("checkpoint", "commit") if self.job == "ddp" else ("checkpoint",))
 
 
 def script_settings(job: SwiftJob, *, every: int) -> dict[str, object]:
@@ -108,12 +112,3 @@ def script_settings(job: SwiftJob, *, every: int) -> dict[str, object]:
         "consistency": job.consistency,
         "spares": job.spares,
     }
-
-
-class FinalState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank holds after the last step."""
-
-    digest: str
-    """Digest of parameters and optimizer."""
-    bytes: int
-    """Bytes of both."""

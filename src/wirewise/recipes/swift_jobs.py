@@ -7,12 +7,10 @@ FOLDER/script.json says what to train, as for `swift_script`.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +24,9 @@ from wirewise.cost import ExchangeCosts, LinkCost, Links
 from wirewise.errors import InputError
 from wirewise.files import write_json
 from wirewise.plans import StagePlan
-from wirewise.recipes.swift_job import MICROBATCHES, FinalState
-from wirewise.recipes.swift_script import CLASSES, FEATURES, ROWS, dataset, optimizer_of
+from wirewise.recipes.swift_job import MICROBATCHES
+from wirewise.recipes.swift_script import CLASSES, FEATURES, ROWS, dataset, optimizer_of, start
+from wirewise.results import FinalState
 from wirewise.runtime import full_graph, recovery
 from wirewise.runtime.pipeline import LayerGraph, Pipeline
 from wirewise.runtime.transport import Transport, transport_of
@@ -50,9 +49,7 @@ def protected(folder: Path, settings: Settings) -> None:
 
 def main(folder: Path) -> None:
     """Train as a rank of torchrun, from the newest checkpoint that all ranks have."""
-    torch.set_num_threads(1)
-    settings = json.loads((folder / "script.json").read_text())
-    dist.init_process_group("gloo", timeout=timedelta(seconds=settings["timeout_s"]))
+    settings = start(folder)
     transport = transport_of(timeout_s=settings["timeout_s"])
     job = {"pipeline": _plain_pipeline, "full-graph": _plain_epochs}[settings["job"]](transport, settings)
     states = recovery.Checkpoints(folder / "states", transport.rank)

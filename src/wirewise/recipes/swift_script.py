@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-__all__ = ["dataset", "loader_of", "model_of", "optimizer_of"]
+__all__ = ["dataset", "loader_of", "model_of", "optimizer_of", "start"]
 
 FEATURES, CLASSES, ROWS = 512, 128, 4096
 
@@ -54,11 +54,17 @@ def loader_of(settings, rank, ranks):
     return DataLoader(data, settings["batch_size"], sampler=sampler)
 
 
-def main(folder):
-    """Train until the last step, from the newest checkpoint on."""
+def start(folder):
+    """What to train, once all ranks of torchrun are a process group."""
     torch.set_num_threads(1)
     settings = json.loads((folder / "script.json").read_text())
     dist.init_process_group("gloo", timeout=timedelta(seconds=settings["timeout_s"]))
+    return settings
+
+
+def main(folder):
+    """Train until the last step, from the newest checkpoint on."""
+    settings = start(folder)
     rank, path = dist.get_rank(), folder / "checkpoint.pt"
     model = model_of(settings)
     step = 0
@@ -82,7 +88,7 @@ def main(folder):
             optimizer.step()
             step += 1
             with (folder / f"steps-{rank}").open("a") as file:
-                file.write(f"{step} {time.monotonic():.6f} {os.getpid()}\n")
+                file.write(f"{step} {time.monotonic():.6f} {os.getpid()} {os.uname().nodename}\n")
             every = settings["every"]
             if every and step % every == 0 and rank == 0:
                 start_s = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,18 +12,19 @@ from typing import NamedTuple
 from wirewise.decoding import decode_json
 from wirewise.errors import PeerError
 from wirewise.files import write_json
-from wirewise.lab import Lab
 from wirewise.plans import RecoveryPlan
 from wirewise.recipes import swift_commit
-from wirewise.recipes.swift_job import WAYS, FinalState, SwiftJob, script_settings
-from wirewise.results import RecoveryRecord, SurvivalRecord
+from wirewise.recipes.swift_job import WAYS, SwiftJob, script_settings
+from wirewise.results import FinalState, RecoveryRecord, SurvivalRecord
 from wirewise.runtime.recovery.agent import RECOVERIES, Recovered, Recoveries
-from wirewise.trials.kills import Kill, Killer, Survived, read_steps, step_seconds, survived
+from wirewise.trials.kills import Kill, Killer, Strikes, Survived, read_steps, step_seconds, survived
 from wirewise.trials.last_words import why_it_failed
+from wirewise.trials.slurm import SlurmHosts
+from wirewise.trials.slurm_kills import SlurmStrikes
+from wirewise.trials.start import Hosts
 
 __all__ = [
-    "FinalState",
-    "Trained",
+    "TrainingSummary",
     "by_checkpoints",
     "by_commits",
     "by_spares",
@@ -40,13 +42,16 @@ _LEAST_S, _KILL_S = 180.0, 30.0
 """Seconds that a training may take, and more of them for each kill."""
 
 
-class Trained(NamedTuple):
+class TrainingSummary(NamedTuple):
     """A training, as its steps tell of it."""
 
     steps: int
     seconds: float
     """Seconds from the first to the last step."""
     step_s: float
+    """Median seconds of a step before the first kill."""
+    mean_step_s: float
+    """Mean seconds of one, of which so many steps make as many seconds."""
     kills: list[Kill]
     spared: int
     survived: list[Survived]
@@ -55,8 +60,8 @@ class Trained(NamedTuple):
 
 
 def by_checkpoints(
-    network: Lab, folder: Path, job: SwiftJob, *, every: int, kills: Sequence[tuple[float, int]] = ()
-) -> Trained:
+    network: Hosts, folder: Path, job: SwiftJob, *, every: int, kills: Sequence[tuple[float, int]] = ()
+) -> TrainingSummary:
     """The unmodified script with a checkpoint every so many steps, 0: none, under torchrun on each host.
 
     Restarts need TORCH_DISABLE_SHARE_RDZV_TCP_STORE: without it torch 2.13 finds addresses of the earlier run.
@@ -77,8 +82,8 @@ def by_checkpoints(
 
 
 def by_commits(
-    network: Lab, folder: Path, job: SwiftJob, *, every: int, kills: Sequence[tuple[float, int]] = ()
-) -> Trained:
+    network: Hosts, folder: Path, job: SwiftJob, *, every: int, kills: Sequence[tuple[float, int]] = ()
+) -> TrainingSummary:
     """The script with commits in memory; each host starts its rank again when it has died."""
     port = str(_PORT + 1)
     store = [[sys.executable, "-c", swift_commit.STORE, port], *[["true"]] * (job.hosts - 1)]
@@ -95,12 +100,12 @@ def by_commits(
 
 
 def by_spares(
-    network: Lab,
+    network: Hosts,
     folder: Path,
     job: SwiftJob,
     kills: Sequence[tuple[float, int]] = (),
     signal_number: int = signal.SIGKILL,
-) -> Trained:
+) -> TrainingSummary:
     """The protected script, under an agent on each host."""
     common = [sys.executable, "-m", "wirewise.recipes.swift_host", str(folder)]
     commands = [[*common, str(host), network.address(0), str(_PORT + 2)] for host in range(job.hosts)]
@@ -109,7 +114,7 @@ def by_spares(
 
 
 def trained(
-    network: Lab,
+    network: Hosts,
     folder: Path,
     job: SwiftJob,
     commands: Sequence[Sequence[str]],
@@ -117,11 +122,11 @@ def trained(
     kills: Sequence[tuple[float, int]],
     environment: Mapping[str, str] | None = None,
     signal_number: int = signal.SIGKILL,
-) -> Trained:
+) -> TrainingSummary:
     """Run a command on each host, kill ranks meanwhile, and read the steps.
 
     Args:
-        network: Lab that is entered.
+        network: Entered hosts that the training is started on.
         folder: New folder for the settings, the steps and the logs.
         job: Settings of the run.
         commands: Command of each host.
@@ -134,39 +139,42 @@ def trained(
         PeerError: The training did not come to its end; the message holds the last words.
     """
     folder.mkdir()
-    write_json(folder / "script.json", settings)
     limit_s = _LEAST_S + _KILL_S * len(kills)
-    with Killer(folder, job.hosts, kills, signal_number) as killer:
-        result = network.run(
-            commands, launcher="none", environment=environment, folder=folder / "logs", timeout_s=limit_s
-        )
+    with SlurmStrikes(network) if isinstance(network, SlurmHosts) else Strikes() as strikes:
+        write_json(folder / "script.json", {**settings, "clock_ahead_s": dict(strikes.clock_ahead_s)})
+        with Killer(folder, job.hosts, kills, signal_number, strikes) as killer:
+            result = network.run(
+                commands, launcher="none", environment=environment, folder=folder / "logs", timeout_s=limit_s
+            )
     if not result.ok:
         why = f"it did not end within {limit_s:g} s. " if result.timed_out else ""
         raise PeerError(
             f"the training in {folder.name!r} failed: {why}{why_it_failed(result, folder / 'logs')}"
         )
-    lines = [line for rank in range(job.hosts) for line in read_steps(folder, rank)]
+    steps = [read_steps(folder, rank, strikes.ahead_s) for rank in range(job.hosts)]
+    lines = [line for own in steps for line in own]
     first_s = min(line.at_s for line in lines)
-    return Trained(
+    return TrainingSummary(
         steps=max(line.step for line in lines),
         seconds=max(line.at_s for line in lines) - first_s,
-        step_s=step_seconds(read_steps(folder, 0), killer.kills),
+        step_s=step_seconds(steps[0], killer.kills),
+        mean_step_s=step_seconds(steps[0], killer.kills, average=statistics.fmean),
         kills=killer.kills,
         spared=killer.spared,
-        survived=survived(killer.kills, folder),
+        survived=survived(killer.kills, folder, strikes.ahead_s),
         first_s=first_s,
     )
 
 
 def record_of(
-    way: str, found: Trained, unprotected_step_s: float, bit_equal: bool | None = None
+    way: str, found: TrainingSummary, unprotected_step_s: float, bit_equal: bool | None = None
 ) -> SurvivalRecord:
     """What is reported of a training.
 
     Args:
         way: Name of the way to survive, of `WAYS`.
         found: Training under kills.
-        unprotected_step_s: Seconds of a step without protection and without failures.
+        unprotected_step_s: Mean seconds of a step without protection and without failures.
         bit_equal: Whether the final state is that of an undisturbed training; None: not compared.
     """
     return SurvivalRecord(
@@ -195,7 +203,7 @@ def final_states(folder: Path, job: SwiftJob) -> list[FinalState]:
 
 
 def recoveries_of(
-    folder: Path, found: Trained, bit_equal: bool, plan: RecoveryPlan
+    folder: Path, found: TrainingSummary, bit_equal: bool, plan: RecoveryPlan
 ) -> tuple[RecoveryRecord, ...]:
     """The phases of each recovery, from the instant of the signal.
 
@@ -232,7 +240,7 @@ def recoveries_of(
     return tuple(records)
 
 
-def recoveries_told(folder: Path, found: Trained) -> list[tuple[Kill, Recovered | None]]:
+def recoveries_told(folder: Path, found: TrainingSummary) -> list[tuple[Kill, Recovered | None]]:
     """Each kill with the recovery from it that came to an end: the first one with a new step after the kill."""
     told = decode_json((folder / "agent-0" / RECOVERIES).read_bytes(), Recoveries).recoveries
 

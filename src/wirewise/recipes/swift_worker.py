@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from wirewise.files import write_json
-from wirewise.recipes.swift_job import FinalState
 from wirewise.recipes.swift_script import dataset, model_of, optimizer_of
+from wirewise.results import FinalState
 from wirewise.runtime import recovery
 from wirewise.runtime.trees import digest_of
 from wirewise.trials.kills import note_step

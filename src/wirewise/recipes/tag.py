@@ -2,7 +2,8 @@
 
 S. Zhang, X. Yi, L. Diao, C. Wu, S. Wang, W. Lin: Expediting Distributed DNN Training with Device Topology-Aware Graph
 Deployment, TPDS 2023. Composes `planners.placement.tag`, `sim` (predictions), `runtime.deployment` (training) and `lab`
-(the network). Numbers, messages and links are real; passes take at least the time of the devices that they stand for.
+(the network). Numbers, messages and links are real; passes take at least the time of the devices that they stand for,
+or compute on throttled hosts.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from wirewise import sim
 from wirewise.cost.links import TCP_PAYLOAD, Links
 from wirewise.errors import InputError
 from wirewise.files import owns_folder
+from wirewise.lab import Lab
 from wirewise.planners.placement.tag import PLANNERS, DeploymentProblem
 from wirewise.plans import save
 from wirewise.plans.deployment import DeployedDevice, DeployedGroup, DeploymentPlan
 from wirewise.recipes.tag_job import BASELINES, DeploymentJob, DeploymentWish
-from wirewise.recipes.tag_models import trace_of
+from wirewise.recipes.tag_models import measured_trace, trace_of
 from wirewise.results import DeploymentRecord, DeploymentRun, DeploymentTimes
 from wirewise.topology import lab_hosts
 from wirewise.trace.stages import StageTrace
@@ -30,20 +32,27 @@ __all__ = ["lab_links", "make_job", "predicted_s", "problem_of", "run", "summari
 _BUCKETS = (1 << 20, 25 << 20)
 """Bytes of the first bucket of DistributedDataParallel, and of the others."""
 _EQUAL = 1e-5
+_MESSAGE_S = 1e-3
+"""Seconds of a message of gloo that carries nothing, an order of magnitude for a few ranks on busy processors."""
 
 
-def lab_links(rates: Sequence[str]) -> Links:
-    """Links of a lab's hosts with these rates, a rank on each, less the headers of TCP, IP and Ethernet."""
-    return Links.of(lab_hosts(rates), payload=TCP_PAYLOAD)
+def lab_links(rates: Sequence[str], message_s: float = _MESSAGE_S) -> Links:
+    """Links of a lab's hosts, a rank on each, less the headers of TCP, IP and Ethernet.
+
+    Args:
+        rates: Rate of each host's link.
+        message_s: Seconds of a message that carries nothing, as measured; by default an order of magnitude.
+    """
+    return Links.of(lab_hosts(rates, latency_s=message_s), payload=TCP_PAYLOAD)
 
 
-def problem_of(wish: DeploymentWish) -> DeploymentProblem:
-    """What planners decide on."""
+def problem_of(wish: DeploymentWish, measured: StageTrace | None = None) -> DeploymentProblem:
+    """What planners decide on: the wish with modules as measured, or else as the wish's devices are to compute them."""
     devices = tuple(
         DeployedDevice(name=f"host{number}", host=f"host{number}", speed=speed)
         for number, speed in enumerate(wish.speeds)
     )
-    return DeploymentProblem(trace_of(wish), lab_links(wish.rates), devices, wish.batch)
+    return DeploymentProblem(measured or trace_of(wish), lab_links(wish.rates), devices, wish.batch)
 
 
 def make_job(wish: DeploymentWish) -> DeploymentJob:
@@ -53,7 +62,8 @@ def make_job(wish: DeploymentWish) -> DeploymentJob:
         InputError: A planner that there is not.
         PlanError: Nothing fits, by one of them.
     """
-    problem, plans = problem_of(wish), dict[str, DeploymentPlan]()
+    measured = measured_trace(wish) if wish.computing == "real" else None
+    problem, plans = problem_of(wish, measured), dict[str, DeploymentPlan]()
     for name in wish.plans:
         if name in BASELINES:
             plans[name] = _replicated(problem, proportional=name == "ddp-proportional")
@@ -70,6 +80,7 @@ def make_job(wish: DeploymentWish) -> DeploymentJob:
         batch=wish.batch,
         plans=plans,
         compute_ms=wish.compute_ms,
+        measured=measured,
         steps=wish.steps,
         turns=wish.turns,
         seed=wish.seed,
@@ -126,24 +137,29 @@ def run(job: DeploymentJob, folder: Path, say: Callable[[str], None]) -> Deploym
         save(one, folder / f"plan-{name}.json")
     hosts, worker = len(job.rates), "wirewise.recipes.tag_worker"
     with open_network("lab", hosts, job.rates[0], dict(enumerate(job.rates))) as network:
+        if job.measured is not None and isinstance(network, Lab):
+            for host, speed in enumerate(job.speeds):
+                network.slow(host, 1.0 / speed, what="cpu")
         found = run_ranks(
             worker, folder, dict[str, DeploymentTimes], network=network, ranks=hosts, job=job, log=say
         )
     return summarise(job, found)
 
 
-def predicted_s(plan: DeploymentPlan, trace: StageTrace, rates: Sequence[str]) -> float:
-    """Simulated seconds of a step on hosts of a lab with these rates."""
-    return sim.predict(plan, trace, lab_links(rates)).step_s
+def predicted_s(
+    plan: DeploymentPlan, trace: StageTrace, rates: Sequence[str], message_s: float = _MESSAGE_S
+) -> float:
+    """Simulated seconds of a step on hosts of a lab; arguments as of `lab_links`."""
+    return sim.predict(plan, trace, lab_links(rates, message_s)).step_s
 
 
 def summarise(job: DeploymentJob, found: Mapping[str, DeploymentTimes]) -> DeploymentRun:
     """All plans of a job next to the first one."""
-    trace = trace_of(job)
+    trace = job.measured or trace_of(job)
     plans = {
         name: DeploymentRecord(
             step_s=statistics.median(one.steps_s),
-            predicted_step_s=predicted_s(job.plans[name], trace, job.rates),
+            predicted_step_s=predicted_s(job.plans[name], trace, job.rates, one.message_s or _MESSAGE_S),
             bytes_sent=one.bytes_sent,
             loss_equal=one.loss_error <= _EQUAL,
             loss_error=one.loss_error,
@@ -154,8 +170,12 @@ def summarise(job: DeploymentJob, found: Mapping[str, DeploymentTimes]) -> Deplo
     first = plans[next(iter(plans))]
     best = min(plans, key=lambda name: plans[name].step_s)
     return DeploymentRun(
-        emulated=f"passes take at least the time of devices that need {job.compute_ms:g} ms, over their speed, for the "
-        "whole batch; numbers, messages and links are real",
+        emulated=(
+            f"passes take at least the time of devices that need {job.compute_ms:g} ms, over their speed, for the "
+            "whole batch; numbers, messages and links are real"
+            if job.measured is None
+            else "processes of slower hosts are stopped for a part of the time; all else is real"
+        ),
         model=job.model,
         speeds=job.speeds,
         links=job.rates,

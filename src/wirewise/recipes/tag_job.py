@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from wirewise import options as opt
 from wirewise.errors import InputError
 from wirewise.plans.deployment import DeploymentPlan
+from wirewise.trace.stages import StageTrace
 from wirewise.units import parse_rate
 
 __all__ = ["BASELINES", "SIZES", "WHOLE", "DeploymentJob", "DeploymentWish", "ModelName"]
@@ -63,6 +64,13 @@ class DeploymentWish(opt.Options, frozen=True, kw_only=True):
         opt.Positive,
         opt.about("Milliseconds of the passes over a whole batch on a host of speed 1; the rest is slept."),
     ] = 1000.0
+    computing: Annotated[
+        Literal["slept", "real"],
+        opt.about(
+            "Whether passes sleep until the device would be done, or compute at full speed, on slower hosts with "
+            "their processes stopped for a part of the time; modules are measured before then."
+        ),
+    ] = "slept"
     steps: Annotated[int, opt.about("Steps of each plan in a turn.", ge=2)] = 4
     turns: Annotated[opt.Count, opt.about("Turns of each plan; plans alternate.")] = 3
     seed: Annotated[opt.Seed, opt.about("Seed of weights, data and searches.")] = 0
@@ -76,6 +84,11 @@ class DeploymentWish(opt.Options, frozen=True, kw_only=True):
             raise InputError(
                 f"got {len(self.links)} links for {len(self.speeds)} speeds; expected one for each host, one for all, "
                 "or none"
+            )
+        if self.computing == "real" and max(self.speeds) != 1.0:
+            raise InputError(
+                f"got speeds of at most {max(self.speeds):g} under real computing; expected the fastest host at 1, the "
+                "speed of this machine"
             )
         if len(self.speeds) > self.batch:
             raise InputError(
@@ -105,6 +118,8 @@ class DeploymentJob(opt.Options, frozen=True, kw_only=True):
     plans: dict[str, DeploymentPlan]
     """Plans by name; those of `BASELINES` are carried out by torch in the rows of their first group."""
     compute_ms: opt.Positive = 1000.0
+    measured: StageTrace | None = None
+    """Modules as they were measured, where computing is real; None: passes sleep until their device would be done."""
     steps: opt.Count = 4
     turns: opt.Count = 3
     seed: opt.Seed = 0

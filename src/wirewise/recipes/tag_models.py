@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from wirewise.profile.stages import stage_trace
 from wirewise.recipes.parallel_models import MODELS, Example
 from wirewise.recipes.tag_job import SIZES, WHOLE, DeploymentJob, DeploymentWish
 from wirewise.runtime.pipeline import LayerGraph
 from wirewise.trace.stages import StageModule, StageTrace
 
-__all__ = ["example_of", "layers_of", "trace_of"]
+__all__ = ["example_of", "layers_of", "measured_trace", "timed_trace", "trace_of"]
 
 _PER_ELEMENT = 10.0
 """Operations that stand for the reading and writing of an element of an output."""
@@ -74,6 +76,36 @@ def trace_of(job: DeploymentJob | DeploymentWish) -> StageTrace:
     return StageTrace(
         modules=modules, sizes=(job.batch,), edges=edges, state_factor=2.0, model=job.model, device="emulated"
     )
+
+
+def measured_trace(job: DeploymentJob | DeploymentWish) -> StageTrace:
+    """Modules of a job's model as one thread of this machine computes them, measured for shares of the batch."""
+    example = example_of(job)
+    return timed_trace(layers_of(job, example.model), example.inputs, job.model, repeats=9)
+
+
+def timed_trace(layers: LayerGraph, inputs: Sequence[Tensor], model: str, *, repeats: int) -> StageTrace:
+    """Modules of a model as one thread computes them here and now, for quarters of the batch and for all of it.
+
+    Args:
+        layers: Modules of the model.
+        inputs: The whole batch, in the order of `layers.inputs`.
+        model: Name of the model.
+        repeats: Passes of each module to take the median of.
+    """
+    batch, threads = len(inputs[0]), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return stage_trace(
+            layers.modules,
+            dict(zip(layers.inputs, inputs, strict=True)),
+            sizes=sorted({max(batch * quarters // 4, 1) for quarters in (1, 2, 4)}),
+            sources=layers.sources,
+            repeats=repeats,
+            model=model,
+        )
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _linear(module: nn.Module) -> list[nn.Module]:

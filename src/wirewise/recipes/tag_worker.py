@@ -2,11 +2,12 @@
 
 It reads FOLDER/job.json, trains the same model from the same weights under every plan, in turns, and rank 0 writes what
 all ranks measured. Numbers are computed; then a pass sleeps until it has taken as long as on the device that the rank
-stands for.
+stands for, unless the job's computing is real.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,12 +25,15 @@ from wirewise.recipes.tag_models import example_of, layers_of, trace_of
 from wirewise.results import DeploymentTimes
 from wirewise.runtime.deployment import Deployment
 from wirewise.runtime.pipeline import LayerGraph
+from wirewise.runtime.transport import Transport
 from wirewise.trace.stages import StageTrace
 from wirewise.trials.rank import Rank, main
 from wirewise.trials.windows import turns
 
 __all__ = ["Pace", "TorchReplica", "losses_of_one", "work"]
 
+_MESSAGES = 25
+"""Messages that are timed."""
 _COMPARED = 10
 """Steps whose losses are compared with those of one process."""
 
@@ -41,9 +45,13 @@ class Pace:
         self._trace, self._speed = trace, plan.devices[rank].speed
         self._duplicated = {name for group in plan.groups for name in group.duplicated}
         self._products = {group.ops[0]: group.duplicated for group in plan.groups}
+        self.slept = True
+        """Whether passes take as long as there; otherwise as they do here."""
 
     def seconds(self, name: str, kind: str, rows: int) -> float:
         """Seconds of a pass of a module over so many rows; arguments as of `runtime.deployment.Around`."""
+        if not self.slept:
+            return 0.0
         if kind == "product":
             found = sum(self._times(one, rows).weight_gradient_s for one in self._products[name])
         else:
@@ -106,14 +114,25 @@ class _Paced(nn.Module):
 
 
 class TorchReplica:
-    """The model under DistributedDataParallel with this rank's share of the rows; steps as of `Deployment`."""
+    """The model under DistributedDataParallel with this rank's share of the rows; steps as of `Deployment`.
 
-    def __init__(self, layers: LayerGraph, plan: DeploymentPlan, rank: int, pace: Pace) -> None:
+    Args:
+        model: The model, called with a batch.
+        plan: Plan that has everything on all ranks.
+        rank: Number of this rank.
+        layers: Modules of the model, with `pace`, where passes take as long as on a device.
+        pace: Seconds of passes; None: those of the model as it is.
+    """
+
+    def __init__(
+        self, model: nn.Module, plan: DeploymentPlan, rank: int, layers: LayerGraph, pace: Pace | None
+    ) -> None:
         (start, stop) = self._own = plan.groups[0].rows_of(plan.groups[0].ops[0], plan.batch)[rank]
         # torch takes the mean over ranks; weighted like this it is that over rows.
         self._share = (stop - start) / plan.batch
         self._weight = self._share * plan.world_size
-        self._model = DistributedDataParallel(_Paced(layers, pace, stop - start))
+        trained = model if pace is None else _Paced(layers, pace, stop - start)
+        self._model = DistributedDataParallel(trained)
 
     def parameters(self) -> list[nn.Parameter]:
         """All parameters of the model."""
@@ -154,9 +173,10 @@ class _Variant:
         job, self._transport = rank.job, rank.transport
         plan = job.plans[name]
         model, self._batch = example_of(job)
-        layers, pace = layers_of(job, model), Pace(trace, plan, rank.transport.rank)
+        layers = layers_of(job, model)
+        self._pace = pace = Pace(trace, plan, rank.transport.rank) if job.measured is None else None
         self.trained: Any = (
-            TorchReplica(layers, plan, rank.transport.rank, pace)
+            TorchReplica(model, plan, rank.transport.rank, layers, pace)
             if name in BASELINES
             else Deployment(layers, plan, around=pace, timeout_s=job.timeout_s)
         )
@@ -166,8 +186,10 @@ class _Variant:
         self.bytes_sent = self.counted = 0
 
     def train(self, steps: int, *, measured: bool) -> None:
-        """Some steps, each begun by all ranks at once; the first ones open connections and are not measured."""
+        """Some steps, each begun by all ranks at once; the first ones open connections, and nobody sleeps in them."""
         transport, seconds = self._transport, []
+        if self._pace is not None:
+            self._pace.slept = measured
         transport.barrier("the begin of a turn")
         before = interface_bytes()
         for _ in range(steps):
@@ -185,14 +207,28 @@ class _Variant:
             if before is not None and after is not None:
                 self.bytes_sent += (after - before).tx_bytes
 
-    def outcome(self, losses: list[float]) -> DeploymentTimes:
-        """What all ranks measured."""
+    def outcome(self, losses: list[float], message_s: float) -> DeploymentTimes:
+        """What all ranks measured; the seconds of a message are those of `_message_s`."""
         found = self._transport.total(self.addends[:_COMPARED])
         worst = max(abs(a - b) / max(abs(b), 1.0) for a, b in zip(found, losses, strict=False))
         sent = float(self._transport.total(float(self.bytes_sent)))
         return DeploymentTimes(
-            steps_s=self.steps_s, bytes_sent=round(sent / max(self.counted, 1)), loss_error=float(worst)
+            steps_s=self.steps_s,
+            bytes_sent=round(sent / max(self.counted, 1)),
+            loss_error=float(worst),
+            message_s=message_s,
         )
+
+
+def _message_s(transport: Transport) -> float:
+    """Mean seconds of a message that carries nothing: all-reduces of a number, each a chain of messages."""
+    found = []
+    for _ in range(_MESSAGES):
+        transport.barrier("the begin of a message")
+        start_s = time.perf_counter()
+        transport.slowest(0.0, "a message that is timed")
+        found.append(time.perf_counter() - start_s)
+    return statistics.fmean(found) / max(2 * (transport.world_size - 1), 1)
 
 
 def work(rank: Rank[DeploymentJob]) -> None:
@@ -207,7 +243,8 @@ def work(rank: Rank[DeploymentJob]) -> None:
         variants[name].train(job.steps, measured=True)
         took = sorted(variants[name].steps_s)
         rank.log(f"{name}: {took[len(took) // 2]:.3f} s a step")
-    rank.outcome({name: one.outcome(losses) for name, one in variants.items()})
+    message_s = _message_s(rank.transport)
+    rank.outcome({name: one.outcome(losses, message_s) for name, one in variants.items()})
     for one in variants.values():
         one.trained.close()
 

@@ -11,7 +11,8 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -20,16 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from wirewise.errors import LabError, PeerError
+from wirewise.errors import InputError, LabError, PeerError
 from wirewise.files import owns_folder, write_json
-from wirewise.lab import Lab
+from wirewise.lab import Lab, Loopback
 from wirewise.planners import PLANNERS
 from wirewise.planners.jobs import RULES, JobProblem, tune
 from wirewise.planners.jobs.online import online_policy
 from wirewise.planners.jobs.problem import follow
 from wirewise.planners.jobs.rules import expected, knowledge
 from wirewise.plans import JobPlan, save
-from wirewise.recipes.tapfinger_job import KIND_RANKS, TapFingerJob
+from wirewise.recipes.tapfinger_job import REAL_KINDS, TapFingerJob
 from wirewise.recipes.tapfinger_worker import ClusterJob, write_parts
 from wirewise.results import JobsRun, RealQueue, SchedulerRecord
 from wirewise.runtime.jobs import QueueExecutor, step_table
@@ -37,7 +38,8 @@ from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue
 from wirewise.sim.jobs.ends import job_ends
 from wirewise.trace.queues import JobKind, JobQueue, write_queue
 from wirewise.trials.lab_jobs import JobCommand, LabJobs
-from wirewise.trials.start import JOB, choose_network, open_network
+from wirewise.trials.slurm_jobs import SlurmJobs, hosts_of_slurm
+from wirewise.trials.start import JOB, choose_network
 
 __all__ = ["Speeds", "completions", "real_queue", "run", "run_real"]
 
@@ -46,13 +48,14 @@ _DRAWN = {"even": (EVEN, 3.0), "uneven": (UNEVEN, 6.0)}
 _LAST = 5000
 """Slot at which the learned policy is stopped where it lets jobs wait for ever."""
 _TUNED = ("threshold", "tiresias")
-_TARGET = "wirewise.recipes.tapfinger_worker:train"
 _PRELOAD = ("wirewise.recipes.tapfinger_warm",)
 _MEASURED_S, _MEASURED_STEPS = 1.5, 12
 """Seconds and steps after which an amount is measured, whichever comes later; at most twice as many seconds."""
 _LEAST_STEPS = 4
 """Steps that are waited for, however slow they are; the first two do not count."""
 _MANY = 1_000_000
+_SLURM_SILENCE_S = 900.0
+"""Seconds without a step after which a job of Slurm counts as failed: it may wait for its host, and starts cold."""
 
 
 class Speeds(NamedTuple):
@@ -77,6 +80,8 @@ def run(job: TapFingerJob, folder: Path, say: Callable[[str], None]) -> JobsRun:
         LabError: No lab can be built here, though one was asked for; or a host did not come up.
         PeerError: A real job failed while it was measured.
     """
+    if job.real_jobs:
+        _settled(job)  # before minutes of simulation
     clusters, rate = _DRAWN[job.queues]
     pairs = [
         (
@@ -114,20 +119,45 @@ def run_real(
         LabError: No lab can be built here, though one was asked for; or a host did not come up.
         PeerError: A real job failed while it was measured.
     """
-    network, notes = choose_network(job.network)
-    if job.fault and network != "lab":
-        raise LabError(f"got fault {job.fault!r} without a lab, whose hosts it would strike; leave it out")
-    with (
-        open_network(network, job.clusters, job.link) as entered,
-        LabJobs(entered, job.clusters, {}, processor=job.processor, preload=_PRELOAD) as launcher,
-    ):
+    with _clusters(job, say) as (launcher, network, notes):
         bench = _Bench(job, launcher, folder, write_parts(folder / "parts", job.gpus, seed=job.seed), say)
         speeds = measure(bench)
         queue = real_queue(job, speeds)
-        return [
-            _run_queue(bench, planner, queue, speeds, notes, entered if isinstance(entered, Lab) else None)
-            for planner in planners
-        ]
+        return [_run_queue(bench, planner, queue, speeds, notes, network) for planner in planners]
+
+
+def _settled(job: TapFingerJob) -> tuple[str, list[str], list[str]]:
+    """Network of the real jobs, its hosts if it is Slurm's, and what a reader must know of it."""
+    if job.network == "slurm":
+        hosts = hosts_of_slurm()
+        if job.fault or len(hosts) < job.clusters:
+            raise InputError(
+                f"Slurm can run jobs on {len(hosts)} hosts, and fault is {job.fault!r}; expected {job.clusters} "
+                "(--clusters), and no fault, whose hosts are those of a lab"
+            )
+        hosts = hosts[: job.clusters]
+        return job.network, hosts, [f"Slurm ran the real jobs on {', '.join(hosts)}."]
+    network, notes = choose_network(job.network, slurm=False)
+    if job.fault and network != "lab":
+        raise LabError(f"got fault {job.fault!r} without a lab, whose hosts it would strike; leave it out")
+    return network, [], notes
+
+
+@contextmanager
+def _clusters(
+    job: TapFingerJob, say: Callable[[str], None]
+) -> Iterator[tuple[LabJobs | SlurmJobs, Lab | None, list[str]]]:
+    """What starts real jobs, the lab if that is one, and what a reader must know of it."""
+    network, hosts, notes = _settled(job)
+    if network == "slurm":
+        with SlurmJobs(hosts, {}, say=say) as launcher:
+            yield launcher, None, notes
+        return
+    with (
+        Lab(job.clusters, job.link) if network == "lab" else Loopback() as entered,
+        LabJobs(entered, job.clusters, {}, processor=job.processor, preload=_PRELOAD) as own,
+    ):
+        yield own, entered if isinstance(entered, Lab) else None, notes
 
 
 def completions(pairs: Sequence[tuple[JobProblem, JobProblem]]) -> dict[str, list[NDArray[np.float64]]]:
@@ -178,7 +208,7 @@ class _Bench(NamedTuple):
     """Where real jobs run."""
 
     job: TapFingerJob
-    launcher: LabJobs
+    launcher: LabJobs | SlurmJobs
     folder: Path
     parts: Path
     """Folder of the graph's parts."""
@@ -186,7 +216,7 @@ class _Bench(NamedTuple):
 
     def command(self, name: str, kind: str, steps: int) -> None:
         """Let a job be started by its name, in the folder of the path that the name is."""
-        place = self.folder / name
+        place, known = self.folder / name, self.job.real_kinds[kind]
         place.mkdir(parents=True, exist_ok=True)
         settings = ClusterJob(
             kind=kind,
@@ -196,7 +226,7 @@ class _Bench(NamedTuple):
             seed=self.job.seed,
         )
         write_json(place / JOB, settings)
-        self.launcher.add(place.name, JobCommand(_TARGET, place.resolve(), KIND_RANKS[kind]))
+        self.launcher.add(place.name, JobCommand(known.target, place.resolve(), known.ranks))
 
 
 def measure(bench: _Bench) -> Speeds:
@@ -208,12 +238,12 @@ def measure(bench: _Bench) -> Speeds:
     job, launcher = bench.job, bench.launcher
     amounts = [
         (kind, c, g)
-        for kind, ranks in KIND_RANKS.items()
-        for g in sorted({n for n in (1, 2, job.gpus) if not ranks or n in ranks})
+        for kind, known in job.real_kinds.items()
+        for g in sorted({n for n in (1, 2, job.gpus) if not known.ranks or n in known.ranks})
         for c in sorted({1, 2, job.cpus})
         if c <= job.cpus
     ]
-    found: dict[str, dict[tuple[int, int], float]] = {kind: {} for kind in KIND_RANKS}
+    found: dict[str, dict[tuple[int, int], float]] = {kind: {} for kind in job.real_kinds}
     starts_s: list[float] = []
     stops_s: list[float] = []
     for first in range(0, len(amounts), job.clusters):
@@ -234,7 +264,7 @@ def measure(bench: _Bench) -> Speeds:
     return speeds
 
 
-def _watch(launcher: LabJobs, together: Sequence[tuple[str, int, int]]) -> list[Speeds]:
+def _watch(launcher: LabJobs | SlurmJobs, together: Sequence[tuple[str, int, int]]) -> list[Speeds]:
     """Watch jobs that were just started until enough steps are measured, and stop them."""
     names = [f"measure-{kind}-{c}x{g}" for kind, c, g in together]
     began_s = time.monotonic()
@@ -275,7 +305,7 @@ def real_queue(job: TapFingerJob, speeds: Speeds) -> JobQueue:
         speeds: What was measured.
     """
     kinds = {}
-    for kind, ranks in KIND_RANKS.items():
+    for kind, (_, ranks) in job.real_kinds.items():
         table = step_table(speeds.steps_s[kind], job.cpus, job.gpus)
         least = min(ranks, default=1)
         steps = _steps(job, speeds, kind)
@@ -299,7 +329,7 @@ def real_queue(job: TapFingerJob, speeds: Speeds) -> JobQueue:
 
 def _steps(job: TapFingerJob, speeds: Speeds, kind: str) -> int:
     """Steps of an ordinary job of a kind."""
-    least = min(KIND_RANKS[kind], default=1)
+    least = min(job.real_kinds[kind].ranks, default=1)
     return max(1, round(job.size_s / speeds.steps_s[kind][1, least]))
 
 
@@ -323,7 +353,8 @@ def _run_queue(
         steps[one.name] = max(1, round(_steps(job, speeds, one.kind) / one.pace))
         bench.command(f"{planner}/{one.name}", one.kind, steps[one.name])
     policy, said = online_policy(problem, planner, seed=job.seed)
-    executor = QueueExecutor(queue, steps, policy, bench.launcher, say=bench.say)
+    silence_s = _SLURM_SILENCE_S if isinstance(bench.launcher, SlurmJobs) else 60.0
+    executor = QueueExecutor(queue, steps, policy, bench.launcher, silence_s=silence_s, say=bench.say)
     with _Fault(job, lab):
         executed = executor.run()
     measured_s = executed.mean_completion_s
@@ -346,8 +377,23 @@ def _run_queue(
             kind: {f"{c}x{g}": seconds for (c, g), seconds in own.items()}
             for kind, own in speeds.steps_s.items()
         },
-        notes=(*notes, f"Processor time of jobs is limited {bench.launcher.limits}.", *said),
+        notes=(
+            *notes,
+            *_of_own(job),
+            f"Processor time of jobs is limited {bench.launcher.limits}.",
+            *(f"{one}." for one in said),
+        ),
     )
+
+
+def _of_own(job: TapFingerJob) -> list[str]:
+    """What is to be said of kinds that do not come with wirewise."""
+    own = [
+        f"{name} ({Path(kind.target).name})"
+        for name, kind in job.real_kinds.items()
+        if name not in REAL_KINDS
+    ]
+    return [f"Ranks of {', '.join(own)} compute what they would by themselves."] if own else []
 
 
 class _Fault:

@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import ast
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 from wirewise import options as opt
 from wirewise.errors import InputError
 from wirewise.lab import HostFault, parse_fault
 from wirewise.planners import PLANNERS
 
-__all__ = ["KIND_RANKS", "TapFingerJob"]
+__all__ = ["REAL_KINDS", "RealKind", "TapFingerJob"]
 
-KIND_RANKS: dict[str, tuple[int, ...]] = {"text": (), "pipeline": (2, 4, 8), "graph": ()}
-"""Kinds of real jobs with the numbers of ranks that they can have; none: any."""
+
+class RealKind(NamedTuple):
+    """What the ranks of a kind of real jobs run."""
+
+    target: str = "wirewise.recipes.tapfinger_worker:train"
+    """Function that is called with the job's folder, as "module:function" or "FILE.py:function"."""
+    ranks: tuple[int, ...] = ()
+    """Numbers of ranks that a job can have; none: any."""
+
+
+REAL_KINDS = {"text": RealKind(), "pipeline": RealKind(ranks=(2, 4, 8)), "graph": RealKind()}
+"""Kinds of real jobs that come with wirewise."""
+
+
+def _real_kind(text: str) -> tuple[str, RealKind]:
+    """Name and kind, of `REAL_KINDS` or as NAME=FILE.py:FUNCTION.
+
+    Raises:
+        InputError: It is neither, or there is no such file or function.
+    """
+    if text in REAL_KINDS:
+        return text, REAL_KINDS[text]
+    name, _, target = text.partition("=")
+    file, _, function = target.rpartition(":")
+    if not name.isidentifier() or name in REAL_KINDS or not file.endswith(".py"):
+        raise InputError(
+            f"got the kind {text!r}; expected {', '.join(REAL_KINDS)}, or NAME=FILE.py:FUNCTION with another name"
+        )
+    try:
+        found = ast.parse(Path(file).read_bytes(), file).body
+    except (OSError, SyntaxError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {file} of the kind {name!r}: {why}; expected a Python file") from error
+    known = [one.name for one in found if isinstance(one, ast.FunctionDef)]
+    if function not in known:
+        raise InputError(
+            f"{file} has no function {function!r}; expected one that takes the folder of a job, of: "
+            f"{', '.join(known) or 'none is there'}"
+        )
+    return name, RealKind(f"{Path(file).resolve()}:{function}")
 
 
 def _host_fault(text: str) -> HostFault:
@@ -42,10 +82,17 @@ class TapFingerJob(opt.Options, frozen=True, kw_only=True):
         ),
     ] = 0.5
     real_jobs: Annotated[opt.Natural, opt.about("Jobs that are run for real; 0: none.")] = 12
+    kinds: Annotated[
+        opt.Distinct,
+        opt.about(
+            "Kinds of real jobs: text, pipeline, graph; or NAME=FILE.py:FUNCTION, a function of your own that takes "
+            "the folder of a job."
+        ),
+    ] = tuple(REAL_KINDS)
     planner: Annotated[str, opt.about("Scheduler of the real jobs.", words=tuple(PLANNERS["jobs"]))] = (
         "tapfinger"
     )
-    clusters: Annotated[opt.Count, opt.about("Clusters of real jobs, a host of the lab each.")] = 2
+    clusters: Annotated[opt.Count, opt.about("Clusters of real jobs, a host each.")] = 2
     cpus: Annotated[opt.Count, opt.about("Processors of each of them.")] = 4
     gpus: Annotated[int, opt.about("Accelerators of each of them, emulated.", ge=2)] = 4
     processor: Annotated[
@@ -66,13 +113,19 @@ class TapFingerJob(opt.Options, frozen=True, kw_only=True):
         str, opt.about("What happens to a host while real jobs run, such as kill:1@10s; nothing: none.")
     ] = ""
     network: Annotated[
-        Literal["auto", "lab", "loopback"], opt.about("Network between the ranks of a real job.")
+        Literal["auto", "lab", "slurm", "loopback"],
+        opt.about(
+            "Network of the clusters of real jobs: hosts of the lab, hosts to which Slurm gives jobs, or this machine."
+        ),
     ] = "auto"
     link: opt.Link = "1gbit"
     seed: Annotated[opt.Seed, opt.about("Seed of the first simulated queue and of the real one.")] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        names = [name for name, _ in map(_real_kind, self.kinds)]
+        if len(set(names)) < len(names):
+            raise InputError(f"kinds are named {', '.join(names)}; expected each name once")
         if self.cpus * self.processor < 0.02:
             raise InputError(
                 f"{self.cpus} processors of {self.processor} are less than the kernel can give; expected 0.02 in all"
@@ -82,6 +135,11 @@ class TapFingerJob(opt.Options, frozen=True, kw_only=True):
             raise InputError(
                 f"fault {self.fault!r} names host {fault.host}; expected 0 to {self.clusters - 1}"
             )
+
+    @property
+    def real_kinds(self) -> dict[str, RealKind]:
+        """Kinds of real jobs by name."""
+        return dict(map(_real_kind, self.kinds))
 
     @property
     def host_fault(self) -> HostFault | None:

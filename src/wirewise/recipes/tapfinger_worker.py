@@ -42,7 +42,7 @@ _STAGES = 2
 class ClusterJob(opt.Options, frozen=True, kw_only=True):
     """What the ranks of a job must know."""
 
-    kind: Annotated[str, opt.about("Kind of the job.", words=("text", "pipeline", "graph"))]
+    kind: Annotated[str, opt.about("Kind of the job.")]
     steps: opt.Count
     accelerator_s: Annotated[float, opt.about("Seconds that one accelerator needs for a step.", ge=0)] = 0.1
     every_s: Annotated[opt.Positive, opt.about("Seconds between two saved states.")] = 5.0

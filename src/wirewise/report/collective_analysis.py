@@ -7,6 +7,8 @@ from functools import cached_property
 from itertools import permutations
 from typing import Any
 
+import numpy as np
+
 from wirewise.collective import Network, Program
 from wirewise.collective.bounds import Bound, bound
 from wirewise.cost.collectives import CLOSED_FORMS, ClosedForm, closed_form, count
@@ -73,11 +75,12 @@ class Analysis:
 
     @property
     def cut_edges(self) -> list[int]:
-        """Edges that leave the tightest cut; without a cut, those that end at ranks."""
-        edges, inside = self.network.edges, set(self.bound.vertices or self.bound.cut)
+        """Edges on routes that leave the tightest cut; without a cut, those that end at ranks."""
+        inside = set(self.bound.vertices or self.bound.cut)
+        used = [(int(n), self.network.edges[n]) for n in np.unique(self.network.table.edges)]
         if not inside:
-            return [number for number, edge in enumerate(edges) if edge.target < self.network.ranks]
-        return [n for n, edge in enumerate(edges) if edge.source in inside and edge.target not in inside]
+            return [number for number, edge in used if edge.target < self.network.ranks]
+        return [n for n, edge in used if edge.source in inside and edge.target not in inside]
 
     @cached_property
     def in_rounds_s(self) -> float:
@@ -148,7 +151,7 @@ def analyse(
         size_bytes,
         reduce_s_per_byte,
         simulate(program, network, size_bytes, reduce_s_per_byte=reduce_s_per_byte),
-        bound(network, program.collective, size_bytes, root=program.root, members=program.members),
+        bound(network.routed, program.collective, size_bytes, root=program.root, members=program.members),
     )
 
 

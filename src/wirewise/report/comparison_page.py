@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 
 from wirewise.report import shell
 from wirewise.report.bars import Bar, bars_chart
-from wirewise.results import Comparison
+from wirewise.report.figures import seconds, signed
+from wirewise.results import Comparison, PlanRecord, PredictedStep, Variant
 
-__all__ = ["best_of", "comparison_html", "fastest"]
+__all__ = ["best_of", "comparison_html", "fastest", "predicted_variant"]
 
 
 def comparison_html(
@@ -34,9 +35,23 @@ def comparison_html(
     return shell.page(title, parts)
 
 
-def best_of(name: str, best: str) -> str:
-    """Colour of a variant, by whether it is the best."""
+def best_of(name: str, best: str, reference: str | None = None) -> str:
+    """Colour of a variant, by whether it is the reference of the others, or the best."""
+    if name == reference:
+        return "c0"
     return "c2" if name == best else "c1"
+
+
+def predicted_variant(step: PredictedStep | PlanRecord, colour: str, cells: Mapping[str, str]) -> Variant:
+    """A variant whose step was measured and predicted.
+
+    Args:
+        step: Seconds of the step, measured and predicted.
+        colour: Colour of the bar, by `best_of`.
+        cells: Cells of the table by column.
+    """
+    words = f"{seconds(step.step_s)} (predicted {seconds(step.predicted_step_s)}, {signed(step.error)})"
+    return Variant(length=step.step_s, words=words, colour=colour, cells=dict(cells))
 
 
 def fastest(name: str, of: int, noun: str, took: str) -> str:

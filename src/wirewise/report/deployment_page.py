@@ -7,7 +7,7 @@ from html import escape
 
 from wirewise.plans.deployment import DeploymentPlan
 from wirewise.report import shell
-from wirewise.report.comparison_page import best_of, comparison_html, fastest
+from wirewise.report.comparison_page import best_of, comparison_html, fastest, predicted_variant
 from wirewise.report.figures import factor, seconds, signed, size
 from wirewise.report.plan import plan_html
 from wirewise.results import Comparison, DeploymentRecord, DeploymentRun, Variant
@@ -68,16 +68,14 @@ def deployment_comparison(run: DeploymentRun) -> Comparison:
 
 
 def _variant(name: str, one: DeploymentRecord, run: DeploymentRun) -> Variant:
-    first = run.plans[next(iter(run.plans))]
-    measured, predicted = seconds(one.step_s), seconds(one.predicted_step_s)
-    return Variant(
-        length=one.step_s,
-        words=f"{measured} (predicted {predicted}, {signed(one.error)})",
-        colour="c0" if one is first else best_of(name, run.fastest),
-        cells={
-            "step": measured,
-            "speed": factor(first.step_s / one.step_s),
-            "predicted": predicted,
+    first = next(iter(run.plans))
+    return predicted_variant(
+        one,
+        best_of(name, run.fastest, first),
+        {
+            "step": seconds(one.step_s),
+            "speed": factor(run.plans[first].step_s / one.step_s),
+            "predicted": seconds(one.predicted_step_s),
             "error": signed(one.error),
             "between hosts": size(one.bytes_sent),
             "losses": "equal" if one.loss_equal else f"differ by {one.loss_error:.1e}",

@@ -6,7 +6,7 @@ from html import escape
 
 from wirewise.report import shell, svg
 from wirewise.report.bars import Stack, stacks_chart
-from wirewise.report.comparison_page import best_of, comparison_html, fastest
+from wirewise.report.comparison_page import best_of, comparison_html, fastest, predicted_variant
 from wirewise.report.figures import MISSING, count, factor, seconds, signed, size
 from wirewise.results import Comparison, CompressionRun, GroupRecord, PlanRecord, Variant
 
@@ -87,15 +87,13 @@ def _cards(run: CompressionRun) -> tuple[tuple[str, str, str], ...]:
 def _variant(run: CompressionRun, name: str, plan: PlanRecord) -> Variant:
     over = None if plan.bytes_sent is None else plan.bytes_sent / max(plan.payload_bytes, 1) - 1
     ring = 2 * (run.hosts - 1) / run.hosts * 4 * sum(group.elements for group in plan.groups)
-    step, predicted, error = seconds(plan.step_s), seconds(plan.predicted_step_s), signed(plan.error)
-    return Variant(
-        length=plan.step_s,
-        words=f"{step} (predicted {predicted}, {error})",
-        colour=best_of(name, run.fastest),
-        cells={
-            "step": step,
-            "predicted": predicted,
-            "error": error,
+    return predicted_variant(
+        plan,
+        best_of(name, run.fastest),
+        {
+            "step": seconds(plan.step_s),
+            "predicted": seconds(plan.predicted_step_s),
+            "error": signed(plan.error),
             "groups": str(len(plan.groups)),
             "codecs": ", ".join(dict.fromkeys(group.codec for group in plan.groups)),
             "payload": size(plan.payload_bytes),

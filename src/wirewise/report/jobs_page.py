@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+
 from wirewise.report import shell, svg
 from wirewise.report.comparison_page import best_of, comparison_html
 from wirewise.report.figures import count, seconds, signed
 from wirewise.report.jobs_picture import Occupied, occupied_chart
 from wirewise.report.svg import Frame, Scale
-from wirewise.results import Comparison, JobsRun, RealQueue, SchedulerRecord, Variant
+from wirewise.results import Comparison, ExecutedShare, JobsRun, RealQueue, SchedulerRecord, Variant
 
 __all__ = ["jobs_comparison", "jobs_html"]
 
@@ -173,7 +176,7 @@ def _jobs(real: RealQueue) -> str:
             seconds(job.shares[0].start_s) if job.shares else "-",
             "given up" if job.words else seconds(job.ended_s),
             seconds(real.predicted_ends_s[job.name]),
-            ", ".join(f"{one.cpus}x{one.gpus} of {real.clusters[one.cluster]}" for one in job.shares) or "-",
+            _had(job.shares, real.clusters) or "-",
             "; ".join(job.failures) or "-",
         ]
         for job in real.executed.jobs
@@ -181,6 +184,16 @@ def _jobs(real: RealQueue) -> str:
     titles = ["job", "kind", "steps", "arrived", "started", "ended", "ended, simulated", "had", "failures"]
     return shell.section(
         "The real jobs",
-        "Processors x accelerators that each had, one after the other; simulated is what was expected before the run.",
+        "Clusters and the processors x accelerators that each had, one after the other; simulated is what was expected "
+        "before the run.",
         shell.table(titles, rows),
+    )
+
+
+def _had(shares: Sequence[ExecutedShare], clusters: Sequence[str]) -> str:
+    """Amounts of a job, by the clusters that it ran on: "left 1x1, 2x1; right 4x2"."""
+    stays = groupby(shares, lambda one: one.cluster)
+    return "; ".join(
+        f"{clusters[cluster]} {', '.join(f'{one.cpus}x{one.gpus}' for one in stay)}"
+        for cluster, stay in stays
     )

@@ -183,6 +183,8 @@ def _policies(run: MiniBatchRun) -> str:
 def _notes(run: MiniBatchRun) -> tuple[str, ...]:
     where = "on every machine" if run.topology == "replicated" else "partitioned"
     hosts = f"on {run.hosts or run.workers} hosts of a lab with links of {run.link}"
+    if run.link == "slurm":
+        hosts = f"on {run.hosts or run.workers} hosts of an allocation of Slurm"
     if run.link == "loopback":
         hosts = "that talk over loopback, which no link shapes"
     told = (

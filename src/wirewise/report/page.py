@@ -180,6 +180,9 @@ def _network_method(result: RunResult) -> str:
             "The network is emulated: each host of the lab is a network namespace of one machine with a link "
             f"of its own{shaped}. Bytes really cross these links; the hosts share the machine's processors."
         )
+    if result.network == "slurm":
+        hosts = figures.count(result.hosts, "host")
+        return f"Workers ran on {hosts} of Slurm and talked over their network, as fast as it is."
     return (
         "Workers talked over the loopback interface of one machine. No link was limited, so times and "
         "speed-ups say little about a real network; bytes, bits, losses and accuracies hold for any network."

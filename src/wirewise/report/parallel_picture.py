@@ -218,7 +218,9 @@ def _arc(x: float, start: float, end: float) -> str:
 
 
 def _modules_chart(plan: ParallelPlan, rows: Sequence[ModuleRow], skips: Sequence[tuple[int, int]]) -> str:
-    left = min(24 + max(svg.text_width(row.name, 12.0) for row in rows), 330.0)
+    # Stages are named left of their first modules.
+    of_stage = svg.text_width(f"stage {plan.stages}", 12.0) + 12 if plan.stages > 1 else 0.0
+    left = min(24 + max(svg.text_width(row.name, 12.0) for row in rows), 330.0) + of_stage
     axes = len(plan.mesh)
     wide = 46.0
     parameters = left + 38

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 
 from wirewise.plans import StagePlan
-from wirewise.report.comparison_page import best_of, comparison_html, fastest
+from wirewise.report.comparison_page import best_of, comparison_html, fastest, predicted_variant
 from wirewise.report.figures import count, factor, percent, seconds, signed, size
 from wirewise.report.plan import plan_html
 from wirewise.report.timetable_picture import timetable_section
@@ -72,16 +72,14 @@ def pipeline_comparison(run: PipelineRun) -> Comparison:
 
 
 def _variant(name: str, one: PipelineRecord, run: PipelineRun) -> Variant:
-    measured, predicted = seconds(one.step_s), seconds(one.predicted_step_s)
-    first = run.modes[next(iter(run.modes))]
-    return Variant(
-        length=one.step_s,
-        words=f"{measured} (predicted {predicted}, {signed(one.error)})",
-        colour="c0" if one is first else best_of(name, run.fastest),
-        cells={
-            "update": measured,
-            "speed": factor(first.step_s / one.step_s),
-            "predicted": predicted,
+    first = next(iter(run.modes))
+    return predicted_variant(
+        one,
+        best_of(name, run.fastest, first),
+        {
+            "update": seconds(one.step_s),
+            "speed": factor(run.modes[first].step_s / one.step_s),
+            "predicted": seconds(one.predicted_step_s),
             "idle": percent(one.bubble),
             "memory": size(one.peak_bytes),
             "final loss": f"{one.final_loss:.3f}",

@@ -76,14 +76,17 @@ def _timeline(found: Prediction) -> str:
 def _rows(found: Prediction) -> dict[str, dict[str, list[Box]]]:
     """Boxes of each lane by the names of the ranks that do the same."""
     alike: dict[tuple[tuple[Box, ...], ...], list[int]] = {}
-    for rank in range(found.timeline.world_size):
+    for ranks in found.timeline.all_classes:
         lanes: dict[bool, list[Box]] = {False: [], True: []}
-        for span in found.timeline.of(rank):
+        for span in found.timeline.of(ranks[0]):
             name = span.phase if span.exchange in ("", found.unit) else span.exchange
             box = Box(span.start_s, span.end_s, span.phase, False, name)
             lanes[span.phase in COMMUNICATING].append(box)
-        alike.setdefault((tuple(lanes[False]), tuple(lanes[True])), []).append(rank)
-    return {_ranks(ranks): dict(zip(_LANES, map(list, lanes), strict=True)) for lanes, ranks in alike.items()}
+        alike.setdefault((tuple(lanes[False]), tuple(lanes[True])), []).extend(ranks)
+    return {
+        _ranks(sorted(ranks)): dict(zip(_LANES, map(list, lanes), strict=True))
+        for lanes, ranks in alike.items()
+    }
 
 
 def _ranks(ranks: list[int]) -> str:

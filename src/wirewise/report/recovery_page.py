@@ -59,6 +59,12 @@ def recovery_timeline(recoveries: tuple[RecoveryRecord, ...]) -> str:
     )
 
 
+_REDUCER = (
+    "A step's overhead holds that of another reducer too: protected gradients go through wirewise's buckets, those of "
+    "the script through DistributedDataParallel.",
+)
+
+
 def recovery_comparison(run: RecoveryRun) -> Comparison:
     """The ways to survive, with seconds to go on and goodput."""
     own = next(iter(run.ways.values()))
@@ -90,8 +96,7 @@ def recovery_comparison(run: RecoveryRun) -> Comparison:
             *(f"{name}: {one.meaning}." for name, one in run.ways.items()),
             f"The checkpoints: {run.baseline}.",
             "Processes, links, kills (SIGKILL) and steps are real; all ranks share the processors of one machine.",
-            "A step's overhead holds that of another reducer too: protected gradients go through wirewise's buckets, "
-            "those of the script through DistributedDataParallel.",
+            *(_REDUCER if run.job == "ddp" else ()),
             "A kill that is due while its rank does not train strikes when it does, and the next ones come as much "
             "later: time between failures is time of training. Those after the end are left out.",
         ),

@@ -38,7 +38,7 @@ def summary_sentence(result: RunResult) -> str:
     text = (
         f"{place}: {', '.join(clauses[:-1])}, and {clauses[-1]}" if clauses[1:] else f"{place}: {clauses[0]}"
     )
-    if result.network != "lab":
+    if result.network == "loopback":
         text += "; no link was limited, so these times say little about a real network"
     return text + "."
 
@@ -46,7 +46,8 @@ def summary_sentence(result: RunResult) -> str:
 def network_words(result: RunResult) -> str:
     """The network that the ranks used."""
     if result.network != "lab":
-        return "over loopback" if result.network == "loopback" else f"over {result.network}"
+        hosts = f"on {figures.count(result.hosts, 'host')} of Slurm"
+        return "over loopback" if result.network == "loopback" else hosts
     rate = (
         "" if result.link_bytes_per_s is None else f" with {units.format_rate(result.link_bytes_per_s)} links"
     )

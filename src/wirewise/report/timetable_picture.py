@@ -137,7 +137,7 @@ def timetable_chart(
     Args:
         names: Name of each position.
         simulated: Passes, updates and messages that were simulated.
-        measured: The same, as they were carried out, on the same clock; none: they were not.
+        measured: Passes, updates and messages as they were carried out, on the same clock; none: they were not.
         told: Words for a duration.
     """
     both = [*simulated, *measured]

@@ -27,7 +27,7 @@ def alike_groups(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
 
 
 def digests(tensors: Mapping[str, Tensor]) -> Tensor:
-    """int64 [tensors]: what each tensor's place, name, shape and type come to."""
+    """Digests, int64 [tensors]: what each tensor's place, name, shape and type come to."""
     told = (f"{place} {description(tensors, place)}" for place in range(len(tensors)))
     found = [hashlib.sha256(text.encode()).digest()[:8] for text in told]
     return torch.tensor([int.from_bytes(d, "little", signed=True) for d in found], dtype=torch.int64)

@@ -31,7 +31,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx.traceback import annotate
 
 from wirewise.errors import InputError
-from wirewise.runtime.data_parallel.capture import TRACING, Loss, Step, StepInputs, tensors_of, tidy
+from wirewise.runtime.data_parallel.capture import TRACING, FunctionalLoss, Loss, StepInputs, tensors_of, tidy
 from wirewise.runtime.data_parallel.categories import flops_of
 from wirewise.runtime.refusals import refused
 from wirewise.runtime.whole_modules import WholeModules
@@ -125,7 +125,7 @@ def _traced(
 
     with ExitStack() as stack:
         stack.enter_context(TRACING)
-        step = Step(model, checked, structure)
+        step = FunctionalLoss(model, checked, structure)
         leaves = _with_shapes(step, leaves)
         stack.enter_context(_named_modules(model))
         joint = aot_export_joint_with_descriptors(
@@ -141,7 +141,7 @@ def _addmm(bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha:
     return (product if alpha == 1 else product * alpha) + (bias if beta == 1 else bias * beta)
 
 
-def _with_shapes(step: Step, leaves: Sequence[Tensor]) -> list[Tensor]:
+def _with_shapes(step: FunctionalLoss, leaves: Sequence[Tensor]) -> list[Tensor]:
     """Tensors of the batch; those on the device meta, which has no operators of its own, are fake ones on the CPU.
 
     So are the step's parameters and buffers from then on.

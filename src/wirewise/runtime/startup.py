@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
+from wirewise.allocation import take_place
 from wirewise.errors import PeerError
 
-__all__ = ["meet", "start_group"]
+__all__ = ["join_group", "meet", "start_group"]
 
 _POLL_S = 0.05
 _GRACE_S = 1.0
@@ -20,7 +21,7 @@ _GRACE_S = 1.0
 
 
 def start_group(timeout_s: float, backend: str = "gloo") -> None:
-    """Start torch's default process group, with rank and world size from the environment.
+    """Start torch's default process group, with rank and world size from the environment: RANK, or what srun sets.
 
     Torch itself waits as long by default as half an hour, and then says how many ranks came, not which did not.
 
@@ -31,10 +32,24 @@ def start_group(timeout_s: float, backend: str = "gloo") -> None:
     Raises:
         PeerError: Ranks did not come; the message names them.
     """
+    take_place()
     if backend == "nccl":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = meet(rank, size, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout_s=timeout_s)
+    join_group(store, rank, size, timeout_s, backend)
+
+
+def join_group(store: Store, rank: int, size: int, timeout_s: float, backend: str = "gloo") -> None:
+    """Start torch's default process group over a store that all its ranks share.
+
+    Args:
+        store: Store in which the ranks find each other; no other group may have used its keys.
+        rank: Rank of this process in the group.
+        size: Number of ranks of the group.
+        timeout_s: Seconds that the other ranks have to join, and that a call of the group may take.
+        backend: "gloo", or "nccl" with the current device.
+    """
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
 

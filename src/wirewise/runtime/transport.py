@@ -193,6 +193,17 @@ class Transport:
             sent = torch.empty(int(size), dtype=torch.uint8)
         return self._broadcast_flat(sent, what).numpy().tobytes() if sent.numel() else b""
 
+    def from_all(self, content: bytes, what: str) -> list[bytes]:
+        """What each rank gives, of any length, in rank order.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        sizes = [int(size) for size in self.all_gather(torch.tensor([len(content)]), f"{what} (sizes)")]
+        padded = bytearray(content.ljust(max(sizes) or 1, b"\0"))
+        parts = self.all_gather(torch.frombuffer(padded, dtype=torch.uint8), what)
+        return [part.numpy().tobytes()[:size] for part, size in zip(parts, sizes, strict=True)]
+
     def _compare(self, tensors: Mapping[str, torch.Tensor], what: str) -> None:
         """Raise on every rank unless all have tensors of the same names, shapes and types in the same order."""
         own = digests(tensors)
@@ -481,13 +492,17 @@ class PendingExchange:
 
     def _next_arrival(self) -> tuple[int, float]:
         """The next peer whose message has landed, and when."""
-        deadline = time.monotonic() + self.transport.timeout_s + _GRACE_S
+        deadline, lost = time.monotonic() + self.transport.timeout_s + _GRACE_S, False
         while time.monotonic() < deadline:
             try:
                 peer, at, error = self._arrived.get(timeout=_LOOK_S)
             except queue.Empty:
                 if self.transport.others_gave_up():
                     raise self.transport.failure(self.what, None, _GAVE_UP) from None
+                if lost:
+                    _keep_for_ever(self.transport.group)
+                    raise self.transport.failure(self.what, None, _LOST) from None
+                lost = self.transport.is_lost()
                 continue
             if error is not None:
                 raise self.transport.failure(self.what, peer, error)

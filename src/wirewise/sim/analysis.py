@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
@@ -27,6 +28,7 @@ from wirewise.sim.traces import TraceRecording, record
 from wirewise.sim.whatif import parse
 from wirewise.trace.chrome import places
 from wirewise.trace.dataflow import COLLECTIVES, Dataflow, coarsen
+from wirewise.trace.files import unheard
 from wirewise.trace.records import Trace
 from wirewise.trace.sketch import GraphSketch
 
@@ -95,7 +97,9 @@ class TraceAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     op_sensitivity: list[OpSensitivity]
 
 
-def analyse(trace: Trace, what_ifs: Sequence[str] = WHAT_IFS) -> TraceAnalysis:
+def analyse(
+    trace: Trace, what_ifs: Sequence[str] = WHAT_IFS, heard: Callable[[str], None] = unheard
+) -> TraceAnalysis:
     """Replay a trace, with each change alone and as it is, and name what bounds a step.
 
     Args:
@@ -103,13 +107,20 @@ def analyse(trace: Trace, what_ifs: Sequence[str] = WHAT_IFS) -> TraceAnalysis:
         what_ifs: Changes to try, each as `whatif.parse` takes it. Those that tell of stragglers and of data that
             comes late are added, and those of links left out where all ranks are on one host. A change that does
             not fit the job is kept with the reason.
+        heard: Called with words on how far it is.
 
     Raises:
-        InputError: As `replay_trace`.
+        InputError: Raised by `replay_trace`.
     """
-    found = record(trace)
+    heard("building the graphs of the steps")
+    found, seconds = record(trace), compute_seconds(trace)
+    heard(f"replaying {len(found.steps)} steps")
     report = replay_steps(found.steps, found.links, interference=found.interference)
-    rows = [_try(found, change) for change in (*_possible(trace, what_ifs), *_own(trace))]
+    rows = []
+    for change in (*_possible(trace, what_ifs), *_own(trace, seconds)):
+        heard(f"replaying them with {change}")
+        rows.append(_try(found, change))
+    heard("looking for what bounds the step")
     known = {row.change: row.prediction for row in rows if row.prediction is not None}
     typical = typical_step(found, report)
     replayed = replay_step(found, typical)
@@ -117,14 +128,14 @@ def analyse(trace: Trace, what_ifs: Sequence[str] = WHAT_IFS) -> TraceAnalysis:
     hosts = small.dataflow.host_count
     return TraceAnalysis(
         report=report,
-        diagnosis=diagnose(trace, report, known),
+        diagnosis=diagnose(trace, report, known, seconds),
         what_ifs=rows,
         baselines=baselines(found),
         links=found.links,
         step=typical.number,
         ranks=replayed.breakdowns(),
         critical=places(trace, replayed.dataflow, replayed.critical_path().ops.tolist()),
-        compute_s=np.median(compute_seconds(trace), axis=1).tolist(),
+        compute_s=np.median(seconds, axis=1).tolist(),
         link_sensitivity=link_sensitivity(small) if 1 < hosts <= _MOST_HOSTS else [],
         op_sensitivity=op_sensitivity(small, most=_SENSITIVE_OPS),
     )
@@ -149,7 +160,7 @@ def critical_ops(trace: Trace) -> set[tuple[int, int]]:
         trace: Trace on aligned clocks.
 
     Raises:
-        InputError: As `replay_trace`.
+        InputError: Raised by `replay_trace`.
     """
     recording = record(trace)
     found: set[tuple[int, int]] = set()
@@ -171,7 +182,7 @@ def baselines(recording: TraceRecording) -> dict[str, float]:
 
 
 def _possible(trace: Trace, what_ifs: Sequence[str]) -> list[str]:
-    """Without changes of links between hosts where there is one host, and of buckets where one rank reduces nothing."""
+    """Changes but those of links between hosts where there is one host, and of buckets where one rank reduces none."""
     refused: tuple[str, ...] = ()
     if len({rank.header.host for rank in trace.ranks}) == 1:
         refused += ("bandwidth=", "latency=")
@@ -180,9 +191,9 @@ def _possible(trace: Trace, what_ifs: Sequence[str]) -> list[str]:
     return [change for change in what_ifs if not change.startswith(refused)]
 
 
-def _own(trace: Trace) -> list[str]:
+def _own(trace: Trace, compute_s: NDArray[np.float64]) -> list[str]:
     """Changes that only some traces have."""
-    straggler = find_straggler(trace)
+    straggler = find_straggler(trace, compute_s)
     found = [straggler_gone(straggler)] if straggler else []
     if any(op.kind == "data" for rank in trace.ranks for op in rank.ops):
         found.append(DATA_READY)

@@ -70,10 +70,21 @@ def breakdown_of(busy: Intervals, moved: Intervals, seconds: float) -> Breakdown
     )
 
 
-def mean_breakdown(parts: Sequence[Breakdown]) -> Breakdown:
-    """Mean of the breakdowns of ranks or of steps; zeros without any."""
-    names = Breakdown.__struct_fields__
-    return Breakdown(**{n: sum(getattr(one, n) for one in parts) / max(len(parts), 1) for n in names})
+def mean_breakdown(parts: Sequence[Breakdown], counts: Sequence[int] = ()) -> Breakdown:
+    """Mean of the breakdowns of ranks or of steps; zeros without any.
+
+    Args:
+        parts: Breakdowns of ranks or of steps.
+        counts: How many ranks each stands for; empty: one.
+    """
+    counts = counts or [1] * len(parts)
+    whole = max(sum(counts), 1)
+    return Breakdown(
+        **{
+            name: sum(many * getattr(one, name) for one, many in zip(parts, counts, strict=True)) / whole
+            for name in Breakdown.__struct_fields__
+        }
+    )
 
 
 def union_s(intervals: Intervals) -> float:

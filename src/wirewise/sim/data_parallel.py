@@ -178,7 +178,7 @@ class _Computed(NamedTuple):
     """Ops of a rank."""
 
     launched: list[int]
-    """After which each transfer can go."""
+    """Op after which each transfer can go."""
     last: int
     slowdown: float
 

@@ -118,7 +118,7 @@ class DeploymentSimulator:
         links: Links between the devices, a rank each.
         devices: What the ranks compute with.
         batch: Rows of a step.
-        profiles: The same modules measured on other types of devices, by name of the type; other devices take the
+        profiles: The modules measured on other types of devices, by name of the type; other devices take the
             times of `trace`.
     """
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from wirewise.sim.steps import ReplayReport, StepPrediction
 from wirewise.sim.stragglers import Straggler, find_slow_host, find_straggler
@@ -26,7 +28,7 @@ NO_COMMUNICATION = "no_communication"
 NO_LATENCY = "latency=0"
 DATA_READY = "scale=data:x0"
 _UNREAL = (NO_COMMUNICATION, NO_LATENCY, "bandwidth=*:x4")
-"""They show how far things could go; no one is told to do them."""
+"""Changes that show how far things could go; no one is told to do them."""
 
 _LEAST_SHARE = 0.15
 _LEAST_GAIN = 0.01
@@ -47,7 +49,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds by which a step gets shorter with it."""
     straggler_rank: int | None
     slow_link_host: str | None
-    """None: there is none, or the trace cannot tell."""
+    """Host whose link is slow; None: there is none, or the trace cannot tell."""
     sentence: str
 
 
@@ -56,7 +58,12 @@ def straggler_gone(straggler: Straggler) -> str:
     return f"straggler={straggler.rank}:x{1 / straggler.factor:.4g}"
 
 
-def diagnose(trace: Trace, report: ReplayReport, what_ifs: Mapping[str, StepPrediction]) -> Diagnosis:
+def diagnose(
+    trace: Trace,
+    report: ReplayReport,
+    what_ifs: Mapping[str, StepPrediction],
+    compute_s: NDArray[np.float64] | None = None,
+) -> Diagnosis:
     """Name what bounds a step, from what it gains without each thing.
 
     The bound is what a step gets shortest without, if that is at least 15 % shorter, else what fills most of it.
@@ -66,8 +73,9 @@ def diagnose(trace: Trace, report: ReplayReport, what_ifs: Mapping[str, StepPred
         report: Replay of the trace.
         what_ifs: Predictions by change; NO_COMMUNICATION, NO_LATENCY, DATA_READY and `straggler_gone` tell of
             bounds, the others of what to do. A bound whose change is missing is not considered.
+        compute_s: What `stragglers.compute_seconds` gives of the trace, where that is known.
     """
-    straggler, host = find_straggler(trace), find_slow_host(trace)
+    straggler, host = find_straggler(trace, compute_s), find_slow_host(trace)
     base = report.predicted_step_s
     gains = {change: base - found.predicted_step_s for change, found in what_ifs.items()}
     bound, share = _bound(report, gains, straggler, unrecorded_share(trace))

@@ -64,7 +64,7 @@ class Gradients:
         old = sorted(
             (op for op, region in regions.items() if self._is_gradient(region)), key=lambda op: start[op]
         )
-        self.backward = [self._backward(rank, start) for rank in range(flow.ranks)]
+        self.backward = self._backward(flow.ranks, start)
         """Backward ops of each rank in their order, [ranks][k]."""
         if not old or len({len(ops) for ops in self.backward}) != 1:
             raise InputError(
@@ -90,9 +90,12 @@ class Gradients:
         entries = (_handed_over_by(self.sketch, before) for before, _ in region.entries)
         return any(self.sketch.nodes[before].kind == "backward" for before in entries)
 
-    def _backward(self, rank: int, start: np.ndarray) -> list[int]:
-        own = (op for op, n in self.sketch.nodes.items() if n.rank == rank and n.kind == "backward")
-        return sorted(own, key=lambda op: (start[op], op))
+    def _backward(self, ranks: int, start: np.ndarray) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in range(ranks)]
+        for op, node in self.sketch.nodes.items():
+            if node.kind == "backward" and node.rank >= 0:
+                found[node.rank].append(op)
+        return [sorted(own, key=lambda op: (start[op], op)) for own in found]
 
     def put(self, place: int, size_bytes: float, *, chunks: int = 1, algorithm: str = "ring") -> None:
         """Add the next bucket.

@@ -13,6 +13,9 @@ from wirewise.plans.parallel import MoveStep
 
 __all__ = ["MeshCosts"]
 
+_MEETING = ("reduce_scatter", "all_to_all")
+"""Collectives whose messages come from all other ranks at once."""
+
 
 class MeshCosts:
     """Seconds of collectives along the dimensions of the meshes of all stages, from the links of their ranks.
@@ -76,15 +79,16 @@ class MeshCosts:
             return 0.0
         if step.kind == "send":
             latency, slope = self._sends
-            return latency + step.sent_bytes * slope
+            return self._links.call_s + latency + step.sent_bytes * slope
         n = self.mesh[step.mesh_dim]
+        # Of two ranks, no messages meet.
+        burden = 1.0 if n == 2 and step.kind in _MEETING else self._links.burden.get(step.kind, 1.0)
         if step.kind == "all_to_all":
             latency, slope = self._pairs[step.mesh_dim]
-            return latency * (n - 1) + step.size_bytes / n * slope
+            return self._links.call_s + (n - 1) * latency + step.size_bytes / n * slope * burden
         latency, slope = self._rings[step.mesh_dim]
-        burden = self._links.burden.get(step.kind, 1.0)
         rounds = (2 if step.kind == "all_reduce" else 1) * (n - 1)
-        return rounds * latency + step.sent_bytes * slope * burden
+        return self._links.call_s + rounds * latency + step.sent_bytes * slope * burden
 
     @property
     def send_s_per_byte(self) -> float:

@@ -51,10 +51,10 @@ class StepSegments(NamedTuple):
     """A step, coarsened; seconds on a rank of slowdown 1."""
 
     forward_s: float
-    """Before the backward ops whose gradients are reduced."""
+    """Seconds before the backward ops whose gradients are reduced."""
     parts: tuple[BucketPart, ...]
     tail_s: float
-    """Behind the last bucket's last gradient."""
+    """Seconds behind the last bucket's last gradient."""
 
 
 def groups_of(job: ModuleTrace, decision: Decision) -> list[tuple[int, int]]:

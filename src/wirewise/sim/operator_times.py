@@ -9,17 +9,18 @@ import msgspec
 from wirewise.errors import InputError
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 
-__all__ = ["DEVICES", "DeviceFigures", "moves_nothing", "roofline_times"]
+__all__ = ["DEVICES", "VIEW_OPS", "DeviceFigures", "moves_nothing", "roofline_times"]
 
 _REACHED = 0.7
 """Share of published peaks that is counted with, as AutoParallel does."""
-_VIEWS = frozenset(
+VIEW_OPS = frozenset(
     f"aten.{name}"
     for name in "view.default _unsafe_view.default t.default transpose.int permute.default unsqueeze.default "
     "squeeze.dim squeeze.dims squeeze.default expand.default slice.Tensor select.int split.Tensor "
     "split_with_sizes.default chunk.default unbind.int alias.default detach.default as_strided.default "
     "diagonal.default unfold.default".split()
 )
+"""Operators whose output is another view of what they take."""
 
 
 class DeviceFigures(NamedTuple):
@@ -53,7 +54,7 @@ DEVICES = {
 
 def moves_nothing(node: OperatorNode) -> bool:
     """Whether a node is a view, a part of an output, or no operator."""
-    return not node.computes or node.op in _VIEWS
+    return not node.computes or node.op in VIEW_OPS
 
 
 def roofline_times(graph: OperatorGraph, device: str | DeviceFigures) -> OperatorGraph:
@@ -72,10 +73,11 @@ def roofline_times(graph: OperatorGraph, device: str | DeviceFigures) -> Operato
         figures, name = DEVICES[device], device
     else:
         figures, name = device, "figures"
-    nodes = [
-        msgspec.structs.replace(node, time_s=0.0 if moves_nothing(node) else _seconds(graph, node, figures))
-        for node in graph.nodes
-    ]
+    nodes = []
+    for node in graph.nodes:
+        nothing = moves_nothing(node)
+        seconds, fixed = (0.0, 0.0) if nothing else (_seconds(graph, node, figures), figures.launch_s)
+        nodes.append(msgspec.structs.replace(node, time_s=seconds, fixed_s=fixed))
     return msgspec.structs.replace(graph, nodes=tuple(nodes), device=name)
 
 

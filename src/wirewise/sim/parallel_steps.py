@@ -16,13 +16,17 @@ import numpy as np
 
 from wirewise.cost.links import Links
 from wirewise.cost.stages import StageCosts
-from wirewise.plans.parallel import Move, ParallelPlan
+from wirewise.plans.parallel import Move, ParallelPlan, joint_step
 from wirewise.plans.stages import StagePlan
 from wirewise.sim.mesh_costs import MeshCosts
 from wirewise.sim.pipelines import PipelineSimulation, simulate_pipeline
 from wirewise.trace.operator_graph import OperatorGraph
 
 __all__ = ["ParallelStep", "StageSpan", "StepSimulator", "in_flight_of"]
+
+
+_HELD = ("parameter", "buffer", "input", "constant")
+"""What is there before a pass: it moves when it is taken."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class StepSimulator:
                 1.0 / size if any("S" in word[axis] for word in words) else 1.0
                 for axis, size in enumerate(self.plan.mesh)
             )
-            found.append(node.time_s * share / self.plan.microbatches if node.computes else 0.0)
+            found.append(node.seconds(share / self.plan.microbatches) if node.computes else 0.0)
         return found
 
     @cached_property
@@ -109,19 +113,32 @@ class StepSimulator:
             for move in self.plan.moves
         ]
 
+    @cached_property
+    def _bucket_of(self) -> dict[int, tuple[int, ...]]:
+        return {number: own for own in self.plan.buckets for number in own}
+
+    @cached_property
+    def _bucket_s(self) -> dict[tuple[int, ...], float]:
+        """Seconds of the one message of each bucket."""
+        return {
+            own: self.costs.seconds(joint_step([self.plan.moves[n].steps[0] for n in own]))
+            for own in self.plan.buckets
+        }
+
     def _pass(
         self,
         clock: _Clock,
         stage: int,
         phase: Literal["forward", "backward"],
         *,
-        first: bool,
+        brought: set[int],
         last: bool,
     ) -> None:
-        """Advance a stage's clock by a pass of a microbatch."""
+        """Advance a stage's clock by a pass of a microbatch; `brought`: what moved once for the step already."""
         plan, nodes = self.plan, self.graph.nodes
         starts, waits = self._moves
         ready: dict[int, float] = {}
+        left = {own: len(own) for own in plan.buckets}
         again_s = sum(self.seconds_of[n] for n in self._again if plan.stage_of[n] == stage)
         if phase == "backward" and again_s > 0:
             self._compute(clock, stage, "recompute", again_s)
@@ -129,21 +146,24 @@ class StepSimulator:
         def start(number: int, at_s: float) -> None:
             if number in ready:
                 return
-            move = plan.moves[number]
-            held = nodes[move.producer].op in ("parameter", "buffer", "input", "constant")
-            done = at_s
-            if not move.once or (first if held else last):
-                done = self._network(clock, stage, move, self._move_s[number], at_s)
+            move, done, moves_s = plan.moves[number], at_s, self._move_s[number]
+            own = self._bucket_of.get(number)
+            if own is not None:
+                left[own] -= 1
+                moves_s = 0.0 if left[own] else self._bucket_s[own]
+            if not move.once or (number not in brought if nodes[move.producer].op in _HELD else last):
+                done = self._network(clock, stage, move, moves_s, at_s)
+                brought.add(number)
             ready[number] = done
 
         for number, node in enumerate(nodes):
-            if plan.stage_of[number] != stage or node.phase != phase:
+            # What ends at the output started where it was made, whatever pass the output counts to.
+            if plan.stage_of[number] != stage or node.phase != phase or node.op == "output":
                 continue
             for move in waits[number]:
                 if move not in ready:
                     start(move, clock.compute_s)
-                if ready[move] > clock.compute_s and node.op != "output":
-                    clock.compute_s = ready[move]
+                clock.compute_s = max(clock.compute_s, ready[move])
             inner = sum(map(self.costs.seconds, plan.inner.get(number, ())))
             if self.seconds_of[number]:
                 self._compute(clock, stage, phase, self.seconds_of[number])
@@ -151,7 +171,7 @@ class StepSimulator:
                 clock.compute_s = self._network(clock, stage, None, inner, clock.compute_s)
             for move in starts[number]:
                 stage_of_user = plan.stage_of[plan.moves[move].consumers[0]]
-                if node.computes and stage_of_user == stage:
+                if node.op not in _HELD and stage_of_user == stage:
                     start(move, clock.compute_s)
 
     def _compute(self, clock: _Clock, stage: int, phase: str, seconds: float) -> None:
@@ -178,14 +198,15 @@ class StepSimulator:
             run = self._pipeline()
             return ParallelStep(float(run.end_s.max(initial=0.0)), [], run)
         clock, count = _Clock(), self.plan.microbatches
+        brought = set[int]()
         for microbatch in range(count):
             for phase in ("forward", "backward"):
-                self._pass(clock, 0, phase, first=microbatch == 0, last=microbatch == count - 1)
+                self._pass(clock, 0, phase, brought=brought, last=microbatch == count - 1)
         return ParallelStep(max(clock.compute_s, clock.network_s), clock.spans)
 
     def _pass_s(self, stage: int, phase: Literal["forward", "backward"]) -> float:
         clock = _Clock()
-        self._pass(clock, stage, phase, first=False, last=False)
+        self._pass(clock, stage, phase, brought=set(range(len(self.plan.moves))), last=False)
         return max(clock.compute_s, clock.network_s)
 
     def _pipeline(self) -> PipelineSimulation:

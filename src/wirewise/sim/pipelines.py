@@ -7,7 +7,7 @@ all messages and exchanges that use them at a time, or by none if links are take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from wirewise.plans.stages import StagePlan
 from wirewise.plans.timetables import StagePass
 from wirewise.sim.chains import chunk_of, flows_between, last_chunk_s
 from wirewise.sim.engine import Ops, run
+from wirewise.sim.replicas import MessageLoad, fold_replicas
 from wirewise.sim.sharing import Uses
 
 __all__ = [
@@ -86,6 +87,8 @@ class PipelineSimulation:
     """Start of each op, [n]."""
     end_s: Vector
     """End of each op, [n]."""
+    classes: tuple[tuple[int, ...], ...]
+    """Replicas that do the same, of which the first has ops."""
 
     @cached_property
     def done_s(self) -> Vector:
@@ -99,17 +102,6 @@ class PipelineSimulation:
         return found
 
 
-class _Transfer(NamedTuple):
-    """What messages of one kind need, all alike."""
-
-    duration_s: float
-    """Before bytes flow."""
-    work: float
-    """Bytes of the largest flow; 0: its time is `duration_s`."""
-    interface: tuple[int, ...]
-    weight: tuple[float, ...]
-
-
 @dataclass
 class _Draft:
     """Ops and what they wait for, before they are arrays."""
@@ -118,7 +110,7 @@ class _Draft:
     duration: list[float] = field(default_factory=list)
     priority: list[int] = field(default_factory=list)
     resource: list[int] = field(default_factory=list)
-    transfer: list[_Transfer | None] = field(default_factory=list)
+    transfer: list[MessageLoad | None] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
     after: list[int] = field(default_factory=list)
     resources: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -131,7 +123,7 @@ class _Draft:
         self.transfer.append(None)
         return len(self.ops) - 1
 
-    def send(self, op: PipelineOp, what: _Transfer, priority: int, link: tuple[int, ...]) -> int:
+    def send(self, op: PipelineOp, what: MessageLoad, priority: int, link: tuple[int, ...]) -> int:
         number = self.add(op, what.duration_s)
         self.priority[number], self.transfer[number] = priority, what
         self.resource[number] = self.resources.setdefault(link, len(self.resources))
@@ -145,7 +137,7 @@ class _Draft:
     def arrays(self, capacity: Vector) -> tuple[Ops, Uses]:
         n, before = len(self.ops), np.array(self.before, np.int64)
         order = np.argsort(before, kind="stable")
-        none = _Transfer(0.0, 0.0, (), ())
+        none = MessageLoad(0.0, 0.0, (), ())
         transfers = [one or none for one in self.transfer]
         used = np.array([len(one.interface) for one in transfers], np.int64)
         ops = Ops(
@@ -177,6 +169,8 @@ def simulate_pipeline(
     updates: int = 1,
     shared_nics: bool = True,
     edge_s: EdgeSeconds | None = None,
+    slowdown: Vector | None = None,
+    fold: bool = True,
 ) -> PipelineSimulation:
     """Run a plan's timetable.
 
@@ -187,25 +181,31 @@ def simulate_pipeline(
         updates: Updates that follow each other; the first fills the pipeline, the last drains it.
         shared_nics: Whether messages share the interfaces of hosts; otherwise each has its link for itself.
         edge_s: Seconds of messages between two stages; none: what links say. Such messages share nothing.
+        slowdown: Factor of each rank's compute, [ranks]; none: all are alike.
+        fold: Whether of replicas that do the same only the first has ops (`sim.replicas`); False: each has its own.
 
     Raises:
         InputError: No path between two ranks that have to talk.
     """
     wires, draft = _Wires(links, shared_nics), _Draft()
+    slow = _slowdowns(plan, slowdown)
+    needs, joint = _needs(plan, costs, wires, edge_s), _exchange_needs(plan, costs, wires)
+    does = [(own, 0 if fold else replica) for replica, own in enumerate(slow)]
+    folded = fold_replicas(needs, joint, wires.capacity, does)
     passes: dict[tuple[int, StagePass], int] = {}
     backward: dict[tuple[int, int], list[int]] = {}
     rows = {
-        (replica, position): _row(draft, plan, costs, replica, position, updates, passes, backward)
-        for replica in range(plan.replicas)
+        (replica, position): _row(draft, plan, costs, replica, position, slow, updates, passes, backward)
+        for replica, *_ in folded.classes
         for position in range(plan.positions)
     }
-    _messages(draft, plan, costs, wires, passes, edge_s)
-    exchanges = _exchanges(draft, plan, costs, wires, backward)
+    _messages(draft, plan, folded.own, passes)
+    exchanges = _exchanges(draft, folded.joint, backward)
     for (replica, position), row in rows.items():
-        _chain(draft, plan, costs, replica, position, row, exchanges, backward)
+        _chain(draft, plan, costs, replica, position, slow, row, exchanges, backward)
     ops, uses = draft.arrays(wires.capacity)
     found = run(ops, uses)
-    return PipelineSimulation(plan, draft.ops, found.start, found.end)
+    return PipelineSimulation(plan, draft.ops, found.start, found.end, folded.classes)
 
 
 def message_seconds(
@@ -231,7 +231,7 @@ def message_seconds(
 
 
 def steady_update(
-    plan: StagePlan, costs: StageCosts, links: Links, **conditions: bool | EdgeSeconds | None
+    plan: StagePlan, costs: StageCosts, links: Links, **conditions: bool | EdgeSeconds | Vector | None
 ) -> tuple[PipelineSimulation, float, float]:
     """A run, and when an update of it begins and ends that stands for all.
 
@@ -270,7 +270,7 @@ def _under_way(found: PipelineSimulation, at_s: Vector) -> NDArray[np.bool_]:
 
 
 def _cycle(lengths: Vector) -> int:
-    """After how many updates lengths repeat, three times in a row; 0: they do not."""
+    """Updates after which lengths repeat, three times in a row; 0: they do not."""
     for cycle in range(1, len(lengths) // 3 + 1):
         rows = lengths[len(lengths) - 3 * cycle :].reshape(3, cycle)
         if np.ptp(rows, axis=0).max() <= _SETTLED * lengths[-1]:
@@ -284,6 +284,7 @@ def _row(
     costs: StageCosts,
     replica: int,
     position: int,
+    slow: Sequence[Sequence[float]],
     updates: int,
     passes: dict[tuple[int, StagePass], int],
     backward: dict[tuple[int, int], list[int]],
@@ -293,7 +294,7 @@ def _row(
     for step in plan.steps(position, updates):
         phase = {"F": "forward", "W": "weight gradient"}.get(step.kind, "backward")
         op = PipelineOp(phase, replica, position, -1, step.update, step.stage, step.microbatch)
-        number = draft.add(op, _seconds(step, plan, costs))
+        number = draft.add(op, slow[replica][position] * _seconds(step, plan, costs))
         passes[replica, step] = number
         row.append(number)
         if step.kind != "F":
@@ -314,17 +315,56 @@ def _seconds(step: StagePass, plan: StagePlan, costs: StageCosts) -> float:
     return float(costs.backward_s[stage] - less + again)
 
 
+def _slowdowns(plan: StagePlan, slowdown: Vector | None) -> list[tuple[float, ...]]:
+    """Factor of the compute at each position of each replica, which goes at the pace of its slowest rank."""
+    by = np.ones(plan.world_size) if slowdown is None else np.asarray(slowdown, np.float64)
+    if by.shape != (plan.world_size,) or not ((by > 0) & np.isfinite(by)).all():
+        raise InputError(
+            f"slowdown has shape {by.shape}; expected a finite factor above 0 for each of {plan.world_size} ranks"
+        )
+    return [
+        tuple(float(by[list(replicas[replica])].max()) for replicas in plan.ranks)
+        for replica in range(plan.replicas)
+    ]
+
+
+def _needs(
+    plan: StagePlan, costs: StageCosts, wires: _Wires, edge_s: EdgeSeconds | None
+) -> dict[tuple[int, int], list[MessageLoad]]:
+    """What messages from one stage to another need, in each replica."""
+    found: dict[tuple[int, int], list[MessageLoad]] = {}
+    for edge in plan.all_edges:
+        if plan.stages[edge[0]].position == plan.stages[edge[1]].position:
+            continue
+        size = costs.edge_bytes.get(edge, 0.0)
+        for forward, pair in ((True, edge), (False, edge[::-1])):
+            found[pair] = [
+                MessageLoad(edge_s(*pair, size), 0.0, (), ())
+                if edge_s is not None
+                else wires.between(plan, costs, edge, replica, forward=forward)
+                for replica in range(plan.replicas)
+            ]
+    return found
+
+
+def _exchange_needs(plan: StagePlan, costs: StageCosts, wires: _Wires) -> dict[int, MessageLoad]:
+    """What exchanges of gradients between replicas need, by position; none: there is one replica."""
+    if plan.replicas == 1:
+        return {}
+    sizes = [0.0] * plan.positions
+    for number, stage in enumerate(plan.stages):
+        sizes[stage.position] += float(costs.parameter_bytes[number])
+    return {position: wires.all_reduce(plan.ranks[position], size) for position, size in enumerate(sizes)}
+
+
 def _messages(
     draft: _Draft,
     plan: StagePlan,
-    costs: StageCosts,
-    wires: _Wires,
+    needs: Mapping[tuple[int, int], Mapping[int, MessageLoad]],
     passes: dict[tuple[int, StagePass], int],
-    edge_s: EdgeSeconds | None,
 ) -> None:
     """Add what travels between stages, and let passes wait for it."""
     at = [stage.position for stage in plan.stages]
-    known: dict[tuple[int, int, int], _Transfer] = {}
     for (replica, step), number in list(passes.items()):
         if step.kind == "W":
             continue
@@ -339,13 +379,6 @@ def _messages(
             if at[to] == at[step.stage]:
                 draft.follows(consumer, number)
                 continue
-            size = costs.edge_bytes.get(edge, 0.0)
-            key = (replica, step.stage, to)
-            if key not in known:
-                if edge_s is not None:
-                    known[key] = _Transfer(edge_s(step.stage, to, size), 0.0, (), ())
-                else:
-                    known[key] = wires.between(plan, costs, edge, replica, forward=forward)
             op = PipelineOp(
                 "message",
                 replica,
@@ -357,31 +390,20 @@ def _messages(
                 not forward,
             )
             link = (replica, at[step.stage], at[to])
-            message = draft.send(op, known[key], _ACTIVATION if forward else _GRADIENT, link)
+            need = needs[step.stage, to][replica]
+            message = draft.send(op, need, _ACTIVATION if forward else _GRADIENT, link)
             draft.follows(message, number)
             draft.follows(consumer, message)
 
 
 def _exchanges(
-    draft: _Draft,
-    plan: StagePlan,
-    costs: StageCosts,
-    wires: _Wires,
-    backward: dict[tuple[int, int], list[int]],
+    draft: _Draft, needs: Mapping[int, MessageLoad], backward: dict[tuple[int, int], list[int]]
 ) -> dict[tuple[int, int], int]:
     """Add the exchanges of gradients between replicas; their ops by position and update."""
     found: dict[tuple[int, int], int] = {}
-    if plan.replicas == 1:
-        return found
-    for (position, update), last in backward.items():
-        size = sum(
-            costs.parameter_bytes[number]
-            for number, stage in enumerate(plan.stages)
-            if stage.position == position
-        )
+    for (position, update), last in backward.items() if needs else ():
         op = PipelineOp("communication", -1, position, -1, update, -1, -1)
-        what = wires.all_reduce(plan.ranks[position], float(size))
-        number = draft.send(op, what, _EXCHANGE, (-1, position))
+        number = draft.send(op, needs[position], _EXCHANGE, (-1, position))
         for one in last:
             draft.follows(number, one)
         found[position, update] = number
@@ -394,6 +416,7 @@ def _chain(
     costs: StageCosts,
     replica: int,
     position: int,
+    slow: Sequence[Sequence[float]],
     row: Sequence[int],
     exchanges: dict[tuple[int, int], int],
     backward: dict[tuple[int, int], list[int]],
@@ -402,6 +425,7 @@ def _chain(
     seconds = float(
         sum(costs.optimizer_s[n] for n, stage in enumerate(plan.stages) if stage.position == position)
     )
+    seconds *= slow[replica][position]
     waiting: list[int] = []
     before: int | None = None
 
@@ -451,7 +475,7 @@ class _Wires:
 
     def between(
         self, plan: StagePlan, costs: StageCosts, edge: tuple[int, int], replica: int, *, forward: bool
-    ) -> _Transfer:
+    ) -> MessageLoad:
         """What one stage makes of a microbatch for another, from the ranks of the one to those of the other.
 
         Addends come before the rest, on links of their own.
@@ -476,7 +500,7 @@ class _Wires:
         found = self._transfer(flows, 1)
         return found._replace(duration_s=found.duration_s + before_s + behind_s)
 
-    def all_reduce(self, replicas: Sequence[Sequence[int]], size_bytes: float) -> _Transfer:
+    def all_reduce(self, replicas: Sequence[Sequence[int]], size_bytes: float) -> MessageLoad:
         """A ring over replicas for each rank of a stage's width."""
         count = len(replicas)
         pairs = [
@@ -488,7 +512,7 @@ class _Wires:
         burden = self._links.burden.get("all_reduce", 1.0)
         return self._transfer([(pair, rounds * size_bytes / count * burden) for pair in pairs], rounds)
 
-    def _transfer(self, flows: Sequence[tuple[tuple[int, int], float]], rounds: int) -> _Transfer:
+    def _transfer(self, flows: Sequence[tuple[tuple[int, int], float]], rounds: int) -> MessageLoad:
         """Bytes from rank to rank, all at once."""
         costs, pairs = self._links.pairs, [pair for pair, _ in flows]
         sizes = np.array([size for _, size in flows])
@@ -499,20 +523,20 @@ class _Wires:
             raise InputError(f"no path leads from rank {a} to rank {b} past no other; add a link")
         size_bytes = float(sizes.max())
         if not self._shared or size_bytes <= 0:
-            return _Transfer(float((rounds * latency + sizes * slope).max()), 0.0, (), ())
+            return MessageLoad(float((rounds * latency + sizes * slope).max()), 0.0, (), ())
         load: dict[int, float] = {}
         for pair, size, s_per_byte in zip(pairs, sizes.tolist(), slope.tolist(), strict=True):
             for interface in self._interfaces(pair, s_per_byte):
                 load[interface] = load.get(interface, 0.0) + size
         limited = {i: size for i, size in load.items() if np.isfinite(self._capacity[i])}
-        return _Transfer(
+        return MessageLoad(
             float(rounds * latency.max()),
             size_bytes if limited else 0.0,
             tuple(limited),
             tuple(size / size_bytes for size in limited.values()),
         )
 
-    def alone_s(self, one: _Transfer) -> float:
+    def alone_s(self, one: MessageLoad) -> float:
         """Seconds of a message that has all interfaces for itself."""
         used = zip(one.interface, one.weight, strict=True)
         return one.duration_s + max(

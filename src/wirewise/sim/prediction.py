@@ -32,6 +32,11 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     source: str = "simulated"
 
     @property
+    def classes(self) -> int:
+        """Number of classes of ranks that do the same, each of which was simulated once."""
+        return len(self.timeline.all_classes)
+
+    @property
     def phases_s(self) -> dict[str, float]:
         """Seconds that the mean rank spends in each phase; phases may run beside each other."""
         names = dict.fromkeys(span.phase for span in self.timeline.spans)
@@ -39,9 +44,11 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
     def summary(self) -> str:
         """A sentence, and a line for each phase."""
-        parts, ranks = self.breakdown, self.timeline.world_size
+        parts, ranks = self.breakdown, f"{self.timeline.world_size} ranks"
+        if self.classes < self.timeline.world_size:
+            ranks += f" (classes of ranks that do the same: {self.classes})"
         lines = [
-            f"{self.source}: {self.unit} of {ranks} ranks under the {self.family} plan by {self.planner!r} takes "
+            f"{self.source}: {self.unit} of {ranks} under the {self.family} plan by {self.planner!r} takes "
             f"{_ms(self.step_s)}: {_ms(parts.compute_s)} compute, {_ms(parts.exposed_communication_s)} exposed "
             f"communication, {_ms(parts.wait_s)} waiting; {_ms(parts.overlapped_communication_s)} of communication "
             "beside compute"
@@ -71,9 +78,9 @@ def prediction_of(plan: Plan, unit: str, timeline: Timeline, step_s: float | Non
 
 
 def _broken_down(timeline: Timeline, step_s: float) -> Breakdown:
-    found = []
-    for rank in range(timeline.world_size):
-        own = timeline.of(rank)
+    found, weights = [], []
+    for ranks in timeline.all_classes:
+        own = timeline.of(ranks[0])
         busy, moved = (
             union(
                 np.array(
@@ -87,7 +94,8 @@ def _broken_down(timeline: Timeline, step_s: float) -> Breakdown:
             for moving in (False, True)
         )
         found.append(breakdown_of(busy, moved, step_s))
-    return mean_breakdown(found)
+        weights.append(len(ranks))
+    return mean_breakdown(found, weights)
 
 
 def _ms(seconds: float) -> str:

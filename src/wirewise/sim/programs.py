@@ -18,21 +18,23 @@ from numpy.typing import NDArray
 from wirewise.collective.dependences import Dependences, dependences
 from wirewise.collective.network import Network
 from wirewise.collective.program import Message, Program
+from wirewise.collective.regular import RegularProgram
 from wirewise.errors import ProgramError
+from wirewise.sim.classes import classes_of_routes
 from wirewise.sim.messages import Trip, run
 
-__all__ = ["ProgramTimeline", "simulate"]
+__all__ = ["ProgramTimeline", "Simulator", "simulate"]
 
 
 @dataclass(frozen=True)
 class ProgramTimeline:
     """When the messages of a program travel."""
 
-    program: Program
+    program: Program | RegularProgram
     finish_s: float
     """When the last message is in; 0 without messages."""
     start_s: NDArray[np.float64]
-    """When each message starts, [segments, messages]."""
+    """When each message starts, [segments, messages]; of a regular program, one message of each class."""
     end_s: NDArray[np.float64]
     """When its target has stored or added it, [segments, messages]."""
     edge_busy_s: NDArray[np.float64]
@@ -51,18 +53,12 @@ class ProgramTimeline:
         return self.program.messages()
 
 
-def simulate(
-    program: Program,
-    network: Network,
-    size_bytes: float,
-    *,
-    reduce_s_per_byte: float = 0.0,
-    in_rounds: bool = False,
-) -> ProgramTimeline:
-    """Run a program on a network.
+class Simulator:
+    """A program on a network, made ready once to be simulated in several numbers of segments.
 
     Args:
-        program: Program to run; it should pass `collective.check`.
+        program: Program to run; it should pass `collective.check`. A regular one is run for one rank of each class,
+            on a network that looks the same from each.
         network: Network with the program's ranks.
         size_bytes: Larger buffer of a rank, in or out.
         reduce_s_per_byte: Time to add one byte; a rank adds one message after the other.
@@ -70,58 +66,98 @@ def simulate(
             and a segment's step begins once its step before has ended everywhere.
 
     Raises:
-        ProgramError: Another number of ranks, or a message between ranks without a route.
+        ProgramError: Another number of ranks, or a message between ranks without a route; a regular program whose
+            classes of messages share a link, so that their turns would not be alike.
+        TopologyError: A network that does not look the same from one period of a regular program to the next.
     """
-    if program.ranks != network.ranks:
-        raise ProgramError(
-            f"program {program.name!r} is for {program.ranks} ranks; expected {network.ranks}, as network "
-            f"{network.name!r} has"
+
+    def __init__(
+        self,
+        program: Program | RegularProgram,
+        network: Network,
+        size_bytes: float,
+        *,
+        reduce_s_per_byte: float = 0.0,
+        in_rounds: bool = False,
+    ) -> None:
+        if program.ranks != network.ranks:
+            raise ProgramError(
+                f"program {program.name!r} is for {program.ranks} ranks; expected {network.ranks}, as network "
+                f"{network.name!r} has"
+            )
+        self._program, self._network = program, network
+        self._reduce_s_per_byte, self._in_rounds = reduce_s_per_byte, in_rounds
+        self._found = dependences(program, in_rounds)
+        if isinstance(program, RegularProgram):
+            self._table, self._class = classes_of_routes(program, network, self._found)
+            rule, self._ranks = program.rule, program.period
+        else:
+            self._table, self._class = network.table, np.arange(len(network.edges))
+            rule, self._ranks = program, program.ranks
+        self._route = _routes(program, network, self._table.pair, self._found)
+        self._bytes = np.array(rule.chunk_bytes(size_bytes))[self._found.chunk]
+
+    def finish_s(self, segments: int) -> float:
+        """Seconds in that number of segments."""
+        return float(self._run(segments)[1].max(initial=0.0))
+
+    def run(self) -> ProgramTimeline:
+        """The program as it is."""
+        segments, in_order = self._program.segments, np.argsort(self._found.place)
+        start_s, end_s, busy_s = self._run(segments)
+        start_s, end_s = (s.reshape(segments, -1)[:, in_order] for s in (start_s, end_s))
+        finish_s = float(end_s.max(initial=0.0))
+        return ProgramTimeline(self._program, finish_s, start_s, end_s, busy_s[self._class])
+
+    def _run(self, segments: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        return run(self._found, self._trip(segments), segments, self._ranks)
+
+    def _trip(self, segments: int) -> Trip:
+        found, routes, bytes_of = self._found, self._table, self._bytes / segments
+        messages = len(found.source)
+        sizes = np.bincount(found.message, bytes_of, messages).astype(np.float64)
+        added = np.bincount(found.message, bytes_of * found.reduces, messages)
+        adding_s = (self._reduce_s_per_byte * added).astype(np.float64)
+        travel_s = routes.latency_s[self._route] + sizes / routes.rate_bytes_per_s[self._route]
+        return Trip(
+            route=self._route,
+            first=routes.first,
+            edges=routes.edges,
+            travel_s=travel_s + adding_s if self._in_rounds else travel_s,
+            size_bytes=sizes,
+            s_per_byte=np.array([1 / edge.bandwidth_bytes_per_s for edge in self._network.edges]),
+            exclusive=self._in_rounds,
+            target=found.target % self._ranks,
+            adding_s=np.zeros(messages) if self._in_rounds else adding_s,
         )
-    found = dependences(program, in_rounds)
-    trip = _trip(program, network, found, size_bytes, reduce_s_per_byte, in_rounds)
-    start_s, end_s, busy_s = run(found, trip, program.segments, program.ranks)
-    in_order = np.argsort(found.place)
-    start_s, end_s = (s.reshape(program.segments, -1)[:, in_order] for s in (start_s, end_s))
-    return ProgramTimeline(program, float(end_s.max(initial=0.0)), start_s, end_s, busy_s)
 
 
-def _trip(
-    program: Program,
+def simulate(
+    program: Program | RegularProgram,
     network: Network,
-    found: Dependences,
     size_bytes: float,
-    reduce_s_per_byte: float,
-    in_rounds: bool,
-) -> Trip:
-    messages = len(found.source)
-    bytes_of = np.array(program.chunk_bytes(size_bytes))[found.chunk] / program.segments
-    sizes = np.bincount(found.message, bytes_of, messages).astype(np.float64)
-    added = np.bincount(found.message, bytes_of * found.reduces, messages)
-    adding_s = (reduce_s_per_byte * added).astype(np.float64)
-    pairs, route = np.unique(found.source * network.ranks + found.target, return_inverse=True)
-    ends = [divmod(int(pair), network.ranks) for pair in pairs]
-    routes = [_route(program, network, *pair) for pair in ends]
-    latency_s = np.array([network.latency(*pair) for pair in ends])
-    rate = np.array([network.rate(*pair) for pair in ends])
-    travel_s = latency_s[route] + sizes / rate[route]
-    return Trip(
-        route=route.astype(np.int64),
-        first=np.cumsum([0, *map(len, routes)]).astype(np.int64),
-        edges=np.array([edge for path in routes for edge in path], np.int64),
-        travel_s=travel_s + adding_s if in_rounds else travel_s,
-        size_bytes=sizes,
-        s_per_byte=np.array([1 / edge.bandwidth_bytes_per_s for edge in network.edges]),
-        exclusive=in_rounds,
-        target=found.target,
-        adding_s=np.zeros(messages) if in_rounds else adding_s,
+    *,
+    reduce_s_per_byte: float = 0.0,
+    in_rounds: bool = False,
+) -> ProgramTimeline:
+    """Run a program on a network; arguments and errors as of `Simulator`."""
+    simulator = Simulator(
+        program, network, size_bytes, reduce_s_per_byte=reduce_s_per_byte, in_rounds=in_rounds
     )
+    return simulator.run()
 
 
-def _route(program: Program, network: Network, source: int, target: int) -> tuple[int, ...]:
-    path = network.route(source, target)
-    if path is None:
+def _routes(
+    program: Program | RegularProgram, network: Network, known: NDArray[np.int64], found: Dependences
+) -> NDArray[np.int64]:
+    """Place of each message's pair of ranks among known ones, [M]."""
+    wanted = found.source * network.ranks + found.target
+    place = np.searchsorted(known, wanted)
+    lost = np.flatnonzero(np.append(known, -1)[place] != wanted)
+    if len(lost):
+        source, target = divmod(int(wanted[lost[0]]), network.ranks)
         raise ProgramError(
             f"program {program.name!r} sends from rank {source} to {target}, which network {network.name!r} joins "
             "only over other ranks; send to a neighbour instead"
         )
-    return path
+    return place

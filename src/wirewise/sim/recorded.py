@@ -54,9 +54,9 @@ class _Computed:
     forward: list[tuple[str, float]]
     """Name and seconds of each forward op of rank 0."""
     forward_s: Vector
-    """Before the first backward op, [ranks]."""
+    """Seconds before the first backward op, [ranks]."""
     optimizer_s: Vector
-    """Behind the last one, [ranks]."""
+    """Seconds behind the last backward op, [ranks]."""
 
 
 def modules_of_trace(trace: Trace, links: Links | None = None) -> tuple[ModuleTrace, Links]:
@@ -68,7 +68,7 @@ def modules_of_trace(trace: Trace, links: Links | None = None) -> tuple[ModuleTr
 
     Raises:
         InputError: No gradient buckets, or backward ops that differ from rank to rank.
-        TraceError: As `trace.dataflow.build`.
+        TraceError: Raised by `trace.dataflow.build`.
     """
     if links is None:
         fitted = Links.fit(trace)
@@ -115,7 +115,7 @@ def modules_of_flows(
         interference: Factor by which compute was slower beside communication.
 
     Raises:
-        InputError: As `modules_of_trace`, or no graph at all.
+        InputError: Raised by `modules_of_trace`, or no graph at all.
     """
     if not flows:
         raise InputError("got no graph of a step; record at least one whole step")

@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from wirewise.errors import InputError
 from wirewise.sim.compiled import inner, outer
@@ -85,6 +84,9 @@ def fit(graph: FusionGraph) -> Roofline:
 
 def _least_squares(columns: Vector, times: Vector) -> list[float]:
     """Constants of at least 0; columns are scaled because bytes and seconds differ by many orders."""
+    # Ranks load this module for other costs, and should not wait for the solvers.
+    from scipy.optimize import nnls
+
     relative = columns / times[:, None]
     scale = np.maximum(np.abs(relative).max(axis=0), 1e-300)
     return (nnls(relative / scale, np.ones_like(times))[0] / scale).tolist()
@@ -102,7 +104,7 @@ class AnalyticCosts:
         constants: Constants of the device; none: fitted.
 
     Raises:
-        InputError: As `fit`.
+        InputError: Raised by `fit`.
     """
 
     def __init__(self, graph: FusionGraph, constants: Roofline | None = None) -> None:

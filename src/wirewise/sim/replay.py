@@ -88,12 +88,16 @@ class StepReplay:
         begin = np.full(self.dataflow.ranks, self.begin_s.min(initial=0.0))
         return break_down(self.dataflow, self.run.start, self.run.end, begin, until)
 
-    def timeline(self) -> Timeline:
+    def timeline(self, classes: tuple[tuple[int, ...], ...] = ()) -> Timeline:
         """Spans of all ops that take time; the phase is the kind, the exchange the name.
 
         A transfer is a span of each rank that takes part in it, and what belongs to no rank one of all.
+
+        Args:
+            classes: Ranks that do the same, of which the graph has the ops of the first; empty: it has those of all.
         """
-        flow, everybody = self.dataflow, list(range(self.dataflow.ranks))
+        flow = self.dataflow
+        everybody = [own[0] for own in classes] or list(range(flow.ranks))
         parts = members(flow)
         spans = [
             Span(
@@ -106,7 +110,7 @@ class StepReplay:
             for op in np.flatnonzero(self.run.end > self.run.start).tolist()
             for rank in ([int(flow.rank[op])] if flow.rank[op] >= 0 else parts[op].tolist() or everybody)
         ]
-        return Timeline(spans=tuple(spans), world_size=flow.ranks)
+        return Timeline(spans=tuple(spans), world_size=flow.ranks, classes=classes)
 
 
 def replay(

@@ -37,7 +37,7 @@ class LinkSensitivity:
     host: int
     """-1: all hosts together."""
     s_per_byte_per_s: float
-    """d(step) / d(rate) at the present rate, zero or below."""
+    """Derivative d(step) / d(rate) at the present rate, zero or below."""
     s_for_twice_the_rate: float
     """Seconds that the step gets shorter at twice the rate."""
     kink_factor: float

@@ -39,7 +39,7 @@ class Uses(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Who runs now: a list of uses for each interface; and scratch space of `fair_rates`."""
+    """Ops that run now: a list of uses for each interface; and scratch space of `fair_rates`."""
 
     head: Ints
     """First running use on each interface or NONE, [K]."""
@@ -111,7 +111,7 @@ def fair_rates(start: int, uses: Uses, shares: Shares, stamp: int) -> int:
     Args:
         start: Number of an interface.
         uses: What transfers need.
-        shares: Who runs; receives `members` and `fair`.
+        shares: Ops that run; receives `members` and `fair`.
         stamp: A number above that of every earlier call, from 1.
 
     Returns:

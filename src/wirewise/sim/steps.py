@@ -89,7 +89,7 @@ class ReplayReport(StepPrediction, frozen=True, kw_only=True):
 
     measured_step_s: float
     error: float
-    """predicted / measured - 1 of the means."""
+    """Relative error of the means, predicted / measured - 1."""
     error_ci95: tuple[float, float]
     """Interval of the error by bootstrap over steps; an error inside of it is not told from none."""
     steps: int
@@ -156,7 +156,7 @@ def replay_changed(
     """Recorded steps with changes, without the replay of the steps as they were (`replay_steps`).
 
     Raises:
-        InputError: As `replay_steps`, or a change that does not fit the job.
+        InputError: Raised by `replay_steps`, or a change that does not fit the job.
     """
     _check(steps)
     flows = [without_interference(step.dataflow, links, interference) for step in steps]

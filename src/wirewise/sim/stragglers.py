@@ -54,13 +54,17 @@ def compute_seconds(trace: Trace) -> NDArray[np.float64]:
     return found
 
 
-def find_straggler(trace: Trace) -> Straggler | None:
+def find_straggler(trace: Trace, seconds: NDArray[np.float64] | None = None) -> Straggler | None:
     """The rank whose compute exceeds the median of the others by more than their spread, or none.
 
     The excess must be above the spread of the other ranks, above what steps that differ make of it by chance,
     and above 5 %.
+
+    Args:
+        trace: Trace on aligned clocks.
+        seconds: What `compute_seconds` gives of it, where that is known.
     """
-    seconds = compute_seconds(trace)
+    seconds = compute_seconds(trace) if seconds is None else seconds
     if len(seconds) < 2 or not seconds.size:
         return None
     middle = np.median(seconds, axis=1)

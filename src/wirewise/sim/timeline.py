@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Hashable, Sequence
+from functools import cached_property
 
-__all__ = ["Span", "Timeline"]
+import msgspec
+from msgspec.structs import replace
+
+__all__ = ["Span", "Timeline", "alike"]
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,7 +16,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     phase: str
-    """pack, wire, unpack, central or marginal."""
+    """Name of the phase: pack, wire, unpack, central or marginal."""
     exchange: str
     start_s: float
     end_s: float
@@ -23,11 +27,26 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
         return self.end_s - self.start_s
 
 
-class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """Spans of all ranks, in order of start within a rank."""
+def alike(does: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
+    """Classes of ranks that do the same, in the order of their first ranks.
+
+    Args:
+        does: What each rank does, [ranks].
+    """
+    found: dict[Hashable, list[int]] = {}
+    for rank, own in enumerate(does):
+        found.setdefault(own, []).append(rank)
+    return tuple(map(tuple, found.values()))
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Spans of ranks, in order of start within a rank; of ranks that do the same, those of the first."""
 
     spans: tuple[Span, ...]
+    """Spans of the first rank of each class."""
     world_size: int
+    classes: tuple[tuple[int, ...], ...] = ()
+    """Ranks that do the same, each rank in one class; empty: each rank is a class of its own."""
     source: str = "simulated"
     """"simulated", "emulated" or "measured"; reports print it beside every figure."""
 
@@ -40,9 +59,29 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
     def phase_s(self, phase: str, rank: int | None = None) -> float:
         """Seconds in a phase: of one rank, or the mean over ranks."""
-        chosen = [s.seconds for s in self.spans if s.phase == phase and rank in (None, s.rank)]
-        return sum(chosen) / (1 if rank is not None else max(self.world_size, 1))
+        if rank is not None:
+            return sum(s.seconds for s in self.of(rank) if s.phase == phase)
+        found = sum(len(self._class_of[s.rank]) * s.seconds for s in self.spans if s.phase == phase)
+        return found / max(self.world_size, 1)
 
     def of(self, rank: int) -> list[Span]:
         """Spans of one rank by start."""
-        return sorted((s for s in self.spans if s.rank == rank), key=lambda s: (s.start_s, s.end_s))
+        first = self._class_of[rank][0]
+        own = sorted(self._spans_of.get(first, ()), key=lambda s: (s.start_s, s.end_s))
+        return own if first == rank else [replace(span, rank=rank) for span in own]
+
+    @cached_property
+    def all_classes(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks that do the same, those spelt out that are by themselves."""
+        return self.classes or tuple((rank,) for rank in range(self.world_size))
+
+    @cached_property
+    def _class_of(self) -> dict[int, tuple[int, ...]]:
+        return {rank: own for own in self.all_classes for rank in own}
+
+    @cached_property
+    def _spans_of(self) -> dict[int, list[Span]]:
+        found: dict[int, list[Span]] = {}
+        for span in self.spans:
+            found.setdefault(span.rank, []).append(span)
+        return found

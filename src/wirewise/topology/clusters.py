@@ -36,7 +36,7 @@ def cluster(host: Topology, count: int, fabric: str = "switch", *, name: str | N
     Args:
         host: One machine, with a network switch for its ports.
         count: Number of machines.
-        fabric: As for `behind`.
+        fabric: Name of the fabric, as `behind` takes it.
         name: Name of the topology; None: "HOSTxCOUNT@FABRIC".
 
     Raises:

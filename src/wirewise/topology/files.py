@@ -82,7 +82,7 @@ def load(path: str | os.PathLike[str]) -> Topology:
 
     Raises:
         InputError: The file cannot be read.
-        TopologyError: As `loads`.
+        TopologyError: Raised by `loads`.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -36,7 +36,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Name of the host that it is part of."""
     kind: DeviceKind = "gpu"
     type: str = ""
-    """Its model, such as "v100"; nothing: not known, or all are alike."""
+    """Model of the device, such as "v100"; nothing: not known, or all are alike."""
     speed: float = 1.0
     """Factor by which it computes faster than the device that a job was measured on."""
     memory_bytes: float = 0.0

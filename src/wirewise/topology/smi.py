@@ -97,7 +97,7 @@ def from_smi(
         port_rate: Rate of a network port.
 
     Raises:
-        TopologyError: As `parse_smi`.
+        TopologyError: Raised by `parse_smi`.
     """
     table = parse_smi(text)
     bridges = _groups(table.devices, _pairs(table, {"PIX", "PXB"}))

@@ -16,6 +16,7 @@ from wirewise.trace.operator_graph import (
     write_operator_graph,
 )
 from wirewise.trace.operators import CATEGORIES, FusionGraph, MemoryLayout, Operator, read_fusion_graph
+from wirewise.trace.queue_logs import read_queue_log, read_speeds
 from wirewise.trace.queues import EdgeCluster, JobKind, JobQueue, QueuedJob, read_queue, write_queue
 from wirewise.trace.records import COLLECTIVES, KINDS, ClockFit, Header, Op, Probe, RankTrace, Trace
 from wirewise.trace.recovery import (
@@ -87,8 +88,10 @@ __all__ = [
     "read_job",
     "read_operator_graph",
     "read_queue",
+    "read_queue_log",
     "read_rank",
     "read_recovery_trace",
+    "read_speeds",
     "read_stage_trace",
     "read_tasks",
     "violations",

@@ -43,7 +43,7 @@ _MARGIN_S = 1e-8
 
 
 class _Pairs(NamedTuple):
-    """k statements on two clocks: time `at` of rank `one` and time `other_at` of rank `other`."""
+    """Statements on two clocks, k of them: time `at` of rank `one` and time `other_at` of rank `other`."""
 
     one: Ints
     at: Vector
@@ -90,7 +90,7 @@ def align(trace: Trace) -> Trace:
     """The trace on the clock of rank 0; the one given stays as it is.
 
     Raises:
-        TraceError: As `match`.
+        TraceError: Raised by `match`.
     """
     if trace.aligned:
         return trace

@@ -12,7 +12,7 @@ __all__ = ["Dataflow"]
 
 @dataclass(frozen=True, kw_only=True)
 class Dataflow:
-    """n ops of all ranks, their order, and what they need.
+    """Arrays of n ops of all ranks, their order, and what they need.
 
     A transfer is an op with `size_bytes` above 0. Its time follows from its flows and the links, not from
     `duration_s`.

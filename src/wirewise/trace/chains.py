@@ -130,7 +130,7 @@ def add_rank(
         draft: Graph that is being built.
         rank: Number of the rank.
         ops: All its ops of the step.
-        parts: Its communications; `enqueue`, `done`, `encodes` and `decodes` are set.
+        parts: Communications of the rank; `enqueue`, `done`, `encodes` and `decodes` are set.
         waited: Collectives for which it waits at a known place, in this step or another.
     """
     marks = [op for op in ops if op.kind == "step"] or list(ops)

@@ -27,7 +27,7 @@ class ExecutionNode(msgspec.Struct):
     parent: int
     """Node that called it."""
     record_id: int
-    """Also in the Kineto file of the run ("Record function id"); -1: none."""
+    """Number that the run's Kineto file has too ("Record function id"); -1: none."""
 
 
 class ExecutionTrace(msgspec.Struct):

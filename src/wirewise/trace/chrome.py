@@ -61,7 +61,7 @@ def dumps(trace: Trace, *, critical: Collection[tuple[int, int]] = ()) -> bytes:
         critical: Ops on the critical path, as (rank, place in its list).
 
     Raises:
-        TraceError: As `match`.
+        TraceError: Raised by `match`.
     """
     zero = min((op.start_s for rank in trace.ranks for op in rank.ops), default=0.0)
     rows = [_Rows(rank.ops) for rank in trace.ranks]
@@ -86,7 +86,7 @@ def save(trace: Trace, path: str | os.PathLike[str], *, critical: Collection[tup
     """Write `dumps` to a file, compressed where its name ends with .gz.
 
     Raises:
-        TraceError: As `dumps`, or the file cannot be written.
+        TraceError: Raised by `dumps`, or the file cannot be written.
     """
     text = dumps(trace, critical=critical)
     with atomic_file(path, error=TraceError) as file:

@@ -31,7 +31,7 @@ def clock_quality(trace: Trace) -> list[ClockQuality]:
     """Spread and uncertainty of the clock of each rank of an aligned trace.
 
     Raises:
-        TraceError: As `match`.
+        TraceError: Raised by `match`.
     """
     matches = match(trace)
     ends = _ends(matches, trace.world_size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,7 @@ __all__ = [
     "read",
     "read_files",
     "read_rank",
+    "unheard",
     "write_trace",
 ]
 
@@ -74,7 +75,7 @@ class RankWriter:
 
     Args:
         path: The file (`rank_file`). An older one is replaced.
-        header: Its first line.
+        header: First line of the file.
 
     Raises:
         TraceError: The file cannot be written. The same holds for `flush` and `close`.
@@ -176,8 +177,16 @@ def rank_files(folder: str | os.PathLike[str]) -> list[Path]:
     return sorted(file for file in Path(folder).iterdir() if _FILE.fullmatch(file.name))
 
 
-def read(folder: str | os.PathLike[str]) -> Trace:
+def unheard(text: str) -> None:
+    """Hears how far something is and says nothing."""
+
+
+def read(folder: str | os.PathLike[str], heard: Callable[[str], None] = unheard) -> Trace:
     """Read the traces of all ranks of a run.
+
+    Args:
+        folder: Folder into which they recorded.
+        heard: Called with words on how far the reading is.
 
     Raises:
         TraceError: No folder, no trace in it, a rank that is missing, files of different runs, a format of
@@ -189,21 +198,25 @@ def read(folder: str | os.PathLike[str]) -> Trace:
     files = rank_files(path)
     if not files:
         raise TraceError(f"no trace in {path}: expected files rank-0.jsonl, rank-1.jsonl and so on")
-    return read_files(files, str(path))
+    return read_files(files, str(path), heard)
 
 
-def read_files(files: Iterable[str | os.PathLike[str]], source: str) -> Trace:
+def read_files(
+    files: Iterable[str | os.PathLike[str]], source: str, heard: Callable[[str], None] = unheard
+) -> Trace:
     """Read the traces of all ranks of a run, wherever their files lie.
 
     Args:
         files: One a rank, each named as `rank_file` names it.
         source: What to call them together in messages, such as their folder.
+        heard: Called with words on how far the reading is.
 
     Raises:
-        TraceError: As `read`.
+        TraceError: Raised by `read`.
     """
-    ranks = []
-    for file in files:
+    ranks, paths = [], list(files)
+    for number, file in enumerate(paths, 1):
+        heard(f"reading file {number} of {len(paths)}")
         rank = read_rank(file)
         named = rank_file("", rank.header.rank).name
         if Path(file).name != named:

@@ -66,7 +66,7 @@ def read_job(sources: Iterable[str | os.PathLike[str]]) -> Any:
 
     Raises:
         InputError: A file that describes no job, that cannot be used, or that stands beside others.
-        TraceError: As `load`.
+        TraceError: Raised by `load`.
     """
     paths = [Path(source) for source in sources]
     for path in paths:

@@ -60,7 +60,7 @@ def read_all(
         partial: Whether some ranks of the run are enough (`Trace.partial`).
 
     Raises:
-        TraceError: As `read`; a rank is missing or twice; the ranks are of different runs; no common step.
+        TraceError: Raised by `read`; a rank is missing or twice; the ranks are of different runs; no common step.
     """
     files = list(paths)
     beside: Sequence[str | os.PathLike[str] | None] = list(execution_traces) or [None] * len(files)
@@ -454,7 +454,7 @@ def _op(e: ProfileEvent, name: str, kind: str, step: int, **more: Any) -> Op:
 
 
 def _record_of(event: ProfileEvent) -> int:
-    """Its "Record function id"; -1 where it has none, or none that is a number."""
+    """Number "Record function id" of an event; -1 where it has none, or none that is a number."""
     try:
         return int(event.args.get(_RECORD, -1))
     except (TypeError, ValueError, OverflowError):

@@ -29,10 +29,10 @@ class Overhead(NamedTuple):
     launch_s: float = 0.0
     """Seconds on the thread that computes, to hand one over."""
     encode_s: float = 0.0
-    """Before each one, on a thread of its own."""
+    """Seconds before each all-reduce, on a thread of its own."""
     encode_s_per_byte: float = 0.0
     decode_s: float = 0.0
-    """Behind each one, on a thread of its own."""
+    """Seconds behind each all-reduce, on a thread of its own."""
     decode_s_per_byte: float = 0.0
 
     @property
@@ -54,13 +54,13 @@ class Module:
     gradient_bytes: float = 0.0
     """Bytes of the gradients that its backward op completes."""
     parameters: tuple[str, ...] = ()
-    """Their names; none: one that is called like the module."""
+    """Names of the parameters; none: one that is called like the module."""
     saved_bytes: float = 0.0
-    """Kept from forward to backward, its input among them."""
+    """Bytes kept from forward to backward, its input among them."""
     input_bytes: float = 0.0
-    """Kept where the module is computed again in the backward pass."""
+    """Bytes kept where the module is computed again in the backward pass."""
     workspace_bytes: float = 0.0
-    """Beside that, while it runs backward."""
+    """Bytes beside those, while it runs backward."""
     bfloat16_bytes: tuple[float, float, float] | None = None
     """The three in bfloat16, measured, without copies of weights; none: half of those in float32."""
     bfloat16_s: tuple[float, float] | None = None
@@ -99,7 +99,7 @@ class ModuleTrace:
     state_factor: float = 4.0
     """Bytes a parameter byte: weights, gradients and two moments of Adam."""
     other_bytes: float = 0.0
-    """Taken whatever is decided."""
+    """Bytes taken whatever is decided."""
     fixed_share: float = 0.6
     """Share of an op's time that does not shrink with its batch; dPRO's ops take 0.8 of it at half the batch."""
     most_accumulation: int = 8

@@ -61,6 +61,12 @@ class OperatorNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Qualified name of a parameter or buffer, place of an input in the batch, or name of a constant."""
     time_s: float = 0.0
     """Seconds of one run on one device, alone; 0 until costs are filled in."""
+    fixed_s: float = 0.0
+    """Seconds among them that stay when the operator is cut, such as those of its launch."""
+
+    def seconds(self, share: float) -> float:
+        """Seconds of a part of the operator's work."""
+        return self.fixed_s + (self.time_s - self.fixed_s) * share
 
     @property
     def elements(self) -> int:
@@ -138,7 +144,7 @@ class OperatorGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @cached_property
     def digest(self) -> str:
         """Digest of what is computed; times do not change it."""
-        bare = [msgspec.structs.replace(node, time_s=0.0, flops=0.0) for node in self.nodes]
+        bare = [msgspec.structs.replace(node, time_s=0.0, fixed_s=0.0, flops=0.0) for node in self.nodes]
         what = (bare, self.loss, sorted(self.gradients.items()), sorted(self.buffers.items()))
         return hashlib.sha256(msgspec.json.encode(what)).hexdigest()[:16]
 
@@ -179,6 +185,8 @@ class OperatorGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             for name in ("flops", "time_s"):
                 if not isfinite(getattr(node, name)) or getattr(node, name) < 0:
                     yield f"{where}: {name} is {getattr(node, name)}; expected a finite figure of at least 0"
+            if not 0 <= node.fixed_s <= node.time_s:
+                yield f"{where}: fixed_s is {node.fixed_s}; expected 0 to the {node.time_s} of time_s"
 
     def _end_faults(self) -> Iterator[str]:
         if not self.nodes or self.nodes[-1].op != "output":

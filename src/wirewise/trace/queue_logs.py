@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import product
 from math import ceil, inf, isfinite
 from pathlib import Path
 from statistics import median
@@ -28,7 +29,7 @@ from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.trace.queues import EdgeCluster, JobKind, JobQueue, QueuedJob
 
-__all__ = ["HELIOS_LIKE", "QUEUE_LOGS", "read_helios", "read_pai", "read_philly", "read_speeds"]
+__all__ = ["HELIOS_LIKE", "QUEUE_LOGS", "read_queue_log", "read_speeds"]
 
 _HELIOS = ("job_id", "gpu_num", "cpu_num", "submit_time", "duration")
 _START_S = 14.0
@@ -45,45 +46,48 @@ class _Logged(NamedTuple):
     gpus: int
 
 
-def read_helios(
+def read_queue_log(
+    form: str,
     path: str | os.PathLike[str],
     clusters: Sequence[EdgeCluster],
     *,
     slot_s: float = 60.0,
     jobs: int | None = None,
 ) -> JobQueue:
-    """Read a `cluster_log.csv` of Helios, whose columns are named in the first line.
+    """Read a log that a cluster has published.
 
     Args:
-        path: File of the log.
+        form: Name of the cluster, a key of `QUEUE_LOGS`.
+        path: File of the log; of "pai" the folder of both files.
         clusters: Clusters that share the jobs.
         slot_s: Seconds of a slot.
         jobs: Number of jobs, the first to arrive; None: all.
 
     Raises:
-        InputError: No such file, a column is missing, a figure is none, or a job fits no cluster; the message says
-            where.
+        InputError: No such form or file, a file of another form, a figure that is none, or a job that fits no cluster;
+            the message names the place.
     """
+    if form not in QUEUE_LOGS:
+        raise InputError(f"got a log in the form {form!r}; expected one of {', '.join(QUEUE_LOGS)}")
+    return _queue(QUEUE_LOGS[form](Path(path)), path, clusters, slot_s, jobs)
 
-    def rows() -> Iterator[_Logged]:
-        with _opened(path) as file:
-            table = csv.DictReader(file)
-            if missing := [name for name in _HELIOS if name not in (table.fieldnames or ())]:
-                raise InputError(
-                    f"{path}: has no column {missing[0]!r}; expected a cluster_log.csv of Helios"
+
+def _helios(path: Path) -> Iterator[_Logged]:
+    """Jobs of a `cluster_log.csv` of Helios, whose columns are named in the first line."""
+    with _opened(path) as file:
+        table = csv.DictReader(file)
+        if missing := [name for name in _HELIOS if name not in (table.fieldnames or ())]:
+            raise InputError(f"{path}: has no column {missing[0]!r}; expected a cluster_log.csv of Helios")
+        for row in table:
+            with _told(path, table.line_num):
+                job = _Logged(
+                    row["job_id"],
+                    _instant(row["submit_time"]),
+                    _figure(row["duration"]),
+                    _amount(int(row["cpu_num"])),
+                    _amount(int(row["gpu_num"])),
                 )
-            for row in table:
-                with _told(path, table.line_num):
-                    job = _Logged(
-                        row["job_id"],
-                        _instant(row["submit_time"]),
-                        _figure(row["duration"]),
-                        int(row["cpu_num"]),
-                        int(row["gpu_num"]),
-                    )
-                yield job
-
-    return _queue(rows(), path, clusters, slot_s, jobs)
+            yield job
 
 
 class _Detail(msgspec.Struct):
@@ -102,85 +106,46 @@ class _PhillyJob(msgspec.Struct):
     attempts: list[_Attempt]
 
 
-def read_philly(
-    path: str | os.PathLike[str],
-    clusters: Sequence[EdgeCluster],
-    *,
-    slot_s: float = 60.0,
-    jobs: int | None = None,
-) -> JobQueue:
-    """Read a `cluster_job_log` of Philly, a list in JSON; a job takes the seconds of all its attempts together.
-
-    Args:
-        path: File of the log.
-        clusters: Clusters that share the jobs.
-        slot_s: Seconds of a slot.
-        jobs: Number of jobs, the first to arrive; None: all.
-
-    Raises:
-        InputError: No such file, another form, or a job that fits no cluster; the message names the place.
-    """
+def _philly(path: Path) -> Iterator[_Logged]:
+    """Jobs of a `cluster_job_log` of Philly, a list in JSON; a job takes the seconds of all its attempts together."""
     try:
-        found = decode_json(Path(path).read_bytes(), list[_PhillyJob])
+        found = decode_json(path.read_bytes(), list[_PhillyJob])
     except (OSError, msgspec.MsgspecError) as error:
         raise InputError(f"{path}: {error}; expected a cluster_job_log of Philly") from error
-
-    def rows() -> Iterator[_Logged]:
-        for number, job in enumerate(found):
-            ran = [one for one in job.attempts if one.start_time and one.end_time and one.detail]
-            with _told(path, number, "job"):
-                seconds = sum(_instant(one.end_time or "") - _instant(one.start_time or "") for one in ran)
-                arrival_s = _instant(job.submitted_time)
-            gpus = sum(len(one.gpus) for one in ran[-1].detail) if ran else 0
-            yield _Logged(job.jobid, arrival_s, seconds, 0, gpus)
-
-    return _queue(rows(), path, clusters, slot_s, jobs)
+    for number, job in enumerate(found):
+        ran = [one for one in job.attempts if one.start_time and one.end_time and one.detail]
+        with _told(path, number, "job"):
+            seconds = sum(_instant(one.end_time or "") - _instant(one.start_time or "") for one in ran)
+            arrival_s = _instant(job.submitted_time)
+        gpus = sum(len(one.gpus) for one in ran[-1].detail) if ran else 0
+        yield _Logged(job.jobid, arrival_s, seconds, 0, gpus)
 
 
-def read_pai(
-    folder: str | os.PathLike[str],
-    clusters: Sequence[EdgeCluster],
-    *,
-    slot_s: float = 60.0,
-    jobs: int | None = None,
-) -> JobQueue:
-    """Read `pai_job_table.csv` and `pai_task_table.csv` of Alibaba PAI, which have no line of names.
+def _pai(folder: Path) -> Iterator[_Logged]:
+    """Jobs of `pai_job_table.csv` and `pai_task_table.csv` of Alibaba PAI, which have no line of names.
 
     Shares of accelerators are rounded up for all instances of a task together. A job takes from the first start to the
     last end of its tasks.
-
-    Args:
-        folder: Folder of both files.
-        clusters: Clusters that share the jobs.
-        slot_s: Seconds of a slot.
-        jobs: Number of jobs, the first to arrive; None: all.
-
-    Raises:
-        InputError: A file is missing or of another form, or a job fits no cluster; the message names the line.
     """
     spans: dict[str, tuple[float, float]] = {}
     asked: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
-    tasks = Path(folder) / "pai_task_table.csv"
+    tasks = folder / "pai_task_table.csv"
     for line, row in _rows(tasks, 10):
         name, _, instances, _, start, end, cpus, _, gpus, _ = row
         if start and end:
             with _told(tasks, line):
                 count, first, last = map(_figure, (instances, start, end))
-                shares = [ceil(count * _figure(share or "0") / 100) for share in (cpus, gpus)]
+                shares = [_amount(ceil(count * _figure(share or "0") / 100)) for share in (cpus, gpus)]
             before = spans.get(name, (inf, -inf))
             spans[name] = min(before[0], first), max(before[1], last)
             asked[name] = [old + new for old, new in zip(asked[name], shares, strict=True)]
-
-    def rows() -> Iterator[_Logged]:
-        table = Path(folder) / "pai_job_table.csv"
-        for line, row in _rows(table, 6):
-            if row[0] in spans and row[4]:
-                first, last = spans[row[0]]
-                with _told(table, line):
-                    arrival_s = _figure(row[4])
-                yield _Logged(row[0], arrival_s, last - first, *asked[row[0]])
-
-    return _queue(rows(), folder, clusters, slot_s, jobs)
+    table = folder / "pai_job_table.csv"
+    for line, row in _rows(table, 6):
+        if row[0] in spans and row[4]:
+            first, last = spans[row[0]]
+            with _told(table, line):
+                arrival_s = _figure(row[4])
+            yield _Logged(row[0], arrival_s, last - first, *asked[row[0]])
 
 
 def read_speeds(path: str | os.PathLike[str], *, slot_s: float = 5.0) -> dict[str, JobKind]:
@@ -216,14 +181,14 @@ def _kind_of(
     (low_c, low_g), (high_c, high_g) = (
         [end(amount[n] for amount in times) for n in range(2)] for end in (min, max)
     )
+    amounts = product(range(low_c, high_c + 1), range(low_g, high_g + 1))
+    # Before there is a table: one amount of a torn file may be of any size.
+    for c, g in amounts:
+        if (c, g) not in times:
+            raise InputError(f"{path}: {name!r} was not measured with {c} processors and {g} accelerators")
     rows = [[0.0] * (high_g + 1) for _ in range(high_c + 1)]
-    for c in range(low_c, high_c + 1):
-        for g in range(low_g, high_g + 1):
-            if not (own := times.get((c, g))):
-                raise InputError(
-                    f"{path}: {name!r} was not measured with {c} processors and {g} accelerators"
-                )
-            rows[c][g] = slot_s / (sum(own) / len(own) + _START_S)
+    for (c, g), own in times.items():
+        rows[c][g] = slot_s / (sum(own) / len(own) + _START_S)
     return JobKind(progress=tuple(map(tuple, rows)), cpus=low_c, gpus=low_g)
 
 
@@ -251,7 +216,12 @@ def _queue(
     amounts: dict[str, tuple[int, int]] = {}
     for one in ran:
         seconds[_name(one)].append(one.seconds)
-        amounts[_name(one)] = (0 if one.gpus else one.cpus, one.gpus)
+        amounts[_name(one)] = cpus, gpus = (0 if one.gpus else one.cpus, one.gpus)
+        if not any(place.cpus >= cpus and place.gpus >= gpus for place in clusters):
+            raise InputError(
+                f"{path}: job {one.name!r} asks for {cpus} cpus and {gpus} gpus, which no cluster has; give "
+                "one more room"
+            )
     middle = {name: median(own) for name, own in seconds.items()}
     kinds = {}
     for name, (cpus, gpus) in amounts.items():
@@ -283,11 +253,15 @@ def _instant(text: str) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
-def _opened(path: str | os.PathLike[str]) -> IO[str]:
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     try:
-        return Path(path).open(encoding="utf-8", newline="")
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            yield file
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; expected a file") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: {error}; expected a file of comma-separated values") from error
 
 
 def _rows(path: str | os.PathLike[str], width: int | None) -> Iterator[tuple[int, list[str]]]:
@@ -297,6 +271,12 @@ def _rows(path: str | os.PathLike[str], width: int | None) -> Iterator[tuple[int
             if width is not None and len(row) != width:
                 raise InputError(f"{path}, line {number}: has {len(row)} fields; expected {width}")
             yield number, row
+
+
+def _amount(number: int) -> int:
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    return number
 
 
 def _figure(text: str) -> float:
@@ -313,11 +293,11 @@ def _told(path: str | os.PathLike[str], place: int, what: str = "line") -> Itera
         raise InputError(f"{path}, {what} {place}: {error}; expected figures and times there") from error
 
 
-QUEUE_LOGS: dict[str, Callable[..., JobQueue]] = {
-    "helios": read_helios,
-    "philly": read_philly,
-    "pai": read_pai,
+QUEUE_LOGS: dict[str, Callable[[Path], Iterator[_Logged]]] = {
+    "helios": _helios,
+    "philly": _philly,
+    "pai": _pai,
 }
-"""Readers by the name of the cluster."""
+"""Readers of a log's jobs by the name of the cluster, for `read_queue_log`."""
 HELIOS_LIKE = Path(__file__).parent / "data" / "helios-like.csv"
 """Log in the form of Helios whose 400 jobs are drawn: their figures are of nobody."""

@@ -21,6 +21,9 @@ from wirewise.trace.record_files import read_record, write_record
 
 __all__ = ["EdgeCluster", "JobKind", "JobQueue", "QueueArrays", "QueuedJob", "read_queue", "write_queue"]
 
+_MOST_FIGURES, _MOST_SLOTS = 100_000_000, 10_000_000
+"""Progress by kind, processors and accelerators that is held in memory, and slots of one job that are simulated."""
+
 
 class EdgeCluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A cluster that runs jobs beside each other, each within itself."""
@@ -112,6 +115,12 @@ class JobQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 yield f"{where}: the name is empty or given twice; give each cluster its own"
             if cluster.cpus < 1 or cluster.gpus < 0:
                 yield f"{where}: has {cluster.cpus} cpus and {cluster.gpus} gpus; expected at least 1 and 0"
+        cpus, gpus = (max((getattr(c, name) for c in self.clusters), default=0) for name in ("cpus", "gpus"))
+        if len(self.kinds) * (cpus + 1) * (gpus + 1) > _MOST_FIGURES:
+            yield (
+                f"{len(self.kinds)} kinds on clusters of up to {cpus} cpus and {gpus} gpus have tables of more than "
+                f"{_MOST_FIGURES:,} figures; expected coarser units or fewer kinds"
+            )
 
     def _kind_faults(self) -> Iterator[str]:
         for name, kind in self.kinds.items():
@@ -146,6 +155,11 @@ class JobQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 continue
             if not (isfinite(job.pace) and job.pace > 0):
                 yield f"{where}: pace is {job.pace}; expected a finite factor above 0"
+            elif (slot := self._at(kind, kind.cpus, kind.gpus) * job.pace) * _MOST_SLOTS < 1:
+                yield (
+                    f"{where}: makes {slot:g} of its way in a slot; expected at least {1 / _MOST_SLOTS:g}, choose "
+                    "longer slots"
+                )
             wrong = [c for c in job.clusters if not 0 <= c < len(self.clusters)]
             if wrong or len(set(job.clusters)) != len(job.clusters):
                 yield (

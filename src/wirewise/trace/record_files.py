@@ -1,8 +1,10 @@
-"""Records in JSON files of their own: read with the name of the file in every error, written whole or not at all."""
+"""Records in JSON files of their own: errors name the file, files are written whole or not at all."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,9 +14,15 @@ from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.files import atomic_file
 
-__all__ = ["read_record", "write_record"]
+__all__ = ["amount_faults", "read_record", "write_record"]
 
 R = TypeVar("R")
+
+
+def amount_faults(what: str, value: float) -> Iterator[str]:
+    """The fault of a figure that is negative or not finite, if it is; `what` names the figure and its place."""
+    if not isfinite(value) or value < 0:
+        yield f"{what} is {value}; expected a finite figure of at least 0"
 
 
 def read_record(path: str | os.PathLike[str], kind: type[R], what: str) -> R:

@@ -37,8 +37,11 @@ COLLECTIVES = (
 """What a communication is; the first: none of these."""
 
 
-class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that took time on one rank."""
+class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Something that took time on one rank.
+
+    It refers to nothing that could refer to it, so the garbage collector, which would walk through millions, leaves it.
+    """
 
     name: str
     """Name such as "layer3.conv1", "bucket 2", "all_reduce", "optimizer"; of a wait, the communication's."""
@@ -94,7 +97,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """Who recorded a trace."""
+    """Origin of a trace: the rank that recorded it."""
 
     rank: int
     world_size: int

@@ -9,7 +9,7 @@ from math import isfinite
 import msgspec
 
 from wirewise.errors import InputError
-from wirewise.trace.record_files import read_record, write_record
+from wirewise.trace.record_files import amount_faults, read_record, write_record
 
 __all__ = [
     "ProtectedStage",
@@ -120,7 +120,7 @@ class RecoveryTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             if not stage.ranks:
                 yield f"{where}: has no ranks; expected one for each replica"
             for name in ("compute_s", "optimizer_s", "state_bytes", "gradient_bytes", "failure_weight"):
-                yield from _amount(f"{where}: {name}", getattr(stage, name))
+                yield from amount_faults(f"{where}: {name}", getattr(stage, name))
         if self.stages and not any(stage.failure_weight for stage in self.stages):
             yield "every failure_weight is 0 - at `$.stages`; expected one above 0"
 
@@ -132,7 +132,7 @@ class RecoveryTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 yield f"{where}: expected two of stages 0 to {len(self.stages) - 1}"
             if pair in pairs[:number]:
                 yield f"{where}: stand twice; expected each pair of stages once"
-            yield from _amount(f"{where}: size_bytes", one.size_bytes)
+            yield from amount_faults(f"{where}: size_bytes", one.size_bytes)
 
     def _value_faults(self) -> Iterator[str]:
         for field in msgspec.structs.fields(RecoveryTrace):
@@ -141,16 +141,11 @@ class RecoveryTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
                 if not isfinite(value) or value <= 0:
                     yield f"{place} is {value}; expected a finite figure above 0"
             elif isinstance(value, float):
-                yield from _amount(place, value)
+                yield from amount_faults(place, value)
         if self.silent_share > 1:
             yield f"silent_share - at `$.silent_share` is {self.silent_share}; expected at most 1"
         for name, seconds in self.consistency_s.items():
-            yield from _amount(f"seconds of {name!r} - at `$.consistency_s`", seconds)
-
-
-def _amount(what: str, value: float) -> Iterator[str]:
-    if not isfinite(value) or value < 0:
-        yield f"{what} is {value}; expected a finite figure of at least 0"
+            yield from amount_faults(f"seconds of {name!r} - at `$.consistency_s`", seconds)
 
 
 def read_recovery_trace(path: str | os.PathLike[str]) -> RecoveryTrace:

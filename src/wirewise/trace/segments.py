@@ -5,15 +5,14 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from wirewise.trace.records import Op
 
 __all__ = ["OpPiece", "own_work", "pieces"]
 
 
-@dataclass(frozen=True)
-class OpPiece:
+class OpPiece(NamedTuple):
     """A part of an op in which no op inside it runs."""
 
     op: Op
@@ -31,7 +30,7 @@ def pieces(ops: Sequence[Op], cuts: Sequence[float] = ()) -> list[OpPiece]:
         cuts: Times in order; waits are not cut.
 
     Returns:
-        In order; every op has at least one piece, which may be empty.
+        Pieces in order; every op has at least one, which may be empty.
     """
     found: list[OpPiece] = []
     stack: list[tuple[Op, float]] = []

@@ -13,7 +13,7 @@ from wirewise.trace.records import COLLECTIVES, KINDS
 __all__ = ["GraphSketch", "SketchNode"]
 
 
-@dataclass
+@dataclass(slots=True)
 class SketchNode:
     """One op; fields as in `Dataflow`."""
 

@@ -6,14 +6,14 @@ import os
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from wirewise.errors import TraceError
 from wirewise.trace import chrome, kineto
 from wirewise.trace.align import align
 from wirewise.trace.clocks import check_clocks
-from wirewise.trace.files import rank_files, read, read_files
+from wirewise.trace.files import rank_files, read, read_files, unheard
 from wirewise.trace.records import Trace
 
 __all__ = ["load", "on_one_clock", "open_trace"]
@@ -29,47 +29,59 @@ _WORDS = {
 }
 
 
-def load(sources: Iterable[str | os.PathLike[str]]) -> Trace:
+def load(sources: Iterable[str | os.PathLike[str]], heard: Callable[[str], None] = unheard) -> Trace:
     """The trace of a run on one clock (`open_trace`, `on_one_clock`).
 
+    Args:
+        sources: Files of the trace, as `open_trace` takes them.
+        heard: Called with words on how far the reading is.
+
     Raises:
-        TraceError: As these two.
+        TraceError: Raised by either of them.
     """
-    return on_one_clock(open_trace(sources))
+    trace = open_trace(sources, heard=heard)
+    heard("aligning clocks")
+    return on_one_clock(trace)
 
 
 def on_one_clock(trace: Trace) -> Trace:
     """The trace of all ranks aligned (`align`), and checked to be of one time.
 
     Raises:
-        TraceError: As `align`, or a step that begins hours later on one rank than on another one.
+        TraceError: Raised by `align`, or a step that begins hours later on one rank than on another one.
     """
     aligned = align(trace)
     check_clocks(aligned)
     return aligned
 
 
-def open_trace(sources: Iterable[str | os.PathLike[str]], *, partial: bool = False) -> Trace:
+def open_trace(
+    sources: Iterable[str | os.PathLike[str]],
+    *,
+    partial: bool = False,
+    heard: Callable[[str], None] = unheard,
+) -> Trace:
     """The trace of a run as it was recorded.
 
     Args:
         sources: A run folder; or several folders and files that together hold all ranks, all of wirewise or all
             of torch.profiler (beside them, their execution traces in the same order); or one exported trace.
         partial: Whether files of torch.profiler of some ranks of the run are enough (`Trace.partial`).
+        heard: Called with words on how far the reading is.
 
     Raises:
         TraceError: Nothing there, files of several kinds, or what the reader of that kind refuses.
     """
     paths = [Path(source) for source in sources]
     if len(paths) == 1 and paths[0].is_dir() and (rank_files(paths[0]) or not _profiles(paths[0])):
-        return read(paths[0])
+        return read(paths[0], heard)
     kinds: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
         for file in _files(path):
             kinds[_kind(file)].append(file)
     names = ", ".join(map(str, paths))
     if set(kinds) == {"rank"}:
-        return read_files(kinds["rank"], names)
+        return read_files(kinds["rank"], names, heard)
     if set(kinds) == {"export"} and len(kinds["export"]) == 1:
         return chrome.read(kinds["export"][0])
     if "profile" in kinds and set(kinds) <= {"profile", "execution"}:

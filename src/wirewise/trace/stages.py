@@ -6,13 +6,12 @@ import itertools
 import os
 from collections.abc import Iterator
 from functools import cached_property
-from math import isfinite
 from typing import NamedTuple
 
 import msgspec
 
 from wirewise.errors import InputError
-from wirewise.trace.record_files import read_record, write_record
+from wirewise.trace.record_files import amount_faults, read_record, write_record
 
 __all__ = ["ModuleTimes", "StageModule", "StageTrace", "read_stage_trace", "write_stage_trace"]
 
@@ -131,7 +130,7 @@ class StageTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if not self.sizes or self.sizes[0] < 1 or not rising:
             yield f"sizes are {list(self.sizes)} - at `$.sizes`; expected rising numbers of samples of at least 1"
         for name in ("input_bytes", "state_factor"):
-            yield from _amount(f"{name} - at `$.{name}`", getattr(self, name))
+            yield from amount_faults(f"{name} - at `$.{name}`", getattr(self, name))
         for width, factor in self.width_speedup.items():
             if width < 1 or not 0 < factor < float("inf"):
                 yield (
@@ -151,14 +150,14 @@ class StageTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 if len(seconds) != len(self.sizes) and (seconds or name != "weight_gradient_s"):
                     yield f"{where}: {name} has {len(seconds)} figures; expected {len(self.sizes)}, one for each size"
                 for one in seconds:
-                    yield from _amount(f"{where}: {name}", one)
+                    yield from amount_faults(f"{where}: {name}", one)
             for weight, whole in zip(module.weight_gradient_s, module.backward_s, strict=False):
                 if weight > whole:
                     yield f"{where}: weight_gradient_s is {weight}, more than the whole backward pass, {whole}"
             for name in (
                 "output_bytes", "saved_bytes", "parameter_bytes", "optimizer_s", "factor_bytes", "factored_bytes",
             ):  # fmt: skip
-                yield from _amount(f"{where}: {name}", getattr(module, name))
+                yield from amount_faults(f"{where}: {name}", getattr(module, name))
             if module.factored_bytes > module.parameter_bytes or (module.factored_bytes > 0) > (
                 module.factor_bytes > 0
             ):
@@ -177,11 +176,6 @@ class StageTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 yield f"{where}: expected two modules in the order of the forward pass"
         if len(set(self.edges)) != len(self.edges):
             yield "an edge stands twice - at `$.edges`; expected each pair of modules once"
-
-
-def _amount(what: str, value: float) -> Iterator[str]:
-    if not isfinite(value) or value < 0:
-        yield f"{what} is {value}; expected a finite figure of at least 0"
 
 
 def read_stage_trace(path: str | os.PathLike[str]) -> StageTrace:

@@ -24,7 +24,7 @@ _MOST = 16.0
 
 
 class Traffic:
-    """k messages on the interfaces of hosts, from when both ranks came until it had come.
+    """Record of k messages on the interfaces of hosts, from when both ranks came until it had come.
 
     Args:
         messages: Messages on aligned clocks, at least one.

@@ -36,7 +36,7 @@ def measure_delays(costs: GradientCosts, transport: Transport, backward: Backwar
     the same; each step counts with the slowest rank.
 
     Args:
-        costs: The same on all ranks, with measured schemes.
+        costs: Costs, the same on all ranks, with measured schemes.
         transport: Messages between the ranks.
         backward: Step that sends nothing, see `Backward`.
 
@@ -79,7 +79,7 @@ def _median_s(
 
 
 def _repeated(exchanges: Exchanges, scheme: str, size_bytes: int, count: int) -> Callable[[], None]:
-    """So many collectives one after the other, of `size_bytes` from each rank."""
+    """A number of collectives one after the other, of `size_bytes` from each rank."""
     ranks = exchanges.transport.world_size
     share = -(-size_bytes // ranks)
     values, own = torch.zeros(-(-size_bytes // 4)), torch.zeros(size_bytes, dtype=torch.uint8)

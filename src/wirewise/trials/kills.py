@@ -1,7 +1,7 @@
 """Killing ranks at given instants while they train, and what their steps tell of it. Needs no torch.
 
-A rank appends a line a step to a file of its own, which survives it; all times are of the machine's monotonic clock,
-which its processes share.
+A rank appends a line a step to a file of its own, which survives it. Times are of the monotonic clock that the
+processes of a machine share; those of other machines are put on it by what is known of their clocks.
 """
 
 from __future__ import annotations
@@ -12,14 +12,28 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, Self
 
-__all__ = ["Kill", "Killer", "StepLine", "Survived", "note_step", "read_steps", "step_seconds", "survived"]
+from wirewise.errors import PeerError
 
+__all__ = [
+    "Kill",
+    "Killer",
+    "StepLine",
+    "Strikes",
+    "Survived",
+    "note_step",
+    "read_steps",
+    "step_seconds",
+    "survived",
+]
+
+NOWHERE: Mapping[str, float] = MappingProxyType({})
+"""Clocks of no other machines."""
 _TICK_S = 0.002
 _ALIVE_S = 0.5
 """A rank whose last step is not older, or not older than a few steps, trains: it may be killed."""
@@ -33,6 +47,8 @@ class StepLine(NamedTuple):
     at_s: float
     pid: int
     rank: int
+    host: str = ""
+    """Name of the machine that the process is on."""
 
 
 class Kill(NamedTuple):
@@ -59,19 +75,50 @@ class Survived(NamedTuple):
 def note_step(folder: Path, rank: int, step: int) -> None:
     """Append a committed step to the file of a rank."""
     with (folder / f"steps-{rank}").open("a") as file:
-        file.write(f"{step} {time.monotonic():.6f} {os.getpid()}\n")
+        file.write(f"{step} {time.monotonic():.6f} {os.getpid()} {os.uname().nodename}\n")
 
 
-def read_steps(folder: Path, rank: int) -> list[StepLine]:
-    """All steps that a rank has noted, in the order of time."""
+def read_steps(folder: Path, rank: int, ahead_s: Mapping[str, float] = NOWHERE) -> list[StepLine]:
+    """All steps that a rank has noted, in the order of time.
+
+    Args:
+        folder: Folder with the files of all ranks.
+        rank: Number of the rank.
+        ahead_s: Seconds by which the clocks of other machines are ahead of this one's, by name.
+    """
     try:
         lines = (folder / f"steps-{rank}").read_text().split("\n")[:-1]
     except FileNotFoundError:
         return []
     return [
-        StepLine(int(step), float(at_s), int(pid), rank)
-        for step, at_s, pid in (line.split() for line in lines)
+        StepLine(int(step), float(at_s) - ahead_s.get(host, 0.0), int(pid), rank, host)
+        for step, at_s, pid, host in (line.split() for line in lines)
     ]
+
+
+class Strikes:
+    """Signals to processes of this machine; for use in a `with` block, as those of other machines are."""
+
+    ahead_s: Mapping[str, float] = NOWHERE
+    """Seconds by which the monotonic clocks of other machines are ahead of this one's, by name."""
+    clock_ahead_s: Mapping[str, float] = NOWHERE
+    """Likewise of the clocks that tell the seconds since 1970."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def strike(self, line: StepLine, number: int) -> Kill | None:
+        """Send a signal to the process of a step; None: it is there no more."""
+        # The instant before the signal: nothing that follows from it can come earlier.
+        kill = Kill(line.rank, time.monotonic(), line.pid, time.time())
+        try:
+            os.kill(line.pid, number)
+        except ProcessLookupError:
+            return None
+        return kill
 
 
 class Killer:
@@ -87,6 +134,10 @@ class Killer:
         ranks: Number of ranks.
         kills: Seconds and rank of each kill.
         signal_number: Signal that is sent, SIGKILL or SIGSTOP.
+        strikes: How processes are reached; by default as those of this machine.
+
+    Raises:
+        PeerError: A process could not be reached; raised at the end of the block.
     """
 
     def __init__(
@@ -95,13 +146,16 @@ class Killer:
         ranks: int,
         kills: Sequence[tuple[float, int]],
         signal_number: int = signal.SIGKILL,
+        strikes: Strikes | None = None,
     ) -> None:
         self._folder, self._ranks, self._due, self._signal = folder, ranks, sorted(kills), signal_number
+        self._strikes = strikes or Strikes()
         self.kills: list[Kill] = []
         self.spared = 0
         """Kills that were left out."""
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._strike_all, name="wirewise-killer", daemon=True)
+        self._error: PeerError | None = None
+        self._thread = threading.Thread(target=self._run, name="wirewise-killer", daemon=True)
 
     def __enter__(self) -> Killer:
         self._thread.start()
@@ -110,6 +164,14 @@ class Killer:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._strike_all()
+        except PeerError as error:
+            self._error = error
 
     def _strike_all(self) -> None:
         while not all((self._folder / f"steps-{rank}").exists() for rank in range(self._ranks)):
@@ -126,29 +188,29 @@ class Killer:
 
     def _trains(self, rank: int) -> bool:
         """Whether the newest process of a rank has committed a step lately, which the last kill did not strike."""
-        steps = read_steps(self._folder, rank)
+        steps = self._steps(rank)
         own = [line.at_s for line in steps if line.pid == steps[-1].pid]
         usual_s = statistics.median(b - a for a, b in pairwise(own)) if len(own) > 1 else 0.0
         struck = {kill.pid for kill in self.kills}
         return steps[-1].pid not in struck and time.monotonic() - steps[-1].at_s <= max(_ALIVE_S, 3 * usual_s)
 
     def _strike(self, rank: int) -> None:
-        pid = read_steps(self._folder, rank)[-1].pid
-        with suppress(ProcessLookupError):
-            # The instant before the signal: nothing that follows from it can come earlier.
-            kill = Kill(rank, time.monotonic(), pid, time.time())
-            os.kill(pid, self._signal)
+        kill = self._strikes.strike(self._steps(rank)[-1], self._signal)
+        if kill is not None:
             self.kills.append(kill)
 
+    def _steps(self, rank: int) -> list[StepLine]:
+        return read_steps(self._folder, rank, self._strikes.ahead_s)
 
-def survived(kills: Sequence[Kill], folder: Path) -> list[Survived]:
+
+def survived(kills: Sequence[Kill], folder: Path, ahead_s: Mapping[str, float] = NOWHERE) -> list[Survived]:
     """What each kill cost, by the steps of the process that took the place of the killed one.
 
-    A kill after which the rank committed no new step is left out.
+    A kill after which the rank committed no new step is left out. Arguments as of `read_steps`.
     """
     found = []
     for kill in kills:
-        steps = read_steps(folder, kill.rank)
+        steps = read_steps(folder, kill.rank, ahead_s)
         before = max((line.step for line in steps if line.at_s <= kill.at_s), default=0)
         after = [line for line in steps if line.at_s > kill.at_s and line.pid != kill.pid]
         new = next((line for line in after if line.step > before), None)
@@ -158,10 +220,15 @@ def survived(kills: Sequence[Kill], folder: Path) -> list[Survived]:
     return found
 
 
-def step_seconds(steps: Sequence[StepLine], kills: Sequence[Kill] = (), first: int = 5) -> float:
-    """Median seconds of a step of one process before the first kill, the first ones left out; NaN without two steps."""
+def step_seconds(
+    steps: Sequence[StepLine],
+    kills: Sequence[Kill] = (),
+    first: int = 5,
+    average: Callable[[Sequence[float]], float] = statistics.median,
+) -> float:
+    """Average seconds of a step of one process before the first kill, the first ones left out; NaN without two."""
     own = [
         line.at_s for line in steps if line.pid == steps[0].pid and not (kills and line.at_s > kills[0].at_s)
     ]
     times = [after_s - before_s for before_s, after_s in pairwise(own)]
-    return statistics.median(times[min(first, len(times) // 2) :]) if times else math.nan
+    return average(times[min(first, len(times) // 2) :]) if times else math.nan

@@ -40,12 +40,17 @@ class JobCommand(NamedTuple):
     """What each rank of a job runs."""
 
     target: str
-    """Function that is called with the folder, as "module:function"; it calls `train_resumably`."""
+    """Function that is called with the folder, "module:function" or "/path/FILE.py:function"; it calls
+    `train_resumably`."""
     folder: Path
     """Folder of the job; takes states, progress and a log of each rank."""
     ranks: tuple[int, ...] = ()
     """Numbers of ranks that the job can have, in order; of the accelerators that it is given it uses the most that
     is among them. None: any."""
+
+    def ranks_for(self, gpus: int) -> int:
+        """Number of ranks that it has with so many accelerators."""
+        return max([n for n in self.ranks if n <= gpus], default=max(gpus, 1))
 
 
 @dataclass
@@ -216,7 +221,7 @@ class LabJobs:
         make_folder(command.folder)
         reader = ProgressReader(command.folder)
         reader.read()
-        ranks = max([n for n in command.ranks if n <= gpus], default=max(gpus, 1))
+        ranks = command.ranks_for(gpus)
         attempt = _Attempt(f"{job}#{self._count}", cluster, ranks, cpus * self._processor, reader)
         self._attempts[job] = attempt
         order = hosts.StartJob(

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wirewise import lab
+from wirewise.allocation import current_allocation
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, LabError, PeerError
 from wirewise.files import write_json
 from wirewise.trials.last_words import last_words, why_it_failed
-from wirewise.trials.log import Text, parse_line
+from wirewise.trials.log import LineReader, Text
+from wirewise.trials.slurm import SlurmHosts, needed_allocation
 
 __all__ = [
     "JOB",
     "OUTCOME",
+    "Hosts",
     "Launch",
     "choose_network",
     "find_program",
@@ -27,11 +30,13 @@ __all__ = [
     "run_command",
     "run_on",
     "run_ranks",
+    "start_command",
 ]
 
 T = TypeVar("T")
 
-Network = lab.Lab | lab.Loopback
+Hosts = lab.Lab | SlurmHosts
+Network = Hosts | lab.Loopback
 
 JOB = "job.json"
 """File in the folder of a job with its settings, written by the parent."""
@@ -39,16 +44,27 @@ OUTCOME = "outcome.json"
 """File in the folder of a job with what all ranks measured, written by rank 0."""
 
 
-def choose_network(network: str) -> tuple[str, list[str]]:
-    """Settle "auto": the network that will be used, "lab" or "loopback", and what a reader must know of it.
+def choose_network(network: str, *, slurm: bool = True, loopback: bool = True) -> tuple[str, list[str]]:
+    """Settle "auto": the network that will be used, and what a reader must know of it.
+
+    Inside an allocation of Slurm that is "slurm", elsewhere "lab", or "loopback" where no lab can be had.
+
+    Args:
+        network: What was asked for.
+        slurm: Whether "auto" may be "slurm".
+        loopback: Whether "auto" may be "loopback"; else a lab that cannot be had is an error when it is opened.
 
     Raises:
+        InputError: The allocation was asked for, and there is none, or it has one host.
         LabError: A lab was asked for and cannot be had.
     """
+    if network == "slurm" or (slurm and network == "auto" and current_allocation() is not None):
+        found = needed_allocation()
+        return "slurm", [f"The workers ran on hosts of Slurm's job {found.job}: {', '.join(found.hosts)}."]
     if network == "loopback":
         return network, ["The workers talked over loopback, which no link shapes."]
     ok, reason = lab.available()
-    if ok:
+    if ok or not loopback:
         return "lab", []
     if network == "lab":
         raise LabError(f"no lab here: {reason}. Use --network loopback, or mend what is missing")
@@ -66,15 +82,19 @@ def open_network(
     """A network to enter and to start ranks on.
 
     Args:
-        network: "lab" or "loopback", where no link shapes what the ranks send.
-        hosts: Number of hosts of the lab.
+        network: "lab", "slurm" for hosts of the allocation that this runs in, or "loopback", where no link shapes what
+            the ranks send.
+        hosts: Number of hosts of the lab, or of the allocation's to use.
         link: Rate of each host's link in the lab.
         links: Rates of single hosts that differ.
         advice: What to do where no lab can be built, for the error message.
 
     Raises:
+        InputError: There is no allocation with so many hosts.
         LabError: No lab can be built here.
     """
+    if network == "slurm":
+        return SlurmHosts(hosts)
     if network == "loopback":
         return lab.Loopback()
     possible, reason = lab.available()
@@ -87,14 +107,14 @@ def run_on(network: Network, command: Sequence[str], ranks: int, **options: Any)
     """Run a command as the ranks of one job and wait for its end.
 
     Args:
-        network: Entered network; a lab's hosts take an equal share of the ranks.
+        network: Entered network; its hosts take an equal share of the ranks.
         command: Command for `Lab.launch`.
         ranks: Number of ranks.
         **options: Further options of `Lab.launch` and `Loopback.run`.
     """
-    if isinstance(network, lab.Lab):
-        return network.run(command, processes_per_host=ranks // network.num_hosts, **options)
-    return network.run(command, processes=ranks, **options)
+    if isinstance(network, lab.Loopback):
+        return network.run(command, processes=ranks, **options)
+    return network.run(command, processes_per_host=ranks // network.num_hosts, **options)
 
 
 def run_ranks(
@@ -125,9 +145,10 @@ def run_ranks(
     Raises:
         PeerError: A rank failed; the message holds its last words and names the folder of the logs.
     """
+    reader = LineReader()
 
     def listener(_host: int, line: str) -> None:
-        told = parse_line(line)
+        told = reader.read(line)
         if isinstance(told, Text):
             log(told.text)
         elif told is not None:
@@ -165,7 +186,7 @@ def run_command(
         InputError: There is no such program.
         PeerError: The command failed, or ended without the result; the message holds its last lines.
     """
-    argv = [find_program(command[0]), *command[1:]]
+    argv = start_command(command)
     if result is not None:
         result.unlink(missing_ok=True)
     with log.open("wb") as file:
@@ -176,6 +197,21 @@ def run_command(
         raise PeerError(
             f"the command ended with exit code {code}{before}; its log is {log}, and ends:\n{last_words(lines)}"
         )
+
+
+def start_command(command: Sequence[str]) -> list[str]:
+    """A user's command as it is started: a torchrun of one machine on each host of an allocation, others as they are.
+
+    Raises:
+        InputError: There is no such program, or the allocation has one host.
+    """
+    argv = [find_program(command[0]), *command[1:]]
+    torchrun = Path(argv[0]).name == "torchrun" or argv[1:3] == ["-m", "torch.distributed.run"]
+    if not torchrun or current_allocation() is None:
+        return argv
+    launch = parse_command(list(command))
+    with SlurmHosts() as hosts:
+        return hosts.argv(launch.arguments, launch.ranks, "torchrun")
 
 
 def find_program(name: str) -> str:

@@ -18,6 +18,7 @@ def test_codecs_whose_memory_moves_in_one_pass_look_first():
     assert sorted(LOOKS) == ["bf16", "dgc", "fp16", "int4", "int8", "powersgd", "randomk", "signum"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("implementation", ["numba", "torch"])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_what_was_checked_is_encoded_to_the_same_bits(name, implementation):

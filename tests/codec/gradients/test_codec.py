@@ -41,6 +41,7 @@ def inputs(size):
     }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a1_sizes_are_exact_and_all_inputs_stay_finite(name, size):
@@ -84,6 +85,7 @@ def draws(codec, v, count, segments=None):
     return torch.stack([sent(codec, v, segments, step=step) for step in range(count)]).double()
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("name", ["qsgd", "terngrad", "randomk", "int8", "int4"])
 def test_a3_unbiased_with_the_variance_of_theory(name):
     size, count = 300, 4000
@@ -151,6 +153,7 @@ def test_what_is_sent_and_what_stays_make_up_the_gradient(values, name, block):
     assert ((result + rest_of(memory) - v).abs() <= 1e-6 * size).all()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("implementation", ["numba", "torch"])
 @pytest.mark.parametrize("name", OPTIONS)

@@ -61,6 +61,7 @@ class Training:
         return torch.stack(gradients).mean(dim=0), update
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("block", [None, 64])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a6_parameters_do_not_depend_on_the_plan(name, block):
@@ -74,6 +75,7 @@ def test_a6_parameters_do_not_depend_on_the_plan(name, block):
     assert all(torch.equal(results[0], other) for other in results[1:])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name", ["efsign", "topk", "onebit", "fp16", "randomk", "dgc", "int8", "int4", "powersgd"]
 )

@@ -105,6 +105,7 @@ def test_random_starts_are_alike_on_all_ranks_and_differ_between_steps():
     assert torch.equal(a, b) and not torch.equal(a, c)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rank", [1, 3, 4, 6])
 @pytest.mark.parametrize(
     "sizes", [(2500, [(50, 50)]), (4097, None), (600 * 70, [(600, 70)]), (31 * 1030, [(31, 1030)])]

@@ -6,6 +6,7 @@ import pytest
 
 from tests.collective.exporters.programs import doubling, ring
 from wirewise.collective.exporters import chakra
+from wirewise.collective.regular import regular
 
 
 def varint(data, at):
@@ -124,3 +125,19 @@ def test_segments_are_messages_of_their_own():
     assert len(nodes) == 4 * len(chakra.nodes(whole, 8e6)[1])
     assert {node.numbers["comm_size"] for node in nodes} == {1_000_000}
     assert len({(node.kind, node.numbers["comm_tag"]) for node in nodes}) == len(nodes)
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_nodes_of_one_rank_of_a_rule_are_those_of_its_explicit_form(segments):
+    rule = regular("all_reduce", "hierarchical_bruck", 12, period=3, segments=segments)
+    whole = chakra.nodes(rule.explicit(), 1e6, reduce_s_per_byte=1e-9)
+    ends = {}
+    for rank in range(12):
+        own = chakra.nodes_of(rule, rank, 1e6, reduce_s_per_byte=1e-9)
+        assert [(n.id, n.kind, n.waits_for, n.duration_s) for n in own] == [
+            (n.id, n.kind, n.waits_for, n.duration_s) for n in whole[rank]
+        ]
+        for node in own:
+            if node.numbers:
+                ends.setdefault(tuple(node.numbers.values()), []).append(node.name.split()[0])
+    assert all(sorted(names) == ["receive", "send"] for names in ends.values())

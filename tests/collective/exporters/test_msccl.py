@@ -34,6 +34,7 @@ def assert_right(algorithm, inputs, root=0, **how):
         np.testing.assert_array_equal(memory[rank]["o"], value)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
 @pytest.mark.parametrize("instances", [1, 2, 4])
 @pytest.mark.parametrize("collective", SIX)
@@ -112,6 +113,7 @@ def test_E4_files_have_the_published_form(collective, dialect):
                 assert (block_id, number) == (-1, -1) or number < lengths[block_id]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dialect", ["microsoft", "azure"])
 @pytest.mark.parametrize("collective", SIX)
 def test_E4_both_dialects(collective, dialect):

@@ -136,6 +136,7 @@ SEEDED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rule", SEEDED)
 def test_E1_a_file_that_breaks_a_rule_is_refused(rule):
     root = good()

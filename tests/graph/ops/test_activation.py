@@ -18,6 +18,7 @@ def reference(x, gain, bias, p, rows, norm, relu):
     return y * keep_mask(KEY, rows, x.shape[1], p) / (1 - p) if p else y
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("p", [0.0, 0.5, 0.3])
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("relu", [False, True])

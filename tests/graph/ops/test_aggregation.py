@@ -15,6 +15,7 @@ def reference(csr, x, self_weight=None):
     return z if self_weight is None else z + self_weight[:, None] * x[: csr.num_rows]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("with_self", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(7, 12), (7, 7), (4, 9), (0, 0), (0, 3), (1, 1)])
 def test_value_and_gradients_equal_the_dense_product(make_csr, implementation, rows, columns, with_self):

@@ -14,6 +14,7 @@ def candidates(edges, nodes, seed=0, width=4, others=7):
     return Candidates(edges, nodes, rows, rng.normal(size=(others, width)).astype(np.float32), seed)
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_e4_selections_stay_among_candidates_and_within_the_budget(name):
     edges = path(60)

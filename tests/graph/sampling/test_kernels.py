@@ -20,6 +20,7 @@ def neighbours(edges, node):
     return set(edges.indices[edges.indptr[node] : edges.indptr[node + 1]].tolist())
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(("leaves", "fanout"), [(40, 1), (40, 5), (40, 15), (200, 15), (200, 100)])
 def test_s1_every_neighbour_is_drawn_equally_often(leaves, fanout):
     sampler = NeighborSampler(star(leaves), [fanout])

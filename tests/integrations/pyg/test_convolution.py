@@ -51,6 +51,7 @@ def gatv2_with_loops(inputs: int, outputs: int) -> nn.Module:
     return GATv2Conv(inputs, outputs, heads=2, concat=False)
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("make", [gat_with_loops, gatv2_with_loops])
 def test_loops_that_attention_adds_join_nodes_to_themselves(make: Callable[..., Any], directed: bool) -> None:

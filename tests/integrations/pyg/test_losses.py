@@ -80,6 +80,7 @@ def gradients(model: nn.Module, data: Any, loss: Loss, job: Any) -> tuple[float,
     return float(value.detach()), [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("one_node", [False, True])
 @pytest.mark.parametrize("loss", [plain, validation, summed, weighted, mixed, plain_and_declared, by_product])
 def test_losses_count_every_node_once(loss: Loss, one_node: bool) -> None:
@@ -194,6 +195,7 @@ def with_an_optimizer_in_backward(model: nn.Module, data: Any) -> None:
     model(data.x, data.edge_index)
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("train", "message"),
     [

@@ -21,6 +21,7 @@ SMALL = problems.problem(
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("lam", [0.0, 0.1, 0.5, 0.9, 1.0])
 def test_together_is_within_one_message_a_channel_of_the_exact_optimum(ranks, lam):

@@ -67,6 +67,7 @@ def relaxed(owner, scores, budget, row_s):
     return linprog(np.arange(len(bounds)) == len(pairs), *limits, bounds=bounds).fun
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("machines", "nodes", "budget", "row_s"),
     [
@@ -130,6 +131,7 @@ def busiest(found):
     return max(found.fetched.sum(axis=0).max(), found.fetched.sum(axis=1).max())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("policy", POLICIES)
 def test_never_busier_than_equal_budgets_with_as_many_rows(uneven, policy):
     by_share = {

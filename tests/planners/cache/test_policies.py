@@ -77,6 +77,7 @@ def remote_accesses(problem, machine, epochs):
     return expected, problem.counts(machine, range(epochs))[remote]
 
 
+@pytest.mark.slow
 def test_v2_near_what_is_sampled_of_a_real_graph(problem):
     ratio, error, rank = agreement(problem, range(MACHINES), 40)
     assert 0.97 <= ratio <= 1.12
@@ -84,6 +85,7 @@ def test_v2_near_what_is_sampled_of_a_real_graph(problem):
     assert rank >= 0.95
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(
     ("semantics", "fanouts"), [("cumulative", (10, 5)), ("frontier", (10, 5)), ("cumulative", (15, 10, 5))]
 )

@@ -67,6 +67,7 @@ def between(program, group_of):
     return sum(group_of(t.source) != group_of(t.target) for t in program.transfers)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize(
     "network", [switch(5), TWO_LEVELS, MIXED, four_unequal(), torus(3, 3), ring(4)], ids=lambda n: n.name

@@ -1,5 +1,6 @@
 """The choice among programs: never worse than what is built in, told, and bounded in time."""
 
+import sys
 import time
 
 import pytest
@@ -8,6 +9,7 @@ from numba.core.event import trigger_event
 from tests.harness.tiers import slow
 from tests.planners.collective.networks import four_unequal, groups, ring, switch
 from wirewise.collective import COLLECTIVES, check, network
+from wirewise.collective.bounds import bound
 from wirewise.collective.builders import algorithms, build
 from wirewise.errors import InputError, PlanError, ProgramError, WirewiseError
 from wirewise.planners.collective import PLANNERS, CollectiveProblem
@@ -25,6 +27,7 @@ def problem(net, collective, size_bytes=4e6, **kwargs):
     return CollectiveProblem(network=net, collective=collective, size_bytes=size_bytes, **kwargs)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("net", [four_unequal(), switch(5), groups([2, 3], 1e9, 1e8)], ids=lambda n: n.name)
 def test_choice_is_right_and_nearly_the_quickest(net, collective):
@@ -42,6 +45,7 @@ def test_choice_is_right_and_nearly_the_quickest(net, collective):
         assert choice.program.name == "builtin"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collective", ["all_reduce", slow("all_gather")])
 @pytest.mark.parametrize("net", [four_unequal(), switch(3), groups([2, 2], 1e9, 1e8)], ids=lambda n: n.name)
 def test_no_planner_alone_is_better_within_the_same_time(net, collective):
@@ -186,3 +190,27 @@ def test_a_planner_that_breaks_does_not_take_the_others_away():
     found = choose(problem(four_unequal(), "all_gather"), {"broken": broken, **QUICK}, time_limit_s=5.0)
     check(found.program)
     assert any("broken: failed by a defect of its own (ZeroDivisionError" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("collective", ["all_gather", slow("reduce_scatter"), slow("all_reduce")])
+def test_p2_plans_at_64_ranks_with_and_without_symmetry_are_equally_quick(collective, monkeypatch):
+    wanted = problem(network(preset("dgx-h100x8")), collective, 256e6)
+    auto = sys.modules[choose.__module__]
+    monkeypatch.setattr(auto, "_MANY_RANKS", 8)
+    monkeypatch.setattr(auto, "_FOR_HOSTS", ("hierarchical_bruck",))
+    with_rules = choose(wanted, {}, time_limit_s=60.0)
+    monkeypatch.setattr(auto, "REGULAR", ())
+    without = choose(wanted, {}, time_limit_s=60.0)
+    assert with_rules.seconds == pytest.approx(without.seconds, rel=0.01)
+    assert with_rules.program.name == without.program.name == "hierarchical_bruck"
+    assert with_rules.seconds <= 1.05 * bound(wanted.network.routed, collective, wanted.size_bytes).seconds
+
+
+@pytest.mark.parametrize("collective", ["all_gather", slow("all_reduce")])
+def test_p2_without_time_the_plan_says_so_and_is_no_worse_than_the_best_known_one_tried(collective):
+    wanted = problem(network(preset("dgx-h100x16")), collective, 256e6)
+    hurried = choose(wanted, {}, time_limit_s=1e-9, gain=0.0)
+    assert any("not tried, as the time limit was reached" in note for note in hurried.notes)
+    assert hurried.seconds == min(c.predicted_s for c in hurried.candidates)
+    usual = build(collective, BUILTIN[collective], 128)
+    assert hurried.seconds <= simulate(usual, wanted.network, wanted.size_bytes).finish_s

@@ -72,6 +72,7 @@ def _classes(name: str) -> list[NDArray[np.int64]]:
     return [part for _, part in found]
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("size", PUBLISHED)
 def test_a2_rates_of_all_parts_of_a_dgx_1v(size: int) -> None:
     counts, found = _counts("dgx-1v"), Counter[tuple[str, str]]()
@@ -138,6 +139,7 @@ def _check_fits(
     assert (load <= capacity * (1 + 1e-9)).all()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(40))
 def test_shortest_trees_agree_with_networkx(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -153,6 +155,7 @@ def test_shortest_trees_agree_with_networkx(seed: int) -> None:
     assert sum(length[p, v] for v, p in enumerate(parent.tolist()) if p >= 0) == expected
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(40))
 def test_strength_is_the_least_over_all_partitions(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -174,6 +177,7 @@ def _problem(made: Network, collective: str, size_bytes: float = 1e9, root: int 
     return CollectiveProblem(network=made, collective=collective, size_bytes=size_bytes, root=root)  # type: ignore[arg-type]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("collective", ["broadcast", "reduce", "all_reduce"])
 @pytest.mark.parametrize("gpus", [(0, 1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 3, 7), (0, 1, 2, 4), (0, 1, 3)])
 def test_programs_on_parts_of_a_dgx_1v(collective: str, gpus: tuple[int, ...]) -> None:
@@ -240,6 +244,7 @@ def _segmented(program: Program, made: Network, size_bytes: float, segments: int
     return simulate(msgspec.structs.replace(program, segments=segments), made, size_bytes).finish_s
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("size_bytes", [1 << 22, 1 << 26, 1 << 30])
 @pytest.mark.parametrize("collective", ["broadcast", "all_reduce"])
 def test_b4_chunk_sizes_come_near_the_best_within_twelve_probes(collective: str, size_bytes: int) -> None:

@@ -67,6 +67,7 @@ def test_a_deadline_passes():
         late.check()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("method", list(PLANNERS))
 @pytest.mark.parametrize("net", [groups([4, 4], 1e9, 1e8), torus(3, 3)], ids=lambda n: n.name)
 def test_without_time_every_planner_has_a_program(hurried, method, net):
@@ -172,3 +173,13 @@ def test_segments_without_time_stay_one():
     quick, slow = (with_best_segments(program, net, 64e6, time_limit_s=s) for s in (60.0, 0.0))
     assert quick[0].segments > 1 == slow[0].segments
     assert quick[1] < slow[1]
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "all_reduce"])
+def test_p2_a_forest_that_is_cut_short_says_so_and_is_no_worse_than_what_is_known(hurried, collective):
+    wanted = problem(network(preset("dgx-h100x2")), collective)
+    found = PLANNERS["forest"](wanted, time_budget_s=NO_TIME_S)
+    alone, known_s = synthesize(wanted, time_limit_s=NO_TIME_S), choose(wanted, {}, gain=0.0).seconds
+    assert found.predicted_s <= known_s < with_best_segments(alone, wanted.network, wanted.size_bytes)[1]
+    assert f"the time limit of {NO_TIME_S:g} s was reached, and" in found.notes[0]
+    assert f"is quicker than {alone.name}" in found.notes[0]

@@ -20,6 +20,7 @@ def _problem(made: Network, collective: Collective, **rest: object) -> Collectiv
     return CollectiveProblem(network=made, collective=collective, size_bytes=1e9, **rest)  # type: ignore[arg-type]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LARGE)) for n in SECTION_7]
 )
@@ -35,6 +36,7 @@ def test_b1_forests_of_published_machines_reach_the_bound(name: str) -> None:
             assert sorted([root, *(target for _, target in tree.edges)]) == list(ranks)
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[pytest.mark.slow] * n.endswith("00x2")) for n in SECTION_7 if n not in LARGE],
@@ -58,6 +60,7 @@ def test_two_gpus_that_share_a_port_lose_what_routes_do_not_use() -> None:
     assert 137.5 / 131.25 <= loss <= 1.05
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("name", ["dgx-1v", "ndv2x2", "dgx-a100x2", "h4", "h4-quarter"])
 def test_all_reduce_takes_two_phases_at_the_bound(name: str) -> None:
     made = network(preset("h4")) if name == "h4" else machine_network(name)
@@ -80,6 +83,7 @@ def test_one_switch_makes_trees_of_one_hop() -> None:
     assert synthesize(_problem(machine_network("dgx-2x1"), "broadcast")).steps == 2
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(25))
 def test_uneven_directed_networks_without_switches_reach_the_bound(seed: int) -> None:
     made = random_network(seed, 5 + seed % 4)
@@ -136,6 +140,7 @@ def uneven_switches(seed: int, ranks: int = 6) -> Network:
     return Network(name=f"uneven-{seed}", ranks=ranks, vertices=names, edges=edges)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce", "broadcast"])
 def test_switches_that_take_in_more_than_they_let_out(collective: Collective, seed: int) -> None:

@@ -35,6 +35,7 @@ def slots(program, network, capacity=1):
     return last
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_collective_everywhere(name, collective):
@@ -43,6 +44,7 @@ def test_every_collective_everywhere(name, collective):
     check(program)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("name", ["torus", "one-way ring", "groups"])
 def test_others_relay_for_a_group(name, collective):

@@ -54,6 +54,7 @@ def planned(sketch, profile, collective, size_bytes, chunkup=1, **knobs):
     return problem, found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("sketch", "collective", "chunkup", "objective"),
     [
@@ -120,6 +121,7 @@ def test_routing_against_all_trees(seed):
     assert found.time == found.bound == best >= lower_bound(chunks)
 
 
+@pytest.mark.slow
 def test_the_sketch_decides_how_many_connections_there_are():
     used = {}
     for connections in (1, -1):
@@ -131,6 +133,7 @@ def test_the_sketch_decides_how_many_connections_there_are():
     assert used[1] < used[-1] == 240
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("heuristic", HEURISTICS)
 @pytest.mark.parametrize("upwards", [False, True])
 def test_orders_keep_links_and_dependences(heuristic, upwards):
@@ -189,6 +192,7 @@ def test_a_schedule_waits_for_all_chunks_of_a_message():
     assert least_finish(chunks, sends_of(({1: 0, 2: 1}, {1: 0, 2: 1}))) <= made.finish
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sketch", "collective", "chunkup", "most"),
     [
@@ -207,6 +211,7 @@ def test_programs_of_a_gigabyte_come_close_to_the_cut(sketch, collective, chunku
     assert simulate(found.program, problem.network, GIB).finish_s == found.predicted_s
 
 
+@pytest.mark.slow
 def test_an_all_reduce_takes_no_longer_than_its_halves(monkeypatch):
     """C4."""
     problem, halves = planned("ndv2-sk-1", "ndv2-1MB", "all_reduce", GIB, 2, time_limit_s=1.5)
@@ -228,6 +233,7 @@ def test_small_chunks_go_together_between_hosts():
     assert found.finish < 0.5 * found.apart
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(
     ("sketch", "profile", "collective"),
     [
@@ -246,6 +252,7 @@ def test_programs_are_symmetric(sketch, profile, collective):
         assert {(chunks[c], ranks[s], ranks[t], step) for c, s, t, step in sent} == sent
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("members", [(), pytest.param((0, 1, 3), marks=pytest.mark.slow)])
 def test_all_collectives_without_a_sketch(collective, members):

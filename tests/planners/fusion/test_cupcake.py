@@ -34,6 +34,7 @@ LEAST = 1e-9
 KINDS = {"linear": 250, "flat": 250, "inline": 250, "decode": 100, "codecs": 100, "beside": 50}
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_step_is_that_of_the_best_of_all_plans(kind):
     """B1: within 1e-9, and no plan is below the bound."""
@@ -246,6 +247,7 @@ def test_nothing_is_compared_where_there_is_no_choice():
         cupcake(paying(0.5), least_gain=2)
 
 
+@pytest.mark.slow
 def test_little_room_is_said_and_still_no_worse_than_a_rule():
     for seed in range(20):
         problem = random_compression(seed, "codecs")

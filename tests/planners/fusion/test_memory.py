@@ -86,6 +86,7 @@ def test_more_memory_never_computes_more_again():
     assert all(a >= b - 1e-12 for a, b in pairwise(again))
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("method", ["dpro", "mcmc"])
 def test_a_plan_keeps_to_the_budget(method):
     one = problem(1)

@@ -88,6 +88,7 @@ def test_what_the_op_fusion_rule_fuses_is_faster():
     assert len(chosen) >= 20 and all(chosen)
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("kind", ["latency", "bandwidth"])
 def test_k_star_is_the_best_number_of_chunks(kind):
     for seed in range(20):

@@ -35,6 +35,7 @@ def resnet50():
     return read_gradients(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [deep, slow(resnet50)])
 @pytest.mark.parametrize("slots", [slow(1), 2])
 def test_twenty_times_fewer_ops_give_the_same_step(model, slots):

@@ -22,6 +22,7 @@ from wirewise.sim.lowering.recorded import with_plan
 KINDS = ["latency", "bandwidth"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("extra", [{}, {"launch": True}, {"stages": True}])
@@ -81,6 +82,7 @@ def test_the_graph_is_that_of_the_simulator():
     assert put_in == pytest.approx(made.predicted_step_s, rel=1e-6)
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("method", ["dpro", "mcmc", "exhaustive", "rules", "ddp"])
 def test_every_planner_makes_a_sound_plan(method):
     problem = random_problem(3, gradients=6, kind="latency", slots=2)

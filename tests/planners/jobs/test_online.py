@@ -36,6 +36,7 @@ def ends(plan, problem=PROBLEM):
     return np.array([plan.of(one.name)[-1].end for one in problem.queue.queue])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in ("random", "min")])
 def test_a_rule_online_does_what_it_plans(rule):
     policy, notes = online_policy(PROBLEM, rule)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+from math import inf
+
 import numpy as np
 import pytest
 import torch
 
 from wirewise.planners.jobs import problem_of
 from wirewise.planners.jobs.attention import TapFinger
-from wirewise.planners.jobs.policy import Game, decide, decide_several, play, see, weighed, winners
+from wirewise.planners.jobs.policy import Game, decide, decide_several, matched, play, see, weighed, winners
 from wirewise.planners.jobs.tapfinger import SHIPPED, read_weights
 from wirewise.sim.jobs import draw_queue
 from wirewise.sim.jobs.engine import SLOT, WAITING
@@ -80,6 +83,25 @@ def test_a_job_goes_to_the_likeliest_by_room_and_pick():
     ]
 
 
+@pytest.mark.parametrize("jobs", [1, 2, 5])
+def test_the_best_matching_is_that_of_all_permutations(network, jobs):
+    game = Game(problem_of(draw_queue(((4, 4), (8, 8), (12, 6)), inf, jobs=jobs, seed=jobs)))
+    seen, (own,) = see([game])
+    chances = network.pointers(*network.embeddings(seen), seen.window).exp().detach().double().numpy()
+    (picks,) = matched([game], own[None], chances)
+    worth = np.full((3, jobs + 3), -1e4)  # the last three: nothing
+    for cluster, place in np.argwhere(own >= 0).tolist():
+        job = own[cluster, place]
+        rooms = np.exp((game.state.free / game.believed.least[game.believed.kind[job]]).min(axis=1))
+        share = rooms[cluster] / rooms[game.believed.reach[job]].sum()
+        worth[cluster, job] = np.log(share * chances[0, cluster, place])
+    found = [int(own[c, place]) if place >= 0 else jobs + c for c, place in enumerate(picks)]
+    best = max(worth[[0, 1, 2], some].sum() for some in permutations(range(jobs + 3), 3))
+    assert worth[[0, 1, 2], found].sum() == pytest.approx(best)
+    decided = decide(network, [game], matching=True)
+    assert decided.wins.equal(decided.acts) and decided.wins.sum() == (picks >= 0).sum()
+
+
 def test_amounts_are_those_that_are_quicker_than_any_smaller_one():
     (game,) = games(1)
     image, text = (game.amounts[kind][1:].tolist() for kind in (0, 1))
@@ -91,6 +113,7 @@ def test_amounts_are_those_that_are_quicker_than_any_smaller_one():
     assert not features[0, 1, 1:].any()
 
 
+@pytest.mark.slow
 def test_s5_several_jobs_of_a_cluster_are_started_in_a_round():
     network = read_weights(SHIPPED)
     playing, most = games(4), 0

@@ -44,6 +44,7 @@ def test_two_numbers_for_each_kind_are_as_good_as_known(clusters, rate, most):
     assert trained.due[1, 1] >= 4 * trained.due[0, 1]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rule", RULES)
 def test_s2_no_rule_gives_what_is_not_there(rule):
     for seed in range(6):

@@ -18,13 +18,14 @@ TAPFINGER = PLANNERS["jobs"]["tapfinger"]
 
 
 def test_a_plan_is_never_expected_to_be_slower_than_the_tuned_rule():
-    queue = draw_queue(EVEN, 3.0, seed=40)
+    queue = draw_queue(EVEN, 3.0, jobs=60, seed=40)
     plan = TAPFINGER(queue)
     problem = problem_of(queue)
     ruled = mean_slots([problem], "threshold", tune([problem]))
     assert plan.planner == "tapfinger" and plan.mean_completion_s <= ruled + 1e-9
     assert predict(plan, queue).step_s == plan.predicted_s
     assert "slots on average are expected of the policy" in plan.notes[0]
+    assert "the policy was followed in" in plan.notes[0]
 
 
 @pytest.mark.slow
@@ -36,6 +37,7 @@ def test_s3_the_policy_alone_is_as_good_as_published(clusters, rate, most):
     assert min(state.finish.min() for state in states) >= 0 and np.mean(taken) <= most
 
 
+@pytest.mark.slow
 def test_a_policy_that_starts_nothing_is_replaced_or_refused(tmp_path):
     """Jobs that wait for ever end neither the planner nor a plan."""
     network = read_weights(SHIPPED)
@@ -46,7 +48,8 @@ def test_a_policy_that_starts_nothing_is_replaced_or_refused(tmp_path):
     write_weights(network, tmp_path / "idle.npz")
     queue = draw_queue(((8, 8), (8, 8)), jobs=12, seed=1)
     plan = TAPFINGER(queue, weights=str(tmp_path / "idle.npz"))
-    assert "inf slots" in plan.notes[0] and "which is followed" in plan.notes[0]
+    ruled = mean_slots([problem_of(queue)], "threshold", tune([problem_of(queue)]))
+    assert plan.mean_completion_s <= ruled + 1e-9
     with pytest.raises(PlanError, match="the policy leaves 12 jobs waiting"):
         TAPFINGER(queue, weights=str(tmp_path / "idle.npz"), safe=False)
 

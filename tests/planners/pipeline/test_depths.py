@@ -20,6 +20,7 @@ def simulated(p, m, c, style="eager"):
     return seconds
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("c", "expected"),
     [

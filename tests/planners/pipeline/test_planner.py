@@ -14,6 +14,7 @@ from wirewise.sim.stage_memory import peak_bytes
 PLANS = PLANNERS["stages"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("method", pipeline.METHODS)
 def test_a_plan_is_checked_predicted_and_within_memory(method):
     trace, on = random_trace(4, 10), Links.uniform(4, 3000.0, 0.01)

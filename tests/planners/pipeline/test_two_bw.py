@@ -24,6 +24,7 @@ def best_of(problem):
         return math.inf
 
 
+@pytest.mark.slow
 def test_b7_the_best_is_that_of_all():
     none = 0
     for seed in range(PROBLEMS):

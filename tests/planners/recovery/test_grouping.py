@@ -29,6 +29,7 @@ def compared(found, wanted):
         assert (one.price_bytes, one.cost_s) == pytest.approx((price, cost), rel=1e-9)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(25))
 def test_r10_the_front_is_that_of_all_groupings(seed):
     problem = random_problem(seed)
@@ -77,6 +78,7 @@ def test_r10_storage_and_recovery_fall_and_rise_in_turn():
             assert one.price_bytes < other.price_bytes and one.cost_s > other.cost_s
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("seed", [None, 0, 1, 2, 3, 4])
 def test_r10_never_worse_than_greedy_merging(seed):
     problem = large_profile(seed)

@@ -31,6 +31,7 @@ def test_a_replica_elsewhere_is_copied_and_logs_stand_for_the_others():
     assert strategies(SWIFT(both, together, mtbf_s=60.0)) == ["log", "log"]
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_strategy_and_no_interval_is_better(seed):
     problem = random_problem(seed, most=4)

@@ -121,7 +121,9 @@ def check(plan: ReshardPlan, wholes: Sequence[np.ndarray] | None = None) -> None
     """The plan is consistent, and every rank ends up with what slicing gives."""
     plan.check_itself()
     if wholes is None:
-        wholes = [np.arange(int(np.prod(t.shape)), dtype=np.int32).reshape(t.shape) + 1 for t in plan.tensors]
+        wholes = [
+            np.arange(1, int(np.prod(t.shape)) + 1, dtype=np.int32).reshape(t.shape) for t in plan.tensors
+        ]
     for one, whole, after in zip(plan.tensors, wholes, carried_out(plan, wholes), strict=True):
         for rank, got in after.items():
             np.testing.assert_array_equal(got, cut(whole, one.target, rank))

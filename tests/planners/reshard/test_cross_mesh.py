@@ -50,6 +50,7 @@ def test_one_dimension_between_all_meshes():
     assert sweep(1, PAIRS, strategy="ring", order="size") == 1024
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("pair", PAIRS[::7], ids=str)
 def test_two_dimensions_between_some_meshes(pair):
     assert sweep(2, [pair]) == 81
@@ -67,6 +68,7 @@ def test_three_dimensions_between_all_meshes():
     assert sweep(3, PAIRS, strategy="ring", order="size") == 16384
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("shape", [(8, 8), (7, 10), (2, 3), (1, 1)], ids=str)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_axes_on_one_dimension_in_either_order(shape, strategy):
@@ -104,6 +106,7 @@ def test_meshes_of_three_axes_and_scalars():
     check(plan_between("2:", "3:", ())[0])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("disjoint", [True, False])
 def test_addends_are_summed(strategy, disjoint):
@@ -171,6 +174,7 @@ def suite(number: int) -> tuple[LaidOutTensor, Links, float]:
     return one, Links.uniform(hosts, 4.0 * np.prod(shape), ranks_per_host=4), units
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_the_suite_of_the_paper(number):
     one, links, units = suite(number)

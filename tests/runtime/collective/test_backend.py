@@ -66,6 +66,7 @@ def every_collective(rank):
     return found
 
 
+@pytest.mark.slow
 def test_torch_collectives_run_on_the_backend():
     for rank, found in enumerate(run_ranks_as_processes(3, every_collective)):
         assert found["all_reduce"] == [3.0 * i + 3 for i in range(8)]

@@ -92,6 +92,7 @@ def every_survivor_heard(answers):
     assert all(str(VICTIM) in message for turn in turns for message in turn if message), answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "asynchronous"),
     keep([("all_reduce", True)], itertools.product(sorted(CALLS), (False, True))),

@@ -43,6 +43,7 @@ def all_trainings(rank):
     return [trained(rank, *case) for case in cases]
 
 
+@pytest.mark.slow
 def test_ddp_trains_as_with_gloo():
     """F7: equal for integers, within 1e-5 in fp32, and the same bits on all ranks and in all runs."""
     ranks = run_ranks_as_processes(4, all_trainings)

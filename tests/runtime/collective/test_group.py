@@ -67,6 +67,7 @@ def call(group, collective, count, dtype, contiguous=True, **options):
     return torch.cat(outs), expected
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("ranks", range(2, 9))
 def test_all_collectives_with_default_programs(ranks):
     def run(group):
@@ -81,6 +82,7 @@ def test_all_collectives_with_default_programs(ranks):
     on_ranks(ranks, run)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("ranks", [4, 5])
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_known_algorithm_in_segments(collective, ranks):

@@ -12,6 +12,7 @@ from wirewise.errors import InputError
 from wirewise.runtime.data_parallel.capture import capture
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("name", BUILDS)
 def test_the_graph_has_every_operator_and_every_gradient(name):
     model = made(BUILDS[name])

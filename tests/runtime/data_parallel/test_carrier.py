@@ -63,6 +63,7 @@ def in_order(flat: Tensor, names: tuple[str, ...]) -> Tensor:
     return torch.cat([parts[name] for name in names])
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_when_plans_change():
     """A5: what was sent and what waits add up to the gradients, over 200 steps and 20 plans."""
     steps, ranks = 200, 4
@@ -91,6 +92,7 @@ def test_nothing_is_lost_when_plans_change():
         assert float((found - total).norm() / total.norm()) <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec", "scheme"),
     [("efsign", "all_gather"), slow(("topk", "all_gather")), slow(("efsign", "divisible"))],

@@ -39,6 +39,7 @@ def stepped(wrapped: Any, optimizer: Any, rank: int, step: int, set_to_none: boo
     optimizer.step()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("scheme", ["all_gather", "divisible"])
 @pytest.mark.parametrize("codec", LOOKS)
 def test_training_is_the_same_to_the_bit_where_copies_are_checked(codec, scheme, told, monkeypatch):
@@ -111,6 +112,7 @@ def test_micro_steps_are_looked_at_when_they_are_added_up(told):
     assert told[0] == told[1] == [False, False]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("nonfinite", ["raise", "skip"])
 @pytest.mark.parametrize("codec", LOOKS)

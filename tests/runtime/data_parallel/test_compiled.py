@@ -59,6 +59,7 @@ def graphs() -> dict[str, Any]:
     return {name: capture(made(build), loss_of, example(name)).operators for name, build in BUILDS.items()}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("regions", REGIONS)
 @pytest.mark.parametrize("name", BUILDS)
 def test_e1_fused_steps_are_those_of_eager_mode(name, regions, graphs):
@@ -94,6 +95,7 @@ def test_e1_compiled_regions_are_those_of_eager_mode():
         assert found["gradients"] < 1e-5
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("buckets", [1, 3])
 def test_gradients_are_the_mean_over_ranks(buckets, graphs):
     """Rank 1 starts from other weights and takes those of rank 0."""

@@ -80,6 +80,7 @@ def weights(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("codec", ["efsign", "topk", "qsgd", "randomk", "onebit"])
 def test_plans_do_not_change_the_numbers(codec):
     """A6, with D3: one group, five, or one for each parameter; and A7 (2): the optimizer steps."""

@@ -217,6 +217,7 @@ def fifty_steps(rank: int) -> list[float]:
     return worst
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_fifty_uncompressed_steps_are_those_of_ddp():
     """D4."""

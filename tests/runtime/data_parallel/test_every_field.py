@@ -163,6 +163,7 @@ def carried_out(plan: FusionPlan, notes: list[str]) -> list[str]:
     return sorted(notes)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES)
 def test_parallel_carries_each_field_out_or_names_it(case, notes):
     plan = CASES[case]

@@ -48,6 +48,7 @@ def compare(rank, codecs):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_compressed_training_comes_near_that_without():
     codecs = [

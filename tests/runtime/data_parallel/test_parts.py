@@ -10,6 +10,7 @@ from wirewise.errors import InputError
 from wirewise.runtime.data_parallel import Compression
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("codec", "scheme"), [*WAYS, ("none", "all_reduce")])
 def test_ranks_agree_on_what_is_not_finite(codec, scheme):
     def body(carrier, rank):

@@ -95,6 +95,7 @@ def die(told: list[Path]) -> None:
     os._exit(7)
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.parametrize("wrap", [reduced, slow(hooked)])
 def test_a_dead_rank_is_named(tmp_path, wrap):

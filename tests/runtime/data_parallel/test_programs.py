@@ -58,6 +58,7 @@ def test_all_ranks_get_the_sum_of_the_library(ranks):
             assert torch.equal(one, results[0][1 + number // 2 * 2])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
 @pytest.mark.parametrize(("algorithm", "servers"), CASES)
 def test_programs_are_right_and_have_the_messages_of_the_hops(ranks, algorithm, servers):
@@ -130,6 +131,7 @@ def test_every_hop_is_seen_by_both_ends():
         assert sorted(s[1:] for s in seen if s[0] == kind) == expected
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(("algorithm", "servers"), CASES)
 def test_a_reducer_may_use_a_program(algorithm, servers):
     plan = random_plan(made(Branching), 3, 4)

@@ -24,6 +24,7 @@ from wirewise.plans import Bucket, FusionPlan
 BUILDS = {"branching": Branching, "stack": sequential}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", BUILDS)
 def test_gradients_are_the_mean_over_ranks(name, seed):
@@ -321,6 +322,7 @@ def announced(model: nn.Module, ranks: int, bucket_bytes: float) -> FusionPlan:
     return FusionPlan.by_size({name: p.nbytes for name, p in model.named_parameters()}, ranks, bucket_bytes)
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(("scale", "wire"), [("mean", None), ("sum", None), ("sum", torch.bfloat16)])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_only_back_propagations_that_are_announced_are_reduced(ranks, scale, wire):

@@ -40,6 +40,7 @@ def wrapped(name: str, plan: Any, group: Any = None, **options: Any) -> tuple[An
     return parallel(model, plan, optimizer, group or alone(), **options), optimizer
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("name", BUILDS)
 def test_steps_under_regions_are_those_of_one_process(name):
     reference = made(BUILDS[name])
@@ -55,6 +56,7 @@ def test_steps_under_regions_are_those_of_one_process(name):
         own.step()
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("own", [False, True], ids=["all-reduces of torch", "a collective of one's own"])
 def test_gradients_are_the_mean_over_ranks_under_one_plan_after_another(own):
     """Regions, one bucket without them, and regions again, each from the weights of the step before."""
@@ -149,6 +151,7 @@ def test_a_call_of_the_model_does_not_pass_over_its_regions():
     torch.testing.assert_close(model(x), expected)
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -15,6 +15,7 @@ from wirewise.runtime.data_parallel import Carrier, Compression, Pools
 from wirewise.runtime.transport import Transport
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("codec", [name for name in CODECS if make(name).rounds == 1])
 def test_a_gathered_group_is_the_mean_of_what_each_rank_encodes(codec):
     compression, ranks = Compression(seed=5), 3
@@ -34,6 +35,7 @@ def test_a_gathered_group_is_the_mean_of_what_each_rank_encodes(codec):
         assert torch.equal(flat, expected)
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("scheme", ["all_reduce", "divisible", "hierarchical"])
 def test_schemes_bring_the_mean_of_all_elements(scheme, ranks):

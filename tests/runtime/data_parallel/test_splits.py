@@ -95,6 +95,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(("codec", "scheme", "options"), WAYS)
 def test_groups_of_pieces_do_not_change_the_numbers(codec, scheme, options):
     """A6: the same pieces in one group, in five, and each on its own."""
@@ -110,6 +111,7 @@ def test_groups_of_pieces_do_not_change_the_numbers(codec, scheme, options):
     assert (found[0] - weights(made(wide))).abs().max() > 1e-3
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("codec", "options"),
     [("int8", {}), ("int4", {}), ("qsgd", {"block": 1024}), ("terngrad", {"block": 4096})],
@@ -169,6 +171,7 @@ def random_ways(draw: random.Random) -> tuple[dict[str, int], list[tuple[Any, ..
     return splits, [(group, *draw.choice(CHANGING), draw.choice(places)) for group in groups]
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_when_plans_split_other_tensors():
     """A5: what was sent and what waits add up to the gradients, over 200 steps and 20 plans with other pieces."""
     steps, ranks = 200, 2

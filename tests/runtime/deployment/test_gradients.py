@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.errors import InputError, PeerError
-from wirewise.runtime.deployment.gradients import AllReduce, GradientQueue, ParameterServers, members
+from wirewise.runtime.deployment.gradients import GradientQueue, ParameterServers, RingAllReduce, members
 from wirewise.runtime.transport import transport_of
 
 
@@ -26,7 +26,7 @@ def test_sums_of_every_type_are_the_same_on_all_ranks(way):
         own = _parameters(number)
         group = transport_of(bare, timeout_s=10.0, store=store)
         if way == "ring":
-            one = AllReduce(own, group, "a test")
+            one = RingAllReduce(own, group, "a test")
         else:
             one = ParameterServers({2: own[:2], 0: own[2:]}, group, 0, "a test")
         for _ in range(2):
@@ -118,3 +118,20 @@ def test_a_group_of_some_ranks_needs_gloo_and_a_store():
         return made((0, 2), "some").total(number) if number != 1 else None
 
     assert run_ranks_as_threads(3, rank) == [2.0, None, 2.0]
+
+
+def test_groups_of_a_second_training_are_not_mixed_up_with_those_of_the_first():
+    def rank(number, bare, store):
+        transport = transport_of(bare, timeout_s=10.0, store=store)
+        found = []
+        for training in range(2):
+            group_of = members(transport)
+            # What the store has of the first training is there while this rank makes the groups of the second.
+            time.sleep(0.3 * training * number)
+            group = group_of(range(2), "a test")
+            found.append(float(group.total(number + 1.0)))
+            group.close()
+        transport.close()
+        return found
+
+    assert run_ranks_as_threads(2, rank) == [[3.0, 3.0]] * 2

@@ -40,6 +40,7 @@ PLANS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("name", keep(["uneven rows", "servers", "factors", "all at once"], PLANS))
 def test_f7_any_plan_trains_as_one_process(name):
     data = batches(10)
@@ -176,6 +177,7 @@ def test_f7_a_model_that_gives_its_loss_as_users_write_it():
         assert all(torch.allclose(own[key], value, atol=1e-5) for key, value in state.items())
 
 
+@pytest.mark.slow
 def test_a_rank_that_stays_away_is_named():
     plan = PLANS["data parallel"]()
     (x, y), *_ = batches(1)

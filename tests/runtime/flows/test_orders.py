@@ -5,7 +5,7 @@ import pytest
 
 from tests.sim.flows.helpers import links
 from wirewise.errors import InputError
-from wirewise.runtime.flows.orders import EqualShares, Grants, Outbox, Shares, TokenBucket
+from wirewise.runtime.flows.orders import BandwidthShares, EqualShares, Grants, SendQueue, TokenBucket
 from wirewise.sim.flows import FlowSimulator
 from wirewise.trace import Flow, TaskSet, TrainingTask
 
@@ -32,7 +32,7 @@ def test_a_late_flow_makes_up_for_no_more_than_is_saved():
 
 
 def test_without_shares_a_flow_may_always_go():
-    shares = Shares()
+    shares = BandwidthShares()
     shares.begin(1, 5.0)
     shares.take(1, 10**9, 5.0)
     assert shares.free_s(1, 10**9) == 0.0
@@ -67,7 +67,7 @@ def test_a_flow_that_owes_does_not_hold_up_another_of_its_host_under_oes():
 
 def carried(order, pairs, sizes, iterations, rates):
     """When each flow ends if words and bytes travel in no time, [flows]."""
-    boxes = [Outbox(TokenBucket(rate, CHUNK), order) for rate in rates]
+    boxes = [SendQueue(TokenBucket(rate, CHUNK), order) for rate in rates]
     doors = [Grants(TokenBucket(rate, CHUNK), order) for rate in rates]
     for op, (source, target) in enumerate(pairs):
         boxes[source].add(target, op, sizes[op], iterations[op], 0.0)
@@ -89,6 +89,7 @@ def carried(order, pairs, sizes, iterations, rates):
     return ends
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("order", "most"), [("iter", 0.1), ("oes", 0.05), ("maxmin", 0.15)])
 @pytest.mark.parametrize("seed", range(3))
 def test_flows_in_chunks_end_when_fluid_ones_would(order, most, seed):

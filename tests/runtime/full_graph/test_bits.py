@@ -26,6 +26,7 @@ def tables(trainer: fg.Trainer) -> tuple[dict[Any, bytes], dict[Any, bytes]]:
     return sends, receives
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("mode", ["adaqp", "adaqp-paper", "random"])
 def test_both_ends_hold_the_same_tables(mode: str) -> None:
     run = train(split(small_graph(), 4), mode, epochs=8, replan_every=3, before=on_slow_links, after=tables)

@@ -12,6 +12,7 @@ from tests.runtime.full_graph.training import small_graph, split, train, worst
 from wirewise.runtime import full_graph as fg
 
 
+@pytest.mark.slow
 def test_boundary_samples_are_unbiased_and_both_ends_agree() -> None:
     """The mean over epochs of sampled gradients of a linear model approaches the full gradient."""
     parts = split(small_graph(nodes=80), 2)

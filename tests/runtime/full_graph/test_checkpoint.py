@@ -21,6 +21,7 @@ from wirewise.runtime.state_files import read_state, write_state
 EPOCHS = 5
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("mode", ["fp32", "adaqp", "adaqp-paper", "random", "pipegcn", "bns", "sancus"])
 def test_the_next_losses_are_identical(mode: str, tmp_path: Path) -> None:
     parts = split(small_graph(), 3)

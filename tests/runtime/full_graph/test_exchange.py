@@ -9,6 +9,7 @@ from tests.runtime.full_graph.training import CONVOLUTIONS, small_graph, split, 
 from wirewise.runtime import full_graph as fg
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
 def test_overlap_changes_nothing(convolution: str) -> None:
     parts = split(small_graph(directed=True), 4)

@@ -104,6 +104,7 @@ def test_quantized_gradients_alone_are_unbiased(parts: list[graph.Part], bits: i
     assert error <= 1.5 * floor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bits", "at_start", "after_training"),
     [slow((8, 0.9999, 0.999)), (4, 0.999, 0.985), slow((2, 0.99, 0.80))],

@@ -62,6 +62,7 @@ def first_epoch(parts: list[graph.Part], convolution: str, mode: fg.ExchangeMode
     return train(parts, mode, epochs=1, convolution=convolution, dtype=torch.float64, learning_rate=1e-30)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
@@ -128,6 +129,7 @@ def test_odd_parts(convolution: str, mode: str) -> None:
     assert worst(run.gradients, gradients) <= 1e-10
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
 def test_twenty_steps_in_float32(convolution: str) -> None:
     data = small_graph()

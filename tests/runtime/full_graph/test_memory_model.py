@@ -90,6 +90,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("convolution", "mode", "layers", "make"), CASES)
 def test_terms_are_the_bytes_that_a_trainer_holds(convolution, mode, layers, make):
     parts = split(make(), PARTS)

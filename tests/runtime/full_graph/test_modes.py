@@ -18,6 +18,7 @@ def test_unknown_mode_lists_the_known_ones() -> None:
         fg.mode("fp23")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [*fg.MODES, "uniform-16", "uniform-8", "uniform-1"])
 def test_gradients_travel_alike_in_all_modes(name: str) -> None:
     assert fg.mode(name).gradient_bits == fg.GRADIENT_BITS
@@ -29,6 +30,7 @@ def test_other_widths_of_gradients_are_refused() -> None:
         fg.mode("adaqp", gradient_bits=8)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [*fg.MODES, "uniform-8", "uniform-4", "uniform-2", "uniform-1"])
 def test_every_mode_trains(name: str) -> None:
     parts = split(small_graph(), 3)
@@ -44,6 +46,7 @@ def test_the_loss_is_summed_in_full_whatever_the_width_of_gradients() -> None:
     assert rounded.losses == train(parts, "fp32", epochs=1).losses
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("bits", [16, 8, 4, 2, 1])
 def test_fewer_bits_send_the_bytes_of_the_formula(bits: int) -> None:
     parts = split(small_graph(), 3)

@@ -31,6 +31,7 @@ def test_e5_a_kept_node_is_rehearsed_as_it_lies_now(growing):
     assert not np.isin(new.nodes, kept.nodes).any()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].selection])
 def test_e4_only_training_nodes_are_kept_and_no_more_than_the_budget(growing, name):
     learner = learner_of(name, growing, FEW)

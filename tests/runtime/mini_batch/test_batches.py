@@ -35,6 +35,7 @@ def several_epochs(rank, loader):
     return together, apart
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("depth", [0, 1, 4])
 def test_a_pipeline_goes_on_from_epoch_to_epoch_with_the_batches_of_each(depth):
     for together, apart in Job(3, depth=depth, bits=8, alpha=0.1).run(several_epochs):
@@ -118,6 +119,7 @@ def test_rows_wait_until_training_takes_a_batch_and_ids_go_ahead():
         assert found == [(9, 7), (10, 8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [0, slow(3)])
 def test_d5_a_machine_that_is_gone_is_named_with_the_stage(depth):
     # More batches than any machine makes ahead.

@@ -22,6 +22,7 @@ def on(device, prefix):
     return partial(DeviceStore, device=device, prefix=prefix)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("prefix", [0.0, 0.15, 1.0])
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
@@ -51,7 +52,8 @@ def test_the_prefix_is_the_first_rows():
     assert store.num_prefix == 3
     store.fill(torch.tensor([[100.0, 101.0], [200.0, 201.0]]))
     # Nothing of the prefix and the cache comes from the host.
-    store.rows.fill_(-1)
+    store.own.fill_(-1)
+    store.copies.fill_(-1)
     found = store.assemble(np.array([12, 2, 9, 10, 0]), np.empty(0, np.int64), lambda x, places: None)
     assert found.copied is None
     assert found.x.tolist() == [[100, 101], [4, 5], [-1, -1], [200, 201], [0, 1]]

@@ -1,5 +1,6 @@
 """Batches over machines hold the rows of the whole graph, and training on them is training on one machine."""
 
+import os
 from itertools import product
 
 import numpy as np
@@ -9,10 +10,13 @@ from torch.nn.functional import cross_entropy
 from torch_geometric.nn import SAGEConv
 
 from tests.runtime.mini_batch.machines import FANOUTS, Job, batches
-from wirewise.errors import InputError
+from wirewise.errors import GraphError, InputError
+from wirewise.graph import read_mapped, write_mapped
+from wirewise.graph.mapped import watch
 from wirewise.graph.sampling import NeighborSampler, seed_batches
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("machines", "alpha", "depth"),
     [*product([1, 2, 3, 4], [0.0, 0.1, 1.0], [0, 1, 4]), (8, 0.0, 4), (8, 0.1, 0), (8, 1.0, 4)],
@@ -35,6 +39,27 @@ def test_every_training_node_is_a_seed_once_and_all_machines_make_equally_many()
         assert sorted(seeds) == job.train[rank].tolist()
     for one in zip(*found, strict=True):
         assert sum(len(y) for *_, y, _ in one) * one[0][-1] == pytest.approx(3)
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_rows_of_a_mapped_graph_and_its_change_in_mid_run(tmp_path, depth):
+    job = Job(1, depth=depth)
+    job.graph = write_mapped(job.graph, tmp_path / "graph")
+    job.graph = read_mapped(tmp_path / "graph", writeable=True)
+    job.knobs["check"] = watch(tmp_path / "graph")
+
+    def changing(rank, loader):
+        assert loader.fetcher.store.own.data_ptr() == job.graph.x.ctypes.data, "rows are not copied"
+        for batch in loader.epoch(0):
+            assert np.array_equal(batch.x.numpy(), job.graph.x[batch.n_id])
+        made = iter(loader.epoch(1))
+        next(made)
+        os.utime(tmp_path / "graph" / "y.npy")
+        with pytest.raises(GraphError, match=r"y.npy changed while it was in use: it was written to"):
+            list(made)
+        return True
+
+    assert job.run(changing) == [True]
 
 
 @pytest.mark.parametrize("depth", [0, 3])
@@ -134,6 +159,7 @@ class Union:
         return self.loader.fetcher
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(("machines", "skew"), [(2, 0), (3, 220)])
 def test_d2_many_machines_train_as_one_does(machines, skew):
     # Gradients travel in the group of the rows, so that nothing may be made ahead.
@@ -162,6 +188,7 @@ class _Length:
         return self._length
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("knobs", "told"),
     [

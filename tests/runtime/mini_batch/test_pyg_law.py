@@ -76,6 +76,7 @@ def on_batch(model: nn.ModuleList, batch: Any) -> Tensor:
     return h
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(
     ("kind", "world"),
     [

@@ -9,6 +9,7 @@ from wirewise.errors import InputError
 from wirewise.runtime.mini_batch import RowStore
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("machines", "alpha", "depth"),
     [(1, 0.1, 0), (2, 0.0, 3), (3, 1.0, 3), (4, 0.1, 1), (8, 0.0, 0), (8, 0.1, 3)],

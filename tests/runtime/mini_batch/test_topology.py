@@ -33,6 +33,7 @@ def same(one, two):
         assert (a.indptr.dtype, a.sources.dtype) == (b.indptr.dtype, b.sources.dtype)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("machines", [1, 2, 3])
 @pytest.mark.parametrize("semantics", SEMANTICS)
 @pytest.mark.parametrize("fanouts", [(6, 4), (-1, 2, 0), (3, 3, 3)])

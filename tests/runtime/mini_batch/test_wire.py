@@ -53,6 +53,7 @@ def made(rank, loader):
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("kind", ["dense", "bits", "ones", "sparse"])
 @pytest.mark.parametrize(("machines", "alpha", "depth"), [(3, 0.0, 2), (2, 0.2, 0), (1, 0.0, 1)])

@@ -178,6 +178,7 @@ def placements(words):
     return parse_placements(words.split())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", CASES)
 def test_parts_are_those_of_the_whole_operator(name):
     target, args, inputs, outputs = CASES[name]

@@ -11,6 +11,7 @@ from tests.harness.processes import RankError, run_ranks_as_processes
 from tests.runtime.parallel.plans import data_parallel, in_stages
 from wirewise.cost.links import Links
 from wirewise.planners.parallel import ParallelProblem
+from wirewise.planners.parallel.rhino.buckets import in_buckets
 from wirewise.planners.parallel.rhino.explore import plan as make_plan
 from wirewise.recipes.parallel_models import MODELS
 from wirewise.runtime.joint_graph import capture_step
@@ -74,6 +75,13 @@ def one_rank(rank, names, settings):
     return found
 
 
+def together(plan, graph):
+    """The plan with its gradients in buckets."""
+    ends = set(graph.gradients.values())
+    moves = tuple(msgspec.structs.replace(move, once=move.producer in ends) for move in plan.moves)
+    return in_buckets(msgspec.structs.replace(plan, moves=moves), graph, 1 << 12, 1 << 14)
+
+
 @pytest.mark.dist
 @pytest.mark.slow
 def test_the_batch_in_parts_trains_as_one_device():
@@ -81,7 +89,11 @@ def test_the_batch_in_parts_trains_as_one_device():
     plans = {}
     for name in names:
         model, inputs = MODELS[name]()
-        plans[name] = data_parallel(capture_step(model, inputs), captured(name, **HALF[name]), 4)
+        step = capture_step(model, inputs)
+        plan = data_parallel(step, captured(name, **HALF[name]), 4)
+        # Gradients of every second model go together.
+        plans[name] = together(plan, step.graph) if len(plans) % 2 else plan
+    assert all(plans[name].buckets for name in names[1::2])
     found = run_ranks_as_processes(4, one_rank, names, [(plans[name], {}, 0) for name in names])
     for place, name in enumerate(names):
         wanted = trained(*MODELS[name]())
@@ -144,6 +156,23 @@ def test_p7_planned_models_train_as_one_device(mesh):
     assert all(plan.collective_bytes for plan in plans)
     found = run_ranks_as_processes(4, one_rank, names, [(plan, {}, 0) for plan in plans])
     for place, name in enumerate(names):
+        wanted = trained(*MODELS[name]())
+        for one in found:
+            same(one[place], wanted)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_p7_planned_stages_train_as_one_device():
+    shapes = {
+        "mlp": {"stages": 2, "mesh": (2,), "microbatches": 2},
+        "gpt": {"stages": 4, "mesh": (1,), "microbatches": 4},
+        "moe": {"stages": 4, "mesh": (1,), "microbatches": 4},
+    }
+    plans = [planned(name, **shape) for name, shape in shapes.items()]
+    found = run_ranks_as_processes(4, one_rank, list(shapes), [(plan, {}, 0) for plan in plans])
+    for place, name in enumerate(shapes):
+        assert set(plans[place].stage_of) == set(range(shapes[name]["stages"]))
         wanted = trained(*MODELS[name]())
         for one in found:
             same(one[place], wanted)

@@ -14,6 +14,7 @@ from wirewise.runtime.parallel.parts import local_shape, part_of_mesh, whole_of_
 MESH = (2, 3)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "words",
     ["R R", "S0 R", "R S1", "S0 S1", "S0 S0", "S1/2 R", "S1/3 S0", "P R", "P S1", "S0 P", "S1/2 S1/2"],

@@ -46,6 +46,7 @@ def test_a_wrong_placement_is_named():
         verify(wrong, step, inputs, state)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_refused():
     plan, step, inputs, state = split("mlp", batch=16)
     with pytest.raises(InputError, match="1 stages and 2 microbatches; expected one of each"):

@@ -66,6 +66,7 @@ def same_as_alone(plan: StagePlan, build: Any) -> None:
 WIDTHS = [[1, 2], [2, 1], [2, 3]]
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("width", WIDTHS, ids=str)
 @pytest.mark.parametrize(
     "style",

@@ -68,6 +68,7 @@ def plan_of(source: str, target: str, shape, *, dtype="float32", per_host=2, fir
     return cross_mesh(tensor(before, after, shape, dtype), links_of(world, per_host), **knobs)
 
 
+@pytest.mark.slow
 def test_all_pairs_of_layouts_on_disjoint_meshes():
     pairs = itertools.product(layouts((2, 2), 2), layouts((2, 2), 2, 4))
     plans = [cross_mesh(tensor(a, b, (7, 10), "float32"), links_of(8), chunk_bytes=16) for a, b in pairs]
@@ -82,6 +83,7 @@ def test_all_pairs_of_layouts_on_overlapping_meshes(meshes):
     moved([cross_mesh(tensor(a, b, (9, 10), "int16"), links_of(8), chunk_bytes=16) for a, b in pairs], 8)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("in_steps", [False, True], ids=["threads", "steps"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy(strategy, in_steps):
@@ -96,6 +98,7 @@ def test_every_strategy(strategy, in_steps):
     moved([p for p in plans if p.world_size == 6], 6, in_steps=in_steps)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "dtype", ["float32", "bfloat16", "float64", "int64", "bool", "uint8", "float8_e4m3fn", "complex64"]
 )

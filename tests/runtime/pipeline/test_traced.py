@@ -139,6 +139,7 @@ def _trained_in_stages(kind: type[nn.Module], plan: Any, updates: int) -> dict[s
     return {n: p for one in run_ranks_as_threads(plan.world_size, body) for n, p in one.items()}
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("style", ["1f1b", "eager-split"])
 def test_a_unet_trains_in_stages_as_in_one_process(style: str) -> None:
     plan = plan_for(LayerGraph(_model(UNet)), 3, style=style, microbatches=3)
@@ -147,6 +148,7 @@ def test_a_unet_trains_in_stages_as_in_one_process(style: str) -> None:
     assert worst(found, _trained_as_one(UNet, plan, 3)) <= 1e-12
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("style", ["1f1b", "eager-split"])
 def test_an_encoder_whose_output_goes_to_all_layers_of_the_decoder(style: str) -> None:
     layers = LayerGraph(_model(Translator))

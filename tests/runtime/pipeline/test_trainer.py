@@ -41,6 +41,7 @@ def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("build", [chain, unet])
 @pytest.mark.parametrize("positions", [1, 2, 4])
 @pytest.mark.parametrize("style", STYLES)
@@ -85,6 +86,7 @@ def test_activations_computed_again_change_nothing(style: str) -> None:
     assert worst(piped(unet, again, 3, sgd)[0], piped(unet, kept, 3, sgd)[0]) == 0.0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("microbatches", ["p", "p + 1", "3 p"])
 @pytest.mark.parametrize("positions", [1, 2, 3, 4])
 def test_two_versions_follow_the_recurrence_exactly(positions: int, microbatches: str) -> None:
@@ -118,6 +120,7 @@ class _Both(torch.optim.Optimizer):
             one.step()
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize(
     ("optimizer", "alike"),
     [(_momentum, _momentum), (adamw, adamw), (torch.optim.Adam, torch.optim.Adam), (_muon, _Both)],
@@ -139,6 +142,7 @@ def _everything(rank: int, plan: StagePlan, clip: float | None, build: Any) -> A
     return found, losses
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.parametrize(
     ("style", "clip", "exchange"),
@@ -321,6 +325,7 @@ def _with_infinity(rank: int, plan: StagePlan) -> Any:
     return weights, factors
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_an_update_with_infinite_gradients_is_skipped_on_all_ranks() -> None:
     plan = plan_for(chain(), 2, style="2bw", microbatches=3)

@@ -10,7 +10,7 @@ from torch import nn
 
 from wirewise.errors import InputError
 from wirewise.runtime.pipeline import LossScale
-from wirewise.runtime.pipeline.updates import GradientExchange, Updates
+from wirewise.runtime.pipeline.updates import GradientExchange, WeightUpdates
 from wirewise.runtime.pipeline.weights import Weights
 
 
@@ -37,7 +37,9 @@ def _followed(correction: Any, gradients: list[float]) -> list[float]:
     optimizer = torch.optim.SGD(list(weights.named.values()), lr=1.0)
     weights.copy_versions()
     exchange = GradientExchange(weights, None, {}, frozenset(), None, 1)
-    updates = Updates(weights, exchange, [optimizer], [], clip=None, scale=LossScale(), correction=correction)
+    updates = WeightUpdates(
+        weights, exchange, [optimizer], [], clip=None, scale=LossScale(), correction=correction
+    )
     found = []
     for update, gradient in enumerate(gradients):
         version = max(update - 1, 0)

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -47,6 +47,8 @@ class Job(NamedTuple):
     """Faults at named points."""
     apart: bool = False
     """Whether each rank has a folder of its own for logs."""
+    keep: Literal["checkpoint", "replicas"] = "checkpoint"
+    """How long messages are kept."""
     torn: bool = False
     """Whether all logs are cut when a rank is replaced."""
 
@@ -65,7 +67,7 @@ def train(job: Job) -> None:
         for path in (job.folder / "logs").rglob("*.log"):
             os.truncate(path, path.stat().st_size // 2)
     logs = job.folder / (f"logs-{rank}" if job.apart else "logs")
-    log = SenderLog(logs, rank, chunk_steps=3)
+    log = SenderLog(logs, rank, chunk_steps=3 if job.keep == "checkpoint" else 1)
     journal = RecoveryJournal(
         log,
         [logs],
@@ -90,6 +92,7 @@ def train(job: Job) -> None:
         checkpoints=checkpoints,
         every=job.every,
         helping=job.helping,
+        keep=job.keep,
     ):
         seen.append((one.update, one.loss))
         sizes.append(log.size_bytes)

@@ -11,7 +11,7 @@ from functools import cache
 from typing import NamedTuple
 
 from tests.runtime.recovery.protocol import changed
-from wirewise.runtime.recovery.decision import NOTHING, Decision, RankRecord, decide
+from wirewise.runtime.recovery.decision import NOTHING, RankRecord, RecoveryDecision, decide
 
 
 class Stage(NamedTuple):
@@ -133,7 +133,7 @@ class Job(NamedTuple):
         given = changed(world.records, number, record)
         return joined._replace(records=given, logged_then=world.logged)
 
-    def decision(self, world: World) -> Decision:
+    def decision(self, world: World) -> RecoveryDecision:
         return plan(tuple(record for record in world.records if record is not None), world.logged_then)
 
     def recover(self, world: World, number: int, p: Stage) -> Iterator[World]:
@@ -184,7 +184,7 @@ def put(world: World, number: int, stage: Stage | None) -> World:
 
 
 @cache
-def plan(records: tuple[RankRecord, ...], logged: tuple[int, ...]) -> Decision:
+def plan(records: tuple[RankRecord, ...], logged: tuple[int, ...]) -> RecoveryDecision:
     """The decision on records and on the steps that each stage has logged."""
     stages = range(len(records))
     edges = [(source, target) for source in stages for target in (source - 1, source + 1) if target in stages]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from wirewise.runtime.recovery.decision import NOTHING, Decision, RankRecord, decide
+from wirewise.runtime.recovery.decision import NOTHING, RankRecord, RecoveryDecision, decide
 
 History = tuple[int, ...]
 
@@ -259,7 +259,7 @@ def publish(world: World) -> World:
 
 
 @cache
-def plan(records: tuple[RankRecord, ...]) -> Decision:
+def plan(records: tuple[RankRecord, ...]) -> RecoveryDecision:
     """The decision on records, which does not depend on their order."""
     decision = decide(records)
     assert decide(reversed(records)) == decision == decide(records[1:] + records[:1])

@@ -109,6 +109,23 @@ def hosts(tmp_path):
         process.stderr.close()
 
 
+def descendants(pid: int) -> set[int]:
+    """Processes that a process has started, and that those have."""
+    children = {
+        int(one)
+        for listing in Path(f"/proc/{pid}/task").glob("*/children")
+        for one in listing.read_text().split()
+    }
+    return children.union(*map(descendants, children))
+
+
+def gone(processes: set[int], seconds: float = 30.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while (left := any(Path(f"/proc/{pid}").exists() for pid in processes)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not left
+
+
 @pytest.mark.slow
 @pytest.mark.dist
 def test_a_spare_of_a_host_takes_the_role_of_its_rank(tmp_path, hosts):
@@ -131,8 +148,11 @@ def test_what_codecs_remember_outlives_the_host_where_it_is_mirrored(tmp_path, h
     deadline = time.monotonic() + 90
     while not (tmp_path / "claim-0").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    # With its memory; its processes end with it.
+    # With its memory; its processes end with it, the stopped one too.
+    processes = descendants(second.pid)
     second.kill()
+    assert processes
+    assert gone(processes)
     _, errors = first.communicate(timeout=100)
     assert first.returncode == 0, errors
     assert outcomes(tmp_path, 2) == [one | {"generation": 2} for one in outcomes(calm, 2)]
@@ -151,10 +171,13 @@ def test_a_host_without_the_store_stops_its_ranks(tmp_path, hosts):
     assert second.returncode == 1
     assert "host 1 does not reach the store of host 0" in errors
     assert "never two parts of a cut network train on" in errors.replace("\n", " ")
-    # However an agent ends, its memory goes with it.
+    # However an agent ends, its memory and its processes go with it, stopped ones too.
     folder = f"wirewise-recovery-{first.pid}-*"
     assert list(Path("/dev/shm").glob(folder))
+    processes = descendants(first.pid)
     first.kill()
+    assert processes
+    assert gone(processes)
     deadline = time.monotonic() + 30
     while list(Path("/dev/shm").glob(folder)) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -10,12 +10,12 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, WeightedRandomSampler
 
 from wirewise.errors import InputError
-from wirewise.runtime.recovery.batches import Batches, seed_all, shares_of
+from wirewise.runtime.recovery.batches import TrainingBatches, seed_all, shares_of
 
 DATA = TensorDataset(torch.arange(22))
 
 
-def values(batches: Batches, steps: range, own: range) -> list[list[int]]:
+def values(batches: TrainingBatches, steps: range, own: range) -> list[list[int]]:
     return [batches.draw(step, share, own)[0].tolist() for step in steps for share in own]
 
 
@@ -29,7 +29,7 @@ def test_processes_divide_all_shares_evenly(shares):
 
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_each_share_gets_what_the_distributed_sampler_would_give_its_rank(drop_last):
-    batches = Batches(DataLoader(DATA, 4, shuffle=True, drop_last=drop_last), 3, seed=5)
+    batches = TrainingBatches(DataLoader(DATA, 4, shuffle=True, drop_last=drop_last), 3, seed=5)
     for share in range(3):
         sampler = DistributedSampler(DATA, 3, share, shuffle=True, seed=5, drop_last=drop_last)
         expected = []
@@ -42,7 +42,7 @@ def test_each_share_gets_what_the_distributed_sampler_would_give_its_rank(drop_l
 
 
 def test_any_batch_can_be_drawn_again_from_anywhere():
-    batches = Batches(DataLoader(DATA, 2, shuffle=True), 3, seed=5)
+    batches = TrainingBatches(DataLoader(DATA, 2, shuffle=True), 3, seed=5)
     own = range(2)
     all_of_them = values(batches, range(8), own)
     for step in (7, 2, 3, 3, 0):
@@ -50,7 +50,7 @@ def test_any_batch_can_be_drawn_again_from_anywhere():
 
 
 def test_a_function_is_asked_for_step_and_share():
-    assert Batches(lambda step, share: (step, share), 3, seed=0).draw(5, 2, range(2, 3)) == (5, 2)
+    assert TrainingBatches(lambda step, share: (step, share), 3, seed=0).draw(5, 2, range(2, 3)) == (5, 2)
 
 
 def test_loaders_whose_batches_cannot_be_drawn_again_are_refused_by_name():
@@ -62,7 +62,7 @@ def test_loaders_whose_batches_cannot_be_drawn_again_are_refused_by_name():
         (DataLoader(DATA, 100, drop_last=True), "fewer than 3 shares of 100"),
     ):
         with pytest.raises(InputError, match=told):
-            Batches(loader, 3, seed=0)
+            TrainingBatches(loader, 3, seed=0)
 
 
 def test_random_numbers_depend_on_seed_step_and_share_alone():

@@ -81,6 +81,7 @@ def undisturbed(steps: int, consistency: Any = "roll-forward", optimizer: str = 
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("consistency", "optimizer"), EXACT)
 @pytest.mark.parametrize("breaks_at", [0, 1, 2])
 def test_a_step_that_breaks_is_taken_back_and_done_again(consistency, optimizer, breaks_at) -> None:
@@ -98,6 +99,7 @@ def test_a_step_that_breaks_is_taken_back_and_done_again(consistency, optimizer,
         assert whole(updates) == expected[step + 1] and updates.committed_step == step + 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("consistency", "optimizer"), [*EXACT, ("roll-forward", "amsgrad")])
 def test_reduced_gradients_are_enough_to_finish(consistency, optimizer) -> None:
     expected = undisturbed(2, optimizer=optimizer)
@@ -114,6 +116,7 @@ def test_reduced_gradients_are_enough_to_finish(consistency, optimizer) -> None:
         assert whole(updates) == expected[step + 1] and updates.committed_step == step + 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("consistency", "optimizer"), EXACT)
 @pytest.mark.parametrize("apart", [True, False])
 def test_the_last_committed_step_can_be_taken_back(consistency, optimizer, apart) -> None:
@@ -319,6 +322,12 @@ def test_auto_takes_buffers_where_memory_is_free(monkeypatch) -> None:
     monkeypatch.setattr(consistency, "available_bytes", lambda: 1000)
     assert training("auto").consistency == "undo"
     assert training("auto", "amsgrad").consistency == "roll-forward"
+
+
+def test_auto_keeps_nothing_where_an_update_begins_with_all_gradients() -> None:
+    updates = training("auto", apart=False)
+    train_step(updates)
+    assert updates.consistency == "roll-forward" and updates.journal_bytes == 0
 
 
 def test_parameters_without_gradients_do_not_hold_the_others_up() -> None:

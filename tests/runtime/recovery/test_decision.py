@@ -8,7 +8,7 @@ import pytest
 
 from tests.runtime.recovery import pipeline_protocol, protocol
 from wirewise.errors import PeerError
-from wirewise.runtime.recovery.decision import Action, RankRecord, decide, filled
+from wirewise.runtime.recovery.decision import RankRecord, RecoveryAction, decide, filled
 
 
 def record(rank: int, step: int, *, ahead: str = "", stage: int = 0, **fields: object) -> RankRecord:
@@ -27,6 +27,7 @@ def kinds(decision: object) -> list[str]:
     return [action.kind for action in decision.actions]  # type: ignore[attr-defined]
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("in_backward", [False, True])
 @pytest.mark.parametrize(("spares", "steps", "buckets"), [(0, 1, 2), (1, 1, 1)])
 def test_no_state_of_the_protocol_deadlocks_diverges_or_loses_a_step(in_backward, spares, steps, buckets):
@@ -69,7 +70,7 @@ def test_updates_in_back_propagation_need_a_way_back():
 def test_a_spare_copies_from_all_replicas():
     decision = decide([record(0, 7), record(2, 7)], dead={1: 0}, spares=1)
     assert decision.step == 7 and decision.strategy == "replica" and decision.vacant == ()
-    assert decision.of(1) == Action(rank=1, kind="copy", sources=(0, 2))
+    assert decision.of(1) == RecoveryAction(rank=1, kind="copy", sources=(0, 2))
 
 
 def test_one_rank_that_has_every_gradient_takes_all_others_forward():

@@ -10,11 +10,11 @@ from wirewise.runtime.recovery.generations import (
     GiveUp,
     HostLost,
     Over,
-    Progress,
+    PhaseReached,
     Raised,
-    Ready,
     Refuse,
     WorkerLost,
+    WorkerReady,
 )
 
 SAME = {"code": "a", "threads": "1"}
@@ -25,7 +25,7 @@ def started(ranks: int = 3, hosts: int = 1, spares: int = 0, **options: bool) ->
     coordinator = Coordinator(ranks, hosts, **options)
     for host in range(hosts):
         for number in range(ranks // hosts + spares):
-            coordinator.heard(Ready((host, number), SAME))
+            coordinator.heard(WorkerReady((host, number), SAME))
     assert coordinator.generation is not None
     return coordinator
 
@@ -37,8 +37,8 @@ def lost(*worker: int) -> WorkerLost:
 def test_the_first_generation_begins_when_each_host_has_its_ranks():
     coordinator = Coordinator(4, 2)
     for worker in ((1, 0), (1, 1), (0, 1)):
-        assert coordinator.heard(Ready(worker, SAME)) == []
-    (begun,) = coordinator.heard(Ready((0, 0), SAME))
+        assert coordinator.heard(WorkerReady(worker, SAME)) == []
+    (begun,) = coordinator.heard(WorkerReady((0, 0), SAME))
     assert isinstance(begun, Begin)
     assert begun.generation.workers == {0: (0, 0), 1: (0, 1), 2: (1, 0), 3: (1, 1)}
     assert begun.generation.number == 1 and begun.generation.fresh == (0, 1, 2, 3)
@@ -55,7 +55,7 @@ def test_a_spare_of_the_same_host_takes_the_role_of_a_lost_rank():
 def test_ranks_are_interrupted_at_once_and_wait_for_a_process_to_be_ready():
     coordinator = started()
     assert coordinator.heard(lost(0, 0)) == [Over(1)] and coordinator.waits
-    (begun,) = coordinator.heard(Ready((0, 3), SAME))
+    (begun,) = coordinator.heard(WorkerReady((0, 3), SAME))
     assert isinstance(begun, Begin) and begun.generation.workers[0] == (0, 3)
     assert not coordinator.waits
 
@@ -77,7 +77,7 @@ def test_an_elastic_job_goes_on_with_fewer_ranks_and_grows_again():
     over, begun = coordinator.heard(lost(0, 1))
     assert over == Over(1) and isinstance(begun, Begin)
     assert begun.generation.ranks == (0, 2) and begun.generation.world_size == 3
-    over, grown = coordinator.heard(Ready((0, 3), SAME))
+    over, grown = coordinator.heard(WorkerReady((0, 3), SAME))
     assert over == Over(2) and isinstance(grown, Begin)
     assert (
         grown.generation.ranks == (0, 1, 2) and grown.generation.fresh == (1,) and grown.generation.dead == ()
@@ -93,7 +93,7 @@ def test_a_host_that_is_lost_takes_its_ranks_and_spares_with_it():
 
 def test_another_code_or_number_of_threads_is_refused_by_name():
     coordinator = started()
-    (refused,) = coordinator.heard(Ready((0, 9), {"code": "b", "threads": "2"}))
+    (refused,) = coordinator.heard(WorkerReady((0, 9), {"code": "b", "threads": "2"}))
     assert isinstance(refused, Refuse) and refused.worker == (0, 9)
     assert "code 'b' instead of 'a', threads '2' instead of '1'" in refused.reason
     # The job goes on without it.
@@ -104,7 +104,7 @@ def test_training_ends_when_all_ranks_of_the_generation_have_finished():
     coordinator = started(2)
     assert coordinator.heard(Finished((0, 0), 1)) == []
     assert coordinator.heard(lost(0, 1)) == [Over(1)]
-    coordinator.heard(Ready((0, 2), SAME))
+    coordinator.heard(WorkerReady((0, 2), SAME))
     assert coordinator.heard(Finished((0, 0), 1)) == []
     assert coordinator.heard(Finished((0, 0), 2)) == []
     assert coordinator.heard(Finished((0, 2), 2)) == [End()]
@@ -120,8 +120,8 @@ def test_generations_without_a_new_step_end_the_job():
     commands = []
     for number in range(2, 30):
         commands += coordinator.heard(lost(0, number - 1))
-        commands += coordinator.heard(Ready((0, number), SAME))
+        commands += coordinator.heard(WorkerReady((0, number), SAME))
         if number < 8:
-            coordinator.heard(Progress((0, 0), 0, number, "committed", 0.0, number))
+            coordinator.heard(PhaseReached((0, 0), 0, number, "committed", 0.0, number))
     assert isinstance(commands[-1], GiveUp)
     assert "10 generations in a row committed no step after 7" in commands[-1].reason

@@ -81,6 +81,7 @@ def run(mode: str, folder: Path, dead: int | None) -> tuple[list[dict[str, torch
     return [state for state, _ in found], [losses for _, losses in found]
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(
     ("mode", "dead"),
     keep(

@@ -29,6 +29,7 @@ def helped(own: _Rank, helping: Helping) -> None:
     recompute_together(own.pipeline, own.journal, lambda update: batches(UPDATES, own.plan)[update:], helping)
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(
     ("build", "style", "dead", "ranks"),
     keep(

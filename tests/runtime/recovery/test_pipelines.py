@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -42,8 +45,10 @@ CASES = {
         dropped, "2bw", {"helping": Helping(dropped, 2)},
         {(1, 2): StagePass(5, "B", 2, 1), (2, 1): StagePass(7, "F", 1, 2), (3, 0): StagePass(9, "B", 0, 0)},
     ),
-    "logs that are cut: all go back to a checkpoint": (
-        dropped, "1f1b", {"torn": True}, {(1, 1): StagePass(6, "B", 1, 1)},
+    "logs that are cut: all go back to a checkpoint, and another rank dies as they begin to": (
+        dropped, "1f1b",
+        {"torn": True, "faults": [{"act": "kill", "rank": 0, "point": "restore", "index": 1, "step": None}]},
+        {(1, 1): StagePass(6, "B", 1, 1)},
     ),
     "neighbours at once, skips over a stage": (
         unet, "2bw", {"also": (1,)}, {(1, 0): StagePass(6, "B", 0, 1)},
@@ -54,15 +59,24 @@ CASES = {
 }  # fmt: skip
 
 
+@cache
+def undisturbed(build: Callable[[], LayerGraph], style: str, clip: float | None) -> list[dict[str, Any]]:
+    with TemporaryDirectory() as folder:
+        plan = plan_for(build(), 3, style=style, microbatches=3)
+        return run(Job(build, plan, 11, Path(folder) / "job", clip=clip), spares=0)[0]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", CASES)
 def test_killed_stages_leave_no_trace(case: str, tmp_path: Path) -> None:
     build, style, more, kills = CASES[case]
     plan = plan_for(build(), 3, style=style, microbatches=3)
-    expected, _ = run(Job(build, plan, 11, tmp_path / "undisturbed", clip=more.get("clip")), spares=0)
-    found, recoveries = run(Job(build, plan, 11, tmp_path / "disturbed", kills=kills, **more), spares=2)
-    assert sum(len(one.ranks) for one in recoveries.recoveries) == len(kills) + len(more.get("also", ()))
+    expected = undisturbed(build, style, more.get("clip"))
+    found, recoveries = run(Job(build, plan, 11, tmp_path / "job", kills=kills, **more), spares=2)
+    assert sum(len(one.ranks) for one in recoveries.recoveries) == len(kills) + sum(
+        len(more.get(name, ())) for name in ("also", "faults")
+    )
     assert recoveries.recoveries[-1].committed_s > recoveries.recoveries[-1].seen_s
     for rank, (one, other) in enumerate(zip(found, expected, strict=True)):
         assert alike(one["state"], other["state"]), rank
@@ -74,3 +88,24 @@ def test_killed_stages_leave_no_trace(case: str, tmp_path: Path) -> None:
         # Updates between checkpoints, of a segment, one that another rank is behind, one that was broken off.
         volume = max(later - earlier for earlier, later in pairwise(one["log_bytes"]))
         assert max(one["log_bytes"]) <= (4 + 3 + 1 + 1) * volume
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_lost_rank_takes_the_state_of_a_replica_of_its_stage(tmp_path: Path) -> None:
+    plan = plan_for(dropped(), 2, style="2bw", microbatches=3, replicas=2)
+    kills = {(1, 2): StagePass(5, "B", 1, 1), (2, 1): StagePass(7, "F", 0, 2)}
+    expected, _ = run(Job(dropped, plan, 10, tmp_path / "undisturbed"), spares=0)
+    found, recoveries = run(
+        Job(dropped, plan, 10, tmp_path / "disturbed", kills=kills, keep="replicas"), spares=2
+    )
+    assert [(one.ranks, one.strategy) for one in recoveries.recoveries] == [
+        ((2,), "replica"),
+        ((1,), "replica"),
+    ]
+    assert all(alike(one["state"], other["state"]) for one, other in zip(found, expected, strict=True))
+    assert found[0]["seen"] == expected[0]["seen"] and found[3]["seen"] == expected[3]["seen"]
+    for one, other in zip(found, expected, strict=True):
+        # Updates until all ranks have done one, not until a checkpoint.
+        volume = max(later - earlier for earlier, later in pairwise(other["log_bytes"]))
+        assert max(one["log_bytes"]) <= 3 * volume

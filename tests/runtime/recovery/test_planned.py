@@ -12,11 +12,21 @@ from wirewise.cost import Links
 from wirewise.errors import PlanError
 from wirewise.planners import PLANNERS
 from wirewise.plans import MessageLog
-from wirewise.runtime.recovery import Agent, Helping, SenderLog, protect, settings_of
+from wirewise.runtime.recovery import (
+    Agent,
+    Helping,
+    SenderLog,
+    protect,
+    settings_of,
+    train_through_faults,
+)
 
 SWIFT = PLANNERS["recovery"]["swift"]
 CHAIN = SWIFT(
     job([0.09, 0.05, 0.07], [1e6, 2e6]), Links.uniform(3, 1e11, 1e-5), mtbf_s=60.0, helpers=1, disk_price=2.0
+)
+BESIDE = SWIFT(
+    job([0.09, 0.05], [1e6], ranks=[(0, 1), (2, 3)]), Links.uniform(4, 1e9, 1e-4), mtbf_s=60.0, spares=2
 )
 REPLICAS = SWIFT(job([0.05], [], ranks=[(0, 1)]), Links.uniform(2, 1e9, 1e-4), mtbf_s=60.0, spares=2)
 
@@ -25,15 +35,18 @@ def test_fields_are_arguments_of_the_runtime():
     found = settings_of(CHAIN)
     assert found.agent == {"spares": 1, "silence_s": CHAIN.silence_limit_s}
     assert found.every == CHAIN.interval_steps and found.helping == {"ranks": 2, "mode": CHAIN.parallel_mode}
-    assert found.log == {}
+    assert found.log == {} and found.keep == "checkpoint"
     on_disk = replace(CHAIN, logs=tuple(replace(log, tier="disk") for log in CHAIN.logs))
     assert settings_of(on_disk).log == {"memory_bytes": 0}
     both = settings_of(REPLICAS, hosts=2)
     assert both.agent["spares"] == 1 and both.session == {"consistency": "auto"} and both.helping == {}
+    beside = settings_of(BESIDE)
+    assert (beside.log, beside.keep, beside.helping) == ({"chunk_steps": 1}, "replicas", {})
+    assert {"every", "keep", "helping"} <= set(inspect.signature(train_through_faults).parameters)
     for call, given in (
         (Agent, both.agent),
         (protect, both.session),
-        (SenderLog, {"memory_bytes": 0}),
+        (SenderLog, {"memory_bytes": 0} | beside.log),
         (Helping, found.helping),
     ):
         assert set(given) <= set(inspect.signature(call).parameters)
@@ -64,6 +77,7 @@ def on_both(plan):
         ),
         (grouped(CHAIN), r"`\$\.stages\[2\]`: group is 1; every stage logs all"),
         (on_both(CHAIN), r"some logs lie in memory and some on disk - at `\$\.logs`"),
+        (replace(BESIDE, helpers=1), r"`\$\.helpers`; stages that replicas give back"),
         (replace(CHAIN, consistency="undo"), r"consistency is 'undo' - at `\$\.consistency`"),
         (replace(CHAIN, interval_steps=0), r"interval_steps is 0"),
     ],
@@ -77,5 +91,12 @@ def test_pipelines_with_other_strategies_are_refused():
     chain = job([0.09, 0.05], [1e6], ranks=[(0,), (1, 2)])
     mixed = SWIFT(chain, Links.uniform(3, 1e9, 1e-4), mtbf_s=60.0)
     assert isinstance(mixed.logs[0], MessageLog)
-    with pytest.raises(PlanError, match=r"stage 1 - at `\$\.stages\[1\]`: recovered by replica"):
+    with pytest.raises(
+        PlanError, match=r"stage 1 - at `\$\.stages\[1\]`: recovered by replica, stage 0 by log"
+    ):
         settings_of(mixed)
+    uneven = SWIFT(
+        job([0.09, 0.05], [1e6], ranks=[(0, 3), (1, 2, 4)]), Links.uniform(5, 1e9, 1e-4), mtbf_s=60.0
+    )
+    with pytest.raises(PlanError, match=r"has the ranks \[1, 2, 4\], stage 0 \[0, 3\]"):
+        settings_of(uneven)

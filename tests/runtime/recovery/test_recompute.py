@@ -156,6 +156,7 @@ def equal(found: list[dict[str, torch.Tensor]], expected: list[dict[str, torch.T
 DEAD = [{0}, {1}, {2}, {0, 1}, {0, 2}, {0, 1, 2}]
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(
     ("style", "dead"),
     keep([("1f1b", {1}), ("2bw", {0, 1})], [(style, dead) for style in ("1f1b", "2bw") for dead in DEAD]),
@@ -166,6 +167,7 @@ def test_lost_stages_are_recomputed_bit_by_bit(style: str, dead: set[int], tmp_p
     assert equal(finished(recovered(chain, plan, tmp_path, dead, {})), expected)
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(
     ("build", "style", "dead"),
     keep(

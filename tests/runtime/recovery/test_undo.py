@@ -171,6 +171,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("reason", REFUSED)
 def test_updates_that_lose_something_are_refused(reason) -> None:
     with pytest.raises(InputError, match=rf"cannot be undone: .*{reason}.*ping-pong"):

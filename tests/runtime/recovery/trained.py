@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from wirewise.plans import FusionPlan
 from wirewise.runtime import recovery
 from wirewise.runtime.recovery.agent import Agent, Recoveries
-from wirewise.runtime.recovery.batches import Batches, seed_all
+from wirewise.runtime.recovery.batches import TrainingBatches, seed_all
 from wirewise.runtime.recovery.points import FAULTS
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.trees import digest_of
@@ -86,7 +86,7 @@ def train(folder: str, settings: dict[str, Any]) -> None:
 def alone(settings: dict[str, Any], shares: int) -> str:
     """Digest of the training in one process, by hand: the mean over all shares, buffers of the first."""
     model, optimizers, schedule, loader = made(settings)
-    batches = Batches(loader, shares, 0)
+    batches = TrainingBatches(loader, shares, 0)
     for step in range(settings.get("steps", 30)):
         gradients: list[list[Tensor]] = []
         start = [buffer.clone() for buffer in model.buffers()]

@@ -125,6 +125,7 @@ def test_earlier_iterations_go_first():
                 assert used_out >= full[0] or used_in >= full[1]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_p2_rates_precedence_and_bytes(policy, seed):
@@ -170,6 +171,7 @@ def test_p3_bounds(uniform):
             assert simulator.seconds(places, policy) >= bounds.seconds * (1 - 1e-9)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(20))
 def test_p3_competitive_ratio_on_any_placement(seed):
     random = np.random.default_rng(seed)

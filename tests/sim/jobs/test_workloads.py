@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,11 @@ from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue
 
 def test_the_same_seed_draws_the_same_queue():
     assert draw_queue(seed=3) == draw_queue(seed=3) != draw_queue(seed=4)
+
+
+def test_all_jobs_can_be_there_from_the_beginning():
+    queue = draw_queue(EVEN, inf, jobs=7)
+    assert [job.arrival for job in queue.queue] == [0] * 7 and len({job.name for job in queue.queue}) == 7
 
 
 @pytest.mark.parametrize(("clusters", "rate"), [(EVEN, 3.0), (UNEVEN, 6.0)])
@@ -24,6 +31,7 @@ def test_arrivals_kinds_and_clusters_have_the_distributions_of_the_paper(cluster
     assert len(draw_queue(clusters, rate).queue) == 64 * len(clusters)
 
 
+@pytest.mark.slow
 def test_load_swings_and_paces_spread():
     queue = draw_queue(jobs=40_000, swing=0.8, noise=0.5, seed=2).arrays()
     by_phase = np.bincount(queue.arrival % 32)

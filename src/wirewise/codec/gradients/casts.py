@@ -34,6 +34,6 @@ class FP16(_Cast):
 
 
 class BF16(_Cast):
-    """bfloat16, rounded to nearest; values beyond its largest are sent as its largest."""
+    """Cast to bfloat16, rounded to nearest; values beyond its largest are sent as its largest."""
 
     wire_dtype = torch.bfloat16

@@ -18,8 +18,8 @@ def copy_checked(source: Float[Tensor, " d"], target: Float[Tensor, " d"]) -> bo
     Autograd does not count it as a change of the target.
 
     Args:
-        source: float32 [d] on the CPU.
-        target: As many elements, not overlapping; written in full even where something is not finite.
+        source: Elements, float32 [d], on the CPU.
+        target: Elements, as many, not overlapping; written in full even where something is not finite.
 
     Raises:
         CodecError: A tensor does not fit.

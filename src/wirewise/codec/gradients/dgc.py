@@ -43,7 +43,7 @@ class DGC(GradientCodec):
 
     Args:
         ratio: Share of the elements, above 0 and at most 1.
-        momentum: From 0 (plain error feedback) to below 1.
+        momentum: Momentum factor from 0 (plain error feedback) to below 1.
         masking: Whether the momentum of what was sent becomes 0, as in the paper.
         implementation: One of `IMPLEMENTATIONS`.
     """

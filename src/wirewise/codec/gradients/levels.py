@@ -29,7 +29,7 @@ class QSGD(GradientCodec):
     section 3.1, with signed bytes instead of Elias codes.
 
     Args:
-        levels: From 1 to 127.
+        levels: Quantization levels, from 1 to 127.
         implementation: One of `IMPLEMENTATIONS`.
     """
 

@@ -46,7 +46,7 @@ class TopK(GradientCodec):
 
 
 class RandomK(GradientCodec):
-    """k elements of each segment, drawn without replacement by all ranks alike, so that values can be added up.
+    """Draw of k elements of each segment, without replacement, by all ranks alike, so that values can be added up.
 
     Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018), definition 2.1.
 

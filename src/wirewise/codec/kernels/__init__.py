@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["IMPLEMENTATIONS", "chosen"]
 
 IMPLEMENTATIONS = ("auto", "torch", "numba", "triton")
-"""auto: numba on the CPU, Triton on CUDA where it is installed, else torch operations."""
+"""Names of implementations; auto: numba on the CPU, Triton on CUDA where it is installed, else torch operations."""
 
 
 def chosen(implementation: str, device: torch.device) -> str:

@@ -299,7 +299,7 @@ def pack_rows(
 
 @kernel
 def _round_bf16(bits, target):
-    """bfloat16 of float bits, to nearest even; overflow stays at the largest finite value."""
+    """Conversion of float bits to bfloat16, to nearest even; overflow stays at the largest finite value."""
     for c in range(len(bits)):
         u = bits[c]
         odd = np.uint32(np.uint32(u >> np.uint32(16)) & np.uint32(1))

@@ -45,7 +45,7 @@ def _decode_row(part, bits, zero, step, scale, add, out):
 
 @kernel
 def _widen(part, scratch):
-    """bfloat16 bytes as float32."""
+    """Values of bfloat16 bytes as float32."""
     for c in range(len(scratch)):
         raw = np.uint32(np.uint32(part[2 * c]) | np.uint32(np.uint32(part[2 * c + 1]) << np.uint32(8)))
         scratch[c] = as_float(np.uint32(raw << np.uint32(16)))

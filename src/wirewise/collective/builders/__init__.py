@@ -59,6 +59,9 @@ BUILDERS: dict[tuple[Collective, str], Builder] = {
     ("reduce_scatter", "hierarchical"): hierarchical.reduce_scatter,
     ("all_reduce", "hierarchical"): hierarchical.all_reduce,
     ("all_to_all", "hierarchical"): hierarchical.all_to_all,
+    ("all_gather", "hierarchical_bruck"): hierarchical.all_gather_bruck,
+    ("reduce_scatter", "hierarchical_bruck"): trees.to_root(hierarchical.all_gather_bruck, reduces=True),
+    ("all_reduce", "hierarchical_bruck"): trees.up_and_down(hierarchical.all_gather_bruck),
 }
 """Builders by collective and name of the algorithm."""
 

@@ -23,7 +23,7 @@ def all_gather_bruck(group: RankGroup) -> Draft:
     found: list[Transfer] = []
     for step in range(rounds(p)):
         far = 1 << step
-        moves = [(r, (r + later) % p) for r in range(p) for later in range(min(far, p - far))]
+        moves = [(r, (r + later) % p) for r in group.sources for later in range(min(far, p - far))]
         found += [Transfer(block, r, (r - far) % p, step) for r, block in moves]
     return Draft(p, found)
 

@@ -20,6 +20,14 @@ class RankGroup(NamedTuple):
     """Ranks of each host; none: not known."""
     servers: int = 1
     """Ranks that sum up a part each, where an algorithm has such."""
+    repeats: int = 0
+    """Ranks after which all repeats, so that one transfer of each class is enough (`collective.regular`); 0: all are
+    wanted."""
+
+    @property
+    def sources(self) -> range:
+        """Ranks whose transfers are wanted."""
+        return range(self.repeats or self.ranks)
 
     def rank(self, place: int) -> int:
         """Rank at a place, counted round from the root."""

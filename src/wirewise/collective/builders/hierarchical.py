@@ -6,8 +6,10 @@ that every host's links outward work at once. Inside a host, lane owners collect
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
+from wirewise.collective.builders.bruck import all_gather_bruck as bruck
 from wirewise.collective.builders.draft import Draft, RankGroup, mirrored, then
 from wirewise.collective.builders.rings import all_gather_ring, all_reduce_ring
 from wirewise.collective.builders.trees import broadcast_binomial
@@ -16,6 +18,7 @@ from wirewise.errors import ProgramError
 
 __all__ = [
     "all_gather",
+    "all_gather_bruck",
     "all_reduce",
     "all_reduce_leaders",
     "all_to_all",
@@ -36,11 +39,13 @@ class _Hosts:
             )
         self.hosts = sorted(group.hosts, key=lambda host: group.root not in host)
         self.lanes = min(map(len, self.hosts))
+        self.sources = self.hosts[: 1 if group.repeats else None]
+        self.among = RankGroup(len(self.hosts), repeats=min(group.repeats, 1))
         self.host = {r: h for h, host in enumerate(self.hosts) for r in host}
         self.index = {r: i for host in self.hosts for i, r in enumerate(host)}
 
     def owner(self, host: int, rank: int) -> int:
-        """Who handles at a host what concerns a rank."""
+        """Rank that handles at a host what concerns a rank."""
         return self.hosts[host][self.index[rank] % self.lanes]
 
     def near(self, source: int, target: int) -> int:
@@ -50,15 +55,15 @@ class _Hosts:
 
     def pairs(self) -> Iterator[tuple[int, int, int]]:
         """Lane, its owner and another rank, of each host."""
-        for host in self.hosts:
+        for host in self.sources:
             for lane, owner in enumerate(host[: self.lanes]):
                 yield from ((lane, owner, other) for other in host if other != owner)
 
-    def across(self, lane: int, draft: Draft, first_chunk: int = 0) -> list[Transfer]:
-        """An algorithm among hosts, carried out by the owners of a lane."""
+    def across(self, lane: int, draft: Draft, first_chunk: int = 0, apart: int = 1) -> list[Transfer]:
+        """An algorithm among hosts, carried out by the owners of a lane, its chunks some numbers apart."""
         at = [host[lane] for host in self.hosts]
         return [
-            Transfer(first_chunk + t.chunk, at[t.source], at[t.target], t.step, t.reduces)
+            Transfer(first_chunk + t.chunk * apart, at[t.source], at[t.target], t.step, t.reduces)
             for t in draft.transfers
         ]
 
@@ -92,20 +97,49 @@ def scatter(group: RankGroup) -> Draft:
 def all_gather(group: RankGroup) -> Draft:
     """Blocks go to owners, round the hosts in one ring a lane, and to all of each host."""
     of, p = _Hosts(group), group.ranks
-    joined, between, inside = list[Transfer](), list[Transfer](), list[Transfer]()
-    ring = all_gather_ring(RankGroup(len(of.hosts)))
-    for rank in range(p):
+    joined, between = _to_all_hosts(of, p, all_gather_ring(of.among))
+    inside = [Transfer(b, owner, other, of.near(owner, other)) for b, owner, other in _to_all_inside(of, p)]
+    return then(Draft(p, joined), Draft(p, between), Draft(p, inside))
+
+
+def all_gather_bruck(group: RankGroup) -> Draft:
+    """Blocks go to owners, among hosts in steps that double what each has, and to all of each host.
+
+    The last of these steps brings half of all blocks; each host spreads the others meanwhile. So few messages, of which
+    few follow each other, serve many hosts, where the network between them is as wide for any two.
+    """
+    of, p = _Hosts(group), group.ranks
+    joined, between = _to_all_hosts(of, p, among := bruck(of.among))
+    last, hosts = max((t.step for t in between), default=0), len(of.hosts)
+    late = {(t.target - t.chunk) % hosts for t in among.transfers if t.step == last}
+    after = max((1 + of.near(owner, other) for _, owner, other in of.pairs()), default=0)
+    inside = [
+        Transfer(b, s, t, last + of.near(s, t) + ((of.host[s] - of.host[b]) % hosts in late) * after)
+        for b, s, t in _to_all_inside(of, p)
+    ]
+    return then(Draft(p, joined), Draft(p, between + inside))
+
+
+def _to_all_hosts(of: _Hosts, ranks: int, among: Draft) -> tuple[list[Transfer], list[Transfer]]:
+    """Blocks to owners of their host, and by an all-gather among hosts to one owner of each."""
+    joined, between, carried = list[Transfer](), list[Transfer](), defaultdict[int, list[Transfer]](list)
+    for t in among.transfers:
+        carried[t.chunk].append(t)
+    for rank in range(ranks):
         owner = of.owner(of.host[rank], rank)
         if owner != rank:
             joined.append(Transfer(rank, rank, owner, of.index[rank] // of.lanes - 1))
-        carried = [t for t in ring.transfers if t.chunk == of.host[rank]]
         between += [
-            Transfer(rank, of.owner(t.source, rank), of.owner(t.target, rank), t.step) for t in carried
+            Transfer(rank, of.owner(t.source, rank), of.owner(t.target, rank), t.step)
+            for t in carried[of.host[rank]]
         ]
+    return joined, between
+
+
+def _to_all_inside(of: _Hosts, ranks: int) -> Iterator[tuple[int, int, int]]:
+    """Block, its owner in a host and another rank of it that needs the block."""
     for lane, owner, other in of.pairs():
-        blocks = [b for b in range(p) if of.index[b] % of.lanes == lane and b != other]
-        inside += [Transfer(b, owner, other, of.near(owner, other)) for b in blocks]
-    return then(Draft(p, joined), Draft(p, between), Draft(p, inside))
+        yield from ((b, owner, other) for b in range(ranks) if of.index[b] % of.lanes == lane and b != other)
 
 
 def reduce_scatter(group: RankGroup) -> Draft:
@@ -119,12 +153,12 @@ def all_reduce(group: RankGroup) -> Draft:
     hosts = len(of.hosts)
     chunks = of.lanes * hosts
     inside = [
-        Transfer(lane * hosts + part, owner, other, of.near(owner, other))
+        Transfer(part * of.lanes + lane, owner, other, of.near(owner, other))
         for lane, owner, other in of.pairs()
         for part in range(hosts)
     ]
-    ring = all_reduce_ring(RankGroup(hosts))
-    between = [t for lane in range(of.lanes) for t in of.across(lane, ring, lane * hosts)]
+    ring = all_reduce_ring(of.among)
+    between = [t for lane in range(of.lanes) for t in of.across(lane, ring, lane, of.lanes)]
     down = Draft(chunks, inside)
     return then(mirrored(down, reduces=True), Draft(chunks, between), down)
 

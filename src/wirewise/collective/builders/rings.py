@@ -21,7 +21,7 @@ __all__ = [
 def all_gather_ring(group: RankGroup, onwards: int = 1) -> Draft:
     """Each rank passes on what it got last; `onwards` is 1 for the next rank, -1 for the one before."""
     p = group.ranks
-    moves = [(r, step) for step in range(p - 1) for r in range(p)]
+    moves = [(r, step) for step in range(p - 1) for r in group.sources]
     found = [Transfer((r - onwards * step) % p, r, (r + onwards) % p, step) for r, step in moves]
     return Draft(p, found)
 

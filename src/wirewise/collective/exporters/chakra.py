@@ -10,12 +10,13 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from wirewise.collective.program import Message, Program
+from wirewise.collective.regular import RegularProgram
 from wirewise.files import atomic_file
 
-__all__ = ["Node", "nodes", "save", "trace"]
+__all__ = ["Node", "nodes", "nodes_of", "save", "trace"]
 
 _VERSION = "0.0.4"
 _COMPUTE, _SEND, _RECEIVE = 4, 5, 6
@@ -35,8 +36,12 @@ class Node(NamedTuple):
     """Attributes: comm_src, comm_dst, comm_tag (of 32 bits) and comm_size."""
 
 
+Made: TypeAlias = dict[int, list[Node]]
+"""Nodes by rank."""
+
+
 class _Cell(NamedTuple):
-    """Who used a chunk of a rank last."""
+    """Last users of a chunk of a rank."""
 
     writers: list[int]
     readers: list[int]
@@ -75,10 +80,31 @@ def nodes(program: Program, size_bytes: float, *, reduce_s_per_byte: float = 0.0
     steps, a receive for what read or wrote them before. Each segment is a message of its own.
     """
     sizes = program.chunk_bytes(size_bytes)
-    made: list[list[Node]] = [[] for _ in range(program.ranks)]
+    made: Made = defaultdict(list)
+    messages = list(enumerate(program.messages()))
     for segment in range(program.segments):
-        _add_segment(program, segment, sizes, reduce_s_per_byte, made)
-    return made
+        _add_segment(program, segment, sizes, reduce_s_per_byte, messages, made)
+    return [made[rank] for rank in range(program.ranks)]
+
+
+def nodes_of(
+    program: RegularProgram, rank: int, size_bytes: float, *, reduce_s_per_byte: float = 0.0
+) -> list[Node]:
+    """The nodes of one rank of a regular program, without those of the others.
+
+    Tags are numbers of classes of messages, which differ between the same two ranks.
+
+    Args:
+        program: Program to write.
+        rank: Rank whose nodes are wanted.
+        size_bytes: Bytes of the larger buffer of a rank, in or out.
+        reduce_s_per_byte: Time of adding; 0: additions are not in the trace.
+    """
+    made: Made = defaultdict(list)
+    messages, sizes = program.messages_of(rank), program.rule.chunk_bytes(size_bytes)
+    for segment in range(program.segments):
+        _add_segment(program.rule, segment, sizes, reduce_s_per_byte, messages, made)
+    return made[rank]
 
 
 def trace(found: Iterable[Node]) -> bytes:
@@ -88,10 +114,14 @@ def trace(found: Iterable[Node]) -> bytes:
 
 
 def _add_segment(
-    program: Program, segment: int, sizes: list[float], reduce_s_per_byte: float, made: list[list[Node]]
+    program: Program,
+    segment: int,
+    sizes: list[float],
+    reduce_s_per_byte: float,
+    messages: list[tuple[int, Message]],
+    made: Made,
 ) -> None:
     cells: dict[tuple[int, int], _Cell] = defaultdict(lambda: _Cell([], []))
-    messages = list(enumerate(program.messages()))
     steps: dict[int, list[tuple[int, Message]]] = defaultdict(list)
     for number, message in messages:
         steps[message.step].append((number, message))
@@ -120,7 +150,7 @@ def _numbers(
 
 
 def _add_send(
-    message: Message, about: dict[str, int], cells: dict[tuple[int, int], _Cell], made: list[list[Node]]
+    message: Message, about: dict[str, int], cells: dict[tuple[int, int], _Cell], made: Made
 ) -> None:
     own = [cells[message.source, t.chunk] for t in message.transfers]
     waits = {writer for cell in own for writer in cell.writers}
@@ -134,7 +164,7 @@ def _add_receive(
     about: dict[str, int],
     cells: dict[tuple[int, int], _Cell],
     reduce_s_per_byte: float,
-    made: list[list[Node]],
+    made: Made,
 ) -> int:
     own = [cells[message.target, t.chunk] for t in message.transfers]
     waits = {other for cell in own for other in (*cell.writers, *cell.readers)}

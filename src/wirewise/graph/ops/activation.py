@@ -36,7 +36,7 @@ def norm_act_drop(
     eps: float = 1e-5,
     implementation: str = "auto",
 ) -> Float[Tensor, "n d"]:
-    """dropout(relu(layer_norm(x))), fused forward and backward.
+    """Operation dropout(relu(layer_norm(x))), fused forward and backward.
 
     Saves x, and mean and inverse deviation of each row; both masks are computed again in backward.
 

@@ -24,9 +24,9 @@ class Csr:
     the entries `indptr[r]` to `indptr[r + 1]` of `indices` and `weight`. Columns ascend inside a row.
 
     Args:
-        indptr: int64 [num_rows + 1], ascending.
-        indices: int32 [num_entries], column of each entry.
-        weight: float32 or float64 [num_entries]; None: all ones.
+        indptr: Offsets of the rows, int64 [num_rows + 1], ascending.
+        indices: Column of each entry, int32 [num_entries].
+        weight: Weight of each entry, float32 or float64 [num_entries]; None: all ones.
         num_columns: Number of columns.
 
     Raises:

@@ -119,7 +119,7 @@ def solve_matching(
 
     Args:
         inner: K, kernels of the rows with each other, [n, n].
-        kappa: n / m times `kernel_sums` over the m target rows, [n].
+        kappa: Factor n / m times `kernel_sums` over the m target rows, [n].
         most: Largest weight, at least one.
         slack: Freedom of the sum of weights; by default most / sqrt(n).
         groups: Class of each row, [n]: the sum is bounded in every class by itself, so that none is left out.

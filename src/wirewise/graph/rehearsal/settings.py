@@ -14,7 +14,7 @@ class Method(NamedTuple):
     """How a method keeps what it knows."""
 
     learner: str = "bare"
-    """bare, replay, gem, ewc, lwf, ssrm or joint."""
+    """Name of the learner: bare, replay, gem, ewc, lwf, ssrm or joint."""
     selection: str = ""
     """Which nodes are kept, a key of `graph.rehearsal.SELECTIONS`."""
     matched: bool = False

@@ -11,7 +11,7 @@ from wirewise.rng import GOLDEN, mix32, row_key
 __all__ = ["draw", "edge_room", "enter", "expand", "number"]
 
 _FEW = 64
-"""Up to so many picks are compared one by one; more are drawn by a shuffle."""
+"""Most picks that are compared one by one; more are drawn by a shuffle."""
 _HALF = 32
 _LOW = (1 << _HALF) - 1
 

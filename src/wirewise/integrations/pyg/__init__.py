@@ -1,6 +1,6 @@
 """Train your own PyTorch Geometric model on a graph that is spread over ranks, in your own script.
 
-    dist.init_process_group("gloo")              # as torchrun scripts do
+    ...                                          # torch.distributed.init_process_group, as torchrun scripts do
     job = pyg.Job(data, mode="adaqp")            # partition once; keep this rank's part
     model = job.distribute(Net(...))             # halo exchange under every convolution
     data = job.data                              # own nodes: x, y, masks

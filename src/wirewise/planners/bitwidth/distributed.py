@@ -43,7 +43,7 @@ class _Curve:
     latency_s: float
     s_per_byte: float
     size_bytes: Vector
-    """After each number of upgrades, [upgrades + 1]."""
+    """Bytes after each number of upgrades, [upgrades + 1]."""
     drop_per_byte: Vector
     """Variance saved a byte by each upgrade, falling, [upgrades]."""
     group: NDArray[np.int64]

@@ -44,7 +44,7 @@ _ENERGY_SHARE = 0.5
 
 
 def noise_factor(bits: int) -> float:
-    """c_b of a quantized row; for 16 bits the factor that energies stand in with, 0 for 32 bits."""
+    """Factor c_b of a quantized row; for 16 bits the factor that energies stand in with, 0 for 32 bits."""
     if bits == 32:
         return 0.0
     return _ENERGY_SHARE * BFLOAT16_NOISE if bits == 16 else 1.0 / (2.0**bits - 1.0) ** 2

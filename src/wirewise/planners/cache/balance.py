@@ -28,7 +28,7 @@ class BalancedCaches:
     busiest: float
     """Rows a batch, or seconds, of the busiest direction of a link."""
     lower_bound: float
-    """No choice within the same budget leaves the busiest less."""
+    """Least that any choice within the same budget leaves the busiest."""
 
     @property
     def gap(self) -> float:
@@ -60,7 +60,7 @@ def balanced(
 
     Args:
         problem: What machines sample.
-        scores: By which rows are chosen, such as VIP; those of 0 are not kept. [K][N]
+        scores: Scores by which rows are chosen, such as VIP; those of 0 are not kept. [K][N]
         budget: Rows of all machines together; or of each, [K], which leaves the choice of whom to spare.
         expected: Rows a batch that each node is, by which loads and the bound are found; none: the scores. [K][N]
         row_s: Seconds that a row takes on each machine's link; loads are then seconds. None: rows. [K]

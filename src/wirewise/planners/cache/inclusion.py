@@ -28,7 +28,7 @@ ALMOST_ONE = 1.0 - 1e-12
 
 
 class Drawers:
-    """Who may draw a node: the targets of its edges, whatever the direction of the others.
+    """Nodes that may draw a node: the targets of its edges, whatever the direction of the others.
 
     Args:
         edges: In-neighbours of each node, from which it draws.
@@ -41,7 +41,7 @@ class Drawers:
         """Neighbours that a node draws from, [N]."""
 
     def share(self, fanout: int) -> Vector:
-        """t_h: probability that a node that is expanded draws one certain neighbour, [N]."""
+        """Probability t_h that a node that is expanded draws one certain neighbour, [N]."""
         if fanout < 0:
             return np.ones_like(self.degree)
         return np.minimum(1.0, fanout / np.maximum(self.degree, 1.0))
@@ -64,7 +64,7 @@ def _sums(indptr: NDArray[np.int64], indices: NDArray[np.int32], values: Vector)
 
 
 def seed_probability(num_nodes: int, train: NDArray[Any], batch_size: int) -> Vector:
-    """p_0 where batches are drawn evenly from the training nodes, [N].
+    """Probability p_0 where batches are drawn evenly from the training nodes, [N].
 
     Raises:
         InputError: A batch of no seeds.

@@ -71,7 +71,7 @@ class CacheProblem:
 
     @cached_property
     def drawn(self) -> tuple[Vector, ...]:
-        """p_0 of each machine, [K][N]."""
+        """Probabilities p_0 of each machine, [K][N]."""
         return tuple(seed_probability(self.num_nodes, train, self.batch_size) for train in self.train)
 
     @cached_property
@@ -202,9 +202,9 @@ def keep(scores: Vector, own: NDArray[Any], budget: int) -> NDArray[np.int64]:
     """Remote nodes of the highest scores above 0, ascending ids; of equals, the lowest ids.
 
     Args:
-        scores: By policy, [N].
+        scores: Score of each node by a policy, [N].
         own: Whether the machine owns a node, [N].
-        budget: At most so many.
+        budget: Most nodes to keep.
     """
     candidates = np.flatnonzero(~own & (scores > 0))
     if len(candidates) <= budget:

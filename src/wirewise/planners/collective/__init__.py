@@ -9,11 +9,11 @@ from typing import Any, cast
 
 from wirewise.collective import Collective, Program, check
 from wirewise.collective.bounds import bound
-from wirewise.errors import InputError
+from wirewise.errors import InputError, PlanError
 from wirewise.planners.collective.adapt import synthesize as _adapt
 from wirewise.planners.collective.auto import choose
 from wirewise.planners.collective.blink import synthesize as _blink
-from wirewise.planners.collective.forest import synthesize as _forest
+from wirewise.planners.collective.forest import propose as _forest
 from wirewise.planners.collective.greedy import synthesize as _greedy
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal, proposal
 from wirewise.planners.collective.sccl import propose as _sccl
@@ -58,7 +58,8 @@ def _planned(
     Args:
         method: "auto" or a name in `SYNTHESIZERS`.
         problem: Collective to plan.
-        time_limit_s: For the search; the best program found within it counts. Checks and the choice of segments can
+        time_limit_s: Seconds for the search; the best program found within it counts. Checks and the choice of
+            segments can
             take a few seconds more.
         seed: Seed of random choices.
         knobs: Knobs of the planner, such as `sketch` of "taccl".
@@ -73,18 +74,29 @@ def _planned(
     candidates: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = ()
     if method == "auto":
-        program, candidates, notes = choose(
+        program, candidates, predicted_s, limit, notes = choose(
             problem, SYNTHESIZERS, time_limit_s=time_limit_s, seed=seed, **knobs
         )
     else:
         answer = SYNTHESIZERS[method](problem, time_limit_s=time_limit_s, seed=seed, **knobs)
-        program, notes = proposal(answer)
+        program, notes, cut_short = proposal(answer)
+        left_s = max(start + time_limit_s - time.monotonic(), LEAST_TIME_S)
+        program, predicted_s = with_best_segments(
+            program, problem.network, problem.size_bytes, time_limit_s=left_s
+        )
+        if cut_short or time.monotonic() >= start + time_limit_s:
+            program, predicted_s, why = _or_known(problem, program, predicted_s, time_limit_s)
+            notes = (*notes, why)
+        limit = bound(
+            problem.network.routed,
+            problem.collective,
+            problem.size_bytes,
+            root=problem.root,
+            members=problem.members,
+        )
     check(program)
     network, size_bytes = problem.network, problem.size_bytes
-    left_s = max(start + time_limit_s - time.monotonic(), LEAST_TIME_S)
-    program, predicted_s = with_best_segments(program, network, size_bytes, time_limit_s=left_s)
     synthesis_s = time.monotonic() - start
-    limit = bound(network, problem.collective, size_bytes, root=problem.root, members=problem.members)
     return CollectivePlan(
         world_size=network.ranks,
         planner=method,
@@ -103,6 +115,25 @@ def _planned(
         synthesis_s=synthesis_s,
         candidates=candidates,
         notes=notes,
+    )
+
+
+def _or_known(
+    problem: CollectiveProblem, program: Program, predicted_s: float, time_limit_s: float
+) -> tuple[Program, float, str]:
+    """What a search that was cut short has found, or a known algorithm that is quicker; seconds, and a note."""
+    why = f"the time limit of {time_limit_s:g} s was reached"
+    try:
+        known = choose(problem, {}, time_limit_s=LEAST_TIME_S, gain=0.0)
+    except PlanError:
+        return program, predicted_s, why
+    if known.seconds >= predicted_s:
+        return program, predicted_s, why
+    name = known.program.name
+    return (
+        known.program,
+        known.seconds,
+        f"{why}, and {name} is quicker than {program.name}, {predicted_s:.3g} s",
     )
 
 

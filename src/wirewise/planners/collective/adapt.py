@@ -24,7 +24,6 @@ from scipy.spatial.distance import squareform
 from wirewise.collective import Collective, Network, Program, Transfer
 from wirewise.errors import PlanError
 from wirewise.planners.collective.combine import backwards, summed_then_spread
-from wirewise.planners.collective.demands import pairs
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.sim.programs import simulate
 
@@ -69,7 +68,7 @@ def synthesize(
     Args:
         problem: One of `COLLECTIVES`.
         time_limit_s: No further tree is simulated after it.
-        seed: Not used: all is deterministic.
+        seed: Seed without effect: all is deterministic.
         shapes: Shapes of the levels, the slowest first, names of `SHAPES`; none: all are tried.
         segments: Number of segments; None: as `pipeline_segments` says.
 
@@ -143,7 +142,7 @@ def tree(distance: NDArray[np.float64], groups: Groups, root: int, shapes: Seque
     """Parent of each rank but the root, children in the order in which they are served; None: some have no way.
 
     Args:
-        distance: As for `grouped`.
+        distance: Distances between ranks, as `grouped` takes them.
         groups: Groups of ranks.
         root: Leader of its groups on all levels; the leader of any other group is nearest to the ranks outside.
         shapes: Shapes of the levels, the outermost first; the last one also serves further levels.
@@ -230,8 +229,8 @@ def pipeline_segments(size_bytes: float, latency_s: float, s_per_byte: float, de
     """Segments of the least (D + n / s - 1) (alpha + s beta): s = sqrt(alpha n / ((D - 1) beta)).
 
     Args:
-        size_bytes: n, of the whole.
-        latency_s: alpha, of one message.
+        size_bytes: Bytes of the whole, n.
+        latency_s: Latency of one message, alpha.
         s_per_byte: Seconds a byte takes, beta.
         depth: D, messages one after the other; of a rank with several children, all those count.
     """
@@ -246,8 +245,8 @@ def pipeline_segments(size_bytes: float, latency_s: float, s_per_byte: float, de
 def distances(network: Network) -> NDArray[np.float64]:
     """Seconds of a message of 64 KiB from rank to rank, [ranks, ranks]; infinite: only over other ranks."""
     found = np.full((network.ranks, network.ranks), np.inf)
-    for pair in pairs(network):
-        found[pair] = network.latency(*pair) + _PROBE_BYTES / network.rate(*pair)
+    known = network.table
+    found.ravel()[known.pair] = known.latency_s + _PROBE_BYTES / known.rate_bytes_per_s
     return found
 
 
@@ -268,8 +267,8 @@ def program_of(
     Args:
         problem: One of `COLLECTIVES`.
         parents: Parent of each rank but the root; children in the order in which they are served.
-        segments: None: as `pipeline_segments` says.
-        inwards: Of an all-reduce, the tree of the same root on which sums go to it; None: the same tree.
+        segments: Number of segments; None: as `pipeline_segments` says.
+        inwards: Tree of the same root on which the sums of an all-reduce go to it; None: the same tree.
     """
     spreads = problem.collective in ("broadcast", "reduce", "all_reduce")
     program = _spread(problem, parents) if spreads else _scattered(problem, parents)

@@ -14,13 +14,14 @@ from numba.core import event
 from numpy.typing import NDArray
 
 from wirewise.collective import ROOTED, Collective, Program
-from wirewise.collective.bounds import bound
+from wirewise.collective.bounds import Bound, bound
 from wirewise.collective.builders import algorithms, build
-from wirewise.errors import InputError, PlanError, WirewiseError
+from wirewise.collective.regular import REGULAR, RegularProgram, regular
+from wirewise.errors import InputError, PlanError, ProgramError, TopologyError, WirewiseError
 from wirewise.planners.collective.adapt import distances, grouped
 from wirewise.planners.collective.combine import renumbered
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal, proposal
-from wirewise.planners.collective.segments import LEAST_TIME_S, with_best_segments
+from wirewise.planners.collective.segments import LEAST_TIME_S, messages_of, with_best_segments
 from wirewise.plans import Candidate
 
 __all__ = ["BUILTIN", "AlgorithmChoice", "choose", "near_order"]
@@ -37,7 +38,8 @@ BUILTIN: dict[Collective, str] = {
 }
 """What process groups do by themselves (gloo's defaults), whatever the network; the candidate "builtin"."""
 _NEAR_BOUND = 1.02
-"""Where the best program is so near the bound, further planners are not asked."""
+"""Where the best program is so near the bound, further planners are not asked; with many ranks, where nothing could
+save the share of its time that was asked for."""
 _ALIKE = 1e-9
 """Relative difference of programs that are equally quick."""
 _MANY_RANKS = 64
@@ -45,6 +47,8 @@ _MANY_RANKS = 64
 _QUICK = ("adapt", "greedy")
 """Planners that end by themselves within seconds, asked before the others, with half of the time each: cut short, they
 may be far from what they find alone."""
+_FOR_HOSTS = ("hierarchical_bruck", "hierarchical")
+"""Algorithms for hosts, the one of fewer messages first; tried before others among many ranks."""
 _MOST_VISITS = 20_000
 """Places that the search for a ring of near ranks visits."""
 
@@ -55,6 +59,10 @@ class AlgorithmChoice(NamedTuple):
     program: Program
     candidates: tuple[Candidate, ...]
     """All that were simulated, the quickest first. `program` is as quick as the first, unless a gain was asked for."""
+    seconds: float
+    """Simulated time of `program`."""
+    bound: Bound
+    """Least time of any program."""
     notes: tuple[str, ...]
     """The reason for the choice, and what had no program to offer."""
 
@@ -82,7 +90,7 @@ class _Clock(event.Listener):  # type: ignore[misc,unused-ignore]
 
 class _Tried(NamedTuple):
     name: str
-    program: Program
+    program: Program | RegularProgram
     seconds: float
 
 
@@ -101,9 +109,11 @@ def choose(
 
     Args:
         problem: Collective to choose for.
-        planners: By name, `(problem, *, time_limit_s, seed)`, to a program, or with notes; asked in this order, the
+        planners: Functions by name, `(problem, *, time_limit_s, seed)`, to a program, or with notes; asked in this
+            order, the
             quick ones first. One that fails is left out, and a note says why.
-        time_limit_s: For all, without compiling; a quick planner gets half of what is left, the others equal parts.
+        time_limit_s: Seconds for all, without compiling; a quick planner gets half of what is left, the others equal
+            parts.
         seed: Seed of the planners.
         gain: Share of its time that a program has to save to be preferred to a simpler one: to one of fewer messages,
             as handling a message takes processor time, which the simulation leaves out, and to what process groups do
@@ -116,18 +126,21 @@ def choose(
     """
     if not 0 <= gain < 1:
         raise InputError(f"gain is {gain}; expected a share of a program's time from 0 to below 1")
-    search = _Search(problem, _Clock(time_limit_s), [])
-    with event.install_listener("numba:compile", search.clock):
-        least_s = bound(
-            problem.network,
+    clock = _Clock(time_limit_s)
+    with event.install_listener("numba:compile", clock):
+        least = bound(
+            problem.network.routed,
             problem.collective,
             problem.size_bytes,
             root=problem.root,
             members=problem.members,
-        ).seconds
+        )
+        few = len(problem.group) <= _MANY_RANKS
+        near = _NEAR_BOUND if few else 1 / (1 - gain)
+        search = _Search(problem, clock, [], few, least.seconds, near)
         tried = list(search.known())
-        tried += search.asked(planners, seed, min((t.seconds for t in tried), default=inf), least_s)
-    return _chosen(problem, sorted(tried, key=lambda t: t.seconds), least_s, gain, search.notes)
+        tried += search.asked(planners, seed, min((t.seconds for t in tried), default=inf))
+    return _chosen(problem, sorted(tried, key=lambda t: t.seconds), least, gain, search.notes)
 
 
 class _Search(NamedTuple):
@@ -136,26 +149,27 @@ class _Search(NamedTuple):
     problem: CollectiveProblem
     clock: _Clock
     notes: list[str]
+    few: bool
+    """Whether there are so few ranks that all is tried."""
+    least_s: float
+    near: float
+    """Times the bound that a program takes which is near enough to it."""
 
     def asked(
         self,
         planners: Mapping[str, Callable[..., Program | Proposal]],
         seed: int,
         best_s: float,
-        least_s: float,
     ) -> Iterator[_Tried]:
         """What planners find, until time is up or the best is near the bound."""
         ordered = sorted(planners, key=lambda name: name not in _QUICK)
-        few = len(self.problem.group) <= _MANY_RANKS
-        asked = [name for name in ordered if few or name in _QUICK]
+        asked = [name for name in ordered if self.few or name in _QUICK]
         for number, name in enumerate(asked):
             left_s = self.clock.left_s
             # A quick one finds something, however late it is.
             late = left_s <= 0 and (best_s < inf or name not in _QUICK)
-            if late or best_s <= _NEAR_BOUND * least_s:
-                near = f"the best is within {_NEAR_BOUND - 1:.0%} of the bound"
-                why = "the time limit was reached" if late else near
-                self.notes.append(f"not asked, as {why}: {', '.join(asked[number:])}")
+            if late or best_s <= self.near * self.least_s:
+                self._left_out("asked", late, asked[number:])
                 return
             share = max(left_s, 0.0) / (2 if name in _QUICK else len(asked) - number)
             found = self._tried(name, partial(planners[name], self.problem, time_limit_s=share, seed=seed))
@@ -164,7 +178,10 @@ class _Search(NamedTuple):
                 yield found
 
     def known(self) -> Iterator[_Tried]:
-        """What process groups do, then the algorithms of `collective.builders` in both orders of ranks."""
+        """What process groups do, then the algorithms of `collective.builders` in both orders of ranks.
+
+        With many ranks those for hosts come next, and the others are not tried once one is near the bound.
+        """
         problem = self.problem
         builtin = BUILTIN[problem.collective]
         ascending = tuple(range(len(problem.group)))
@@ -178,19 +195,53 @@ class _Search(NamedTuple):
             for label, order in orders.items()
             if (name, order) != (builtin, ascending)
         ]
-        some = False
-        for label, name, order in wanted:
-            if some and self.clock.left_s < 0:
+        if not self.few:
+            wanted[1:] = sorted(wanted[1:], key=lambda one: (*_FOR_HOSTS, one[1]).index(one[1]))
+        best_s = inf
+        for number, (label, name, order) in enumerate(wanted):
+            late = best_s < inf and self.clock.left_s < 0
+            if late or (not self.few and best_s <= self.near * self.least_s):
+                self._left_out("tried", late, [one[0] for one in wanted[number:]])
                 return
-            found = self._tried(label, partial(_built, problem, name, order, hosts))
+            found = self._by_rule(label, name, order, hosts) or self._tried(
+                label, partial(_built, problem, name, order, hosts)
+            )
             if found:
-                some = True
+                best_s = min(best_s, found.seconds)
                 yield found
+
+    def _left_out(self, what: str, late: bool, names: list[str]) -> None:
+        near = f"the best is within {self.near - 1:.0%} of the bound"
+        why = "the time limit was reached" if late else near
+        self.notes.append(f"not {what}, as {why}: {', '.join(names)}")
+
+    def _by_rule(
+        self, label: str, name: str, order: tuple[int, ...], hosts: list[list[int]]
+    ) -> _Tried | None:
+        """Algorithm tried by its rule, on classes of links, where hosts are alike and there are many ranks."""
+        problem, size = self.problem, len(hosts[0]) if hosts else 0
+        alike = hosts == [list(range(first, first + size)) for first in range(0, len(order), size or 1)]
+        if self.few or not alike or order != tuple(range(problem.network.ranks)):
+            return None
+        if (problem.collective, name) not in REGULAR:
+            return None
+        try:
+            rule = regular(problem.collective, name, len(order), period=size)
+            program, seconds = with_best_segments(
+                rule,
+                problem.network,
+                problem.size_bytes,
+                time_limit_s=max(self.clock.left_s, LEAST_TIME_S),
+            )
+        except (ProgramError, TopologyError):
+            # Hosts that differ, or share a link: only simulating all ranks tells.
+            return None
+        return _Tried(label, program.changed(name=label), seconds)
 
     def _tried(self, name: str, make: Callable[[], Program | Proposal]) -> _Tried | None:
         problem = self.problem
         try:
-            made, own_notes = proposal(make())
+            made, own_notes, _ = proposal(make())
             left_s = max(self.clock.left_s, LEAST_TIME_S)
             program, seconds = with_best_segments(
                 made, problem.network, problem.size_bytes, time_limit_s=left_s
@@ -218,12 +269,12 @@ def _hosts(problem: CollectiveProblem, groups: tuple[Any, ...]) -> list[list[int
 def _built(problem: CollectiveProblem, name: str, order: tuple[int, ...], hosts: list[list[int]]) -> Program:
     place = {member: number for number, member in enumerate(order)}
     root = place[problem.group.index(problem.root)] if problem.collective in ROOTED else 0
-    own = [[place[member] for member in host] for host in hosts] if name == "hierarchical" else None
+    own = [[place[member] for member in host] for host in hosts] if name in _FOR_HOSTS else None
     return renumbered(build(problem.collective, name, len(order), root=root, hosts=own), order, problem)
 
 
 def _chosen(
-    problem: CollectiveProblem, tried: list[_Tried], least_s: float, gain: float, notes: list[str]
+    problem: CollectiveProblem, tried: list[_Tried], least: Bound, gain: float, notes: list[str]
 ) -> AlgorithmChoice:
     if not tried:
         raise PlanError(
@@ -232,7 +283,7 @@ def _chosen(
     quickest_s = tried[0].seconds
     alike = [t for t in tried if (1 - gain) * t.seconds <= (1 + _ALIKE) * quickest_s]
     builtin = next((t for t in tried if t.name == "builtin"), None)
-    best = min(alike, key=lambda t: len(t.program.messages()) * t.program.segments)
+    best = min(alike, key=lambda t: messages_of(t.program) * t.program.segments)
     if builtin is not None and builtin in alike:
         best = builtin
     if builtin is None:
@@ -243,12 +294,13 @@ def _chosen(
         why = f"builtin takes {best.seconds:.3g} s, {tried[0].name} {quickest_s:.3g} s: no gain of {gain:.0%}"
     else:
         why = f"builtin takes {best.seconds:.3g} s, and nothing less"
-    if least_s > 0:
-        why += f"; {best.seconds / least_s:.3f} of the bound"
+    if least.seconds > 0:
+        why += f"; {best.seconds / least.seconds:.3f} of the bound"
     candidates = tuple(
         Candidate(name=t.name, predicted_s=t.seconds, segments=t.program.segments) for t in tried
     )
-    return AlgorithmChoice(best.program, candidates, (why, *notes))
+    chosen = best.program.explicit() if isinstance(best.program, RegularProgram) else best.program
+    return AlgorithmChoice(chosen, candidates, best.seconds, least, (why, *notes))
 
 
 def near_order(distance: NDArray[np.float64], group: Sequence[int]) -> tuple[int, ...]:
@@ -264,10 +316,11 @@ def near_order(distance: NDArray[np.float64], group: Sequence[int]) -> tuple[int
     places = range(len(group))
     own = distance[np.ix_(group, group)]
     levels = np.unique(own[np.isfinite(own) & ~np.eye(len(group), dtype=np.bool_)])
-    low, high, best = 0, len(levels) - 1, tuple(places)
+    low, high, best = 0, len(levels) - 1, (ascending := tuple(places))
+    longest_s = own[ascending, np.roll(ascending, -1)].max()
     while low <= high:
         middle = (low + high) // 2
-        found = _ring(own, float(levels[middle]))
+        found = ascending if longest_s <= levels[middle] else _ring(own, float(levels[middle]))
         if found is None:
             low = middle + 1
         else:

@@ -72,7 +72,9 @@ class Proposal(NamedTuple):
 
     program: Program
     notes: tuple[str, ...] = ()
-    """Such as the gap of a search that its time limit ended."""
+    """Remarks, such as the gap of a search that its time limit ended."""
+    cut_short: bool = False
+    """Whether the time limit ended the search before it had what it looks for."""
 
 
 def proposal(answer: Program | Proposal) -> Proposal:

@@ -4,35 +4,46 @@ from __future__ import annotations
 
 import math
 import time
+from typing import TypeVar
 
 import msgspec
 
 from wirewise.collective import Network, Program
-from wirewise.sim.programs import simulate
+from wirewise.collective.regular import RegularProgram
+from wirewise.sim.programs import Simulator
 
-__all__ = ["LEAST_TIME_S", "with_best_segments"]
+__all__ = ["LEAST_TIME_S", "messages_of", "with_best_segments"]
+
+P = TypeVar("P", Program, RegularProgram)
 
 LEAST_TIME_S = 1.0
 """What the choice of segments, which is worth a factor, may take even where the time limit of a search has passed."""
 _MOST = 256
 _LEAST_BYTES = 32 * 1024
 """Smaller messages cost their handling, which the simulation leaves out, more than they gain."""
-_MOST_MESSAGES = 400_000
+_MOST_MESSAGES = 800_000
 _ALIKE = 0.01
 """The fewest segments within this part of the best time are taken."""
 
 
+def messages_of(program: Program | RegularProgram) -> int:
+    """Messages of one segment, of all ranks."""
+    classes = len(program.messages())
+    return classes * (program.ranks // program.period) if isinstance(program, RegularProgram) else classes
+
+
 def with_best_segments(
-    program: Program, network: Network, size_bytes: float, *, time_limit_s: float = math.inf
-) -> tuple[Program, float]:
+    program: P, network: Network, size_bytes: float, *, time_limit_s: float = math.inf
+) -> tuple[P, float]:
     """The program in the number of segments, a power of two, that is quickest in simulation, and its seconds.
 
     The search stops after two doublings without gain: the time of a pipeline has one minimum in the number of its
     segments. After the time limit no further number is simulated; one segment always is.
     """
     ends = time.monotonic() + time_limit_s
-    messages, smallest = len(program.messages()), min(program.chunk_bytes(size_bytes))
-    found: list[tuple[Program, float]] = []
+    rule = program.rule if isinstance(program, RegularProgram) else program
+    messages, smallest = messages_of(program), min(rule.chunk_bytes(size_bytes))
+    simulator, found = Simulator(program, network, size_bytes), list[tuple[int, float]]()
     count = 1
     while count == 1 or (
         count <= _MOST
@@ -40,10 +51,13 @@ def with_best_segments(
         and messages * count <= _MOST_MESSAGES
         and time.monotonic() < ends
     ):
-        tried = msgspec.structs.replace(program, segments=count)
-        found.append((tried, simulate(tried, network, size_bytes).finish_s))
+        found.append((count, simulator.finish_s(count)))
         if len(found) > 2 and found[-1][1] >= found[-3][1] <= found[-2][1]:
             break
         count *= 2
     best_s = min(seconds for _, seconds in found)
-    return next(one for one in found if one[1] <= (1 + _ALIKE) * best_s)
+    count, seconds = next(one for one in found if one[1] <= (1 + _ALIKE) * best_s)
+    cut = {"segments": count}
+    regular = isinstance(program, RegularProgram)
+    fields = {"rule": msgspec.structs.replace(rule, **cut)} if regular else cut
+    return msgspec.structs.replace(program, **fields), seconds

@@ -79,12 +79,12 @@ def step_model(
 
     Args:
         job: Operators of the step.
-        links: Between the ranks; None: `all_reduce` or what was measured into the costs.
+        links: Links between the ranks; None: `all_reduce` or what was measured into the costs.
         costs: Costs of all-reduces, as of `cost.group_costs`; None: `V100`.
-        regions: Of regions of operators; None: the analytic ones, fitted to the operators' measured times.
+        regions: Costs of regions of operators; None: the analytic ones, fitted to the operators' measured times.
         all_reduce: Fixed seconds of a bucket, and seconds a byte, instead of links and costs.
-        ranks: That `all_reduce` holds for, 2 if nothing is said; else the expected number.
-        overlap_rate: As of `StepModel`.
+        ranks: Ranks that `all_reduce` holds for, 2 if nothing is said; else the expected number.
+        overlap_rate: Speed of computing while a bucket travels, as in `StepModel`.
 
     Raises:
         InputError: A graph, costs or a line that cannot be used, or links beside `all_reduce`.

@@ -75,7 +75,7 @@ dpro = planned(search, "dpro")
 
 
 def _simplified(scorer: Scorer, decision: Decision, stop: Stop) -> Decision:
-    """Without the chunks and borders of buckets that gain nothing."""
+    """The decision without the chunks and borders of buckets that gain nothing."""
     most, place = scorer.rebase(decision) * (1.0 + _WORTH), 0
     while place < len(decision.buckets) and not stop.late:
         own, rest = decision.buckets[place], decision.buckets[place + 1 :]

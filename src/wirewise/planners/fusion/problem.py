@@ -27,7 +27,7 @@ class FusionProblem(ModuleTrace):
     """A module trace and the links that its gradients travel over.
 
     Raises:
-        InputError: As `ModuleTrace`, or a rank on a host that the links do not have.
+        InputError: Raised by `ModuleTrace`, or a rank on a host that the links do not have.
     """
 
     links: Links

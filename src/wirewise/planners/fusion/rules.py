@@ -34,13 +34,13 @@ def stages(problem: FusionProblem) -> list[LinkCost]:
 
 
 def sync_s(size_bytes: float, chunks: int, through: list[LinkCost]) -> float:
-    """t_sync: seconds from the first chunk's start to the last one's end."""
+    """Time t_sync, in seconds from the first chunk's start to the last one's end."""
     each = [stage.seconds(size_bytes / chunks) for stage in through]
     return (chunks - 1) * max(each) + sum(each)
 
 
 def best_chunks(size_bytes: float, through: list[LinkCost]) -> int:
-    """k*: how many chunks make t_sync least.
+    """Number of chunks, k*, that makes t_sync least.
 
     t_sync is the largest of one convex curve of k for each stage that may be the slow one, so it is least where
     one of them is, or where two cross.
@@ -75,7 +75,7 @@ def tensor_fusion_pays(previous_end_s: float, own_ready_s: float, merged_s: floa
 
 @dataclass(frozen=True)
 class _Op:
-    """p_n: modules first to last; seconds on the slowest rank."""
+    """Modules first to last of p_n; seconds on the slowest rank."""
 
     first: int
     last: int

@@ -40,7 +40,7 @@ DDP_BYTES = 25 * 2**20
 """Cap of a bucket of DistributedDataParallel."""
 
 DEFAULT_PASSES = tuple(name for name in PASSES if name != "precision")
-"""Without the one that changes results."""
+"""Passes without the one that changes results."""
 
 _LEAST_CHANGE, _ROUNDS = 1e-3, 5
 
@@ -201,7 +201,7 @@ def dynamic(
     Args:
         problem: What is decided on.
         start: The rest of the decision; its buckets do not matter.
-        latency_share: Of the wire's fixed cost, what a bucket pays; less than 1 where others hide it.
+        latency_share: Share of the wire's fixed cost that a bucket pays; less than 1 where others hide it.
         partition: Whether a bucket may go out in chunks.
     """
     n, launch = len(problem.sizes), problem.overhead.launch_s * problem.factor
@@ -234,7 +234,7 @@ def _ready(problem: FusionProblem, start: Decision) -> tuple[np.ndarray, float]:
 
 
 def _costs(problem: FusionProblem, latency_share: float, partition: bool) -> tuple[np.ndarray, np.ndarray]:
-    """t_sync of gradients i..j-1 and its chunks, [n + 1, n + 1]; infinite where i >= j."""
+    """Times t_sync of gradients i..j-1 and its chunks, [n + 1, n + 1]; infinite where i >= j."""
     encode, wire, decode = stages(problem)
     through = [encode, LinkCost(latency_s=wire.latency_s * latency_share, s_per_byte=wire.s_per_byte), decode]
     sums = np.concatenate([[0.0], np.cumsum(problem.sizes)])

@@ -24,6 +24,8 @@ _RELATIONS = (
     (_CLUSTERS, _CENTRAL),
 )  # fmt: skip
 """Kinds of nodes that look from and to each other."""
+_MOVED = 3.0
+"""How far the embedding of a cluster moves with that of its own features, chosen on queues that no page judges by."""
 
 
 class Seen(NamedTuple):
@@ -142,6 +144,17 @@ class TapFinger(nn.Module):
         at = seen.window.clamp(min=0).flatten(1)
         jobs = torch.gather(nodes[_PENDING], 1, at[..., None].expand(-1, -1, nodes[_PENDING].shape[-1]))
         return nodes[_CLUSTERS], jobs.unflatten(1, seen.window.shape[1:])
+
+    def moved(self, clusters: Tensor, before: Tensor, now: Tensor) -> Tensor:
+        """Embeddings of clusters whose own features changed since, without attention to jobs, [E, A, d].
+
+        Args:
+            clusters: Embeddings of clusters before the change, [E, A, d].
+            before: Features of clusters at that time, as in `Seen`.
+            now: Features of clusters after the change.
+        """
+        own = self.embed[_CLUSTERS]
+        return clusters + _MOVED * (torch.relu(own(now)) - torch.relu(own(before)))
 
     def pointers(self, clusters: Tensor, jobs: Tensor, window: Tensor) -> Tensor:
         """Logarithms of the probabilities of a window's jobs, [E, A, W]; -1e9 where there is none."""

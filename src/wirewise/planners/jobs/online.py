@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wirewise.errors import InputError
+from wirewise.planners.jobs.lookahead import LookAhead
 from wirewise.planners.jobs.problem import JobProblem, tune
 from wirewise.planners.jobs.rules import RULES, Knowledge, decide_once, expected, knowledge
 from wirewise.plans.jobs import JobAllotment, JobPlan
 from wirewise.sim.jobs.engine import RUNNING, SLOT, WAITING, QueueState, allot, fits, start, stop
 from wirewise.trace.queues import QueueArrays
-
-if TYPE_CHECKING:
-    from wirewise.planners.jobs.attention import TapFinger
 
 __all__ = ["OnlinePolicy", "online_policy", "planned_policy"]
 
@@ -29,7 +26,8 @@ def online_policy(
     """A planner of `PLANNERS["jobs"]` as a policy that decides slot by slot, and what is to be said of it.
 
     Rules with amounts for each kind have them tuned on this queue, as jobs are expected to go. The learned policy is
-    followed where it is expected to be quicker than the tuned threshold rule, as by its planner.
+    followed with rules looked at beside it, or the tuned threshold rule where that is expected to be quicker, as by its
+    planner.
 
     Args:
         problem: Jobs and clusters; only what schedulers may know of them is used.
@@ -44,12 +42,14 @@ def online_policy(
         return _Rule(problem, planner, seed).decide, ()
     if planner != "tapfinger":
         raise InputError(f"planner is {planner!r}; expected tapfinger or one of: {', '.join(RULES)}")
+    from wirewise.planners.jobs.policy import proposal_of
     from wirewise.planners.jobs.tapfinger import SHIPPED, plan_tapfinger, read_weights
 
     notes = plan_tapfinger(problem.at_ordinary_pace(), seed=seed, weights=weights).notes
     if notes[-1].endswith("which is followed"):
         return _Rule(problem, "threshold", seed).decide, notes
-    return _Learned(problem, read_weights(SHIPPED if weights is None else weights)).decide, notes
+    network = read_weights(SHIPPED if weights is None else weights)
+    return LookAhead(problem, proposal_of(network, problem)).decide, notes
 
 
 class _Rule:
@@ -73,26 +73,6 @@ class _Rule:
         if self._tuned is not None:
             known = known._replace(due=self._tuned.due, floor=self._tuned.floor)
         decide_once(self._rule, expected(believed), state, known, self._seed + int(state.counts[SLOT]))
-
-
-class _Learned:
-    """The learned policy.
-
-    Args:
-        problem: Jobs and clusters.
-        network: Network with its weights.
-    """
-
-    def __init__(self, problem: JobProblem, network: TapFinger) -> None:
-        self._problem, self._network = problem, network
-
-    def decide(self, believed: QueueArrays, state: QueueState) -> None:
-        """Decide in the current slot, round by round until no cluster starts a job."""
-        from wirewise.planners.jobs.policy import Game, decide
-
-        game = Game.running(self._problem, expected(believed), state)
-        while state.counts[WAITING] and bool(decide(self._network, [game]).started.any()):
-            pass
 
 
 def planned_policy(plan: JobPlan, problem: JobProblem) -> OnlinePolicy:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from scipy.special import log_softmax
 from torch import Tensor
 
 from wirewise.planners.jobs.attention import Seen, TapFinger
@@ -28,10 +30,13 @@ from wirewise.sim.jobs.engine import (
 from wirewise.sim.jobs.views import OPTIONS, look, new_views, weigh
 from wirewise.trace.queues import QueueArrays
 
-__all__ = ["ABLATIONS", "Game", "Round", "decide", "decide_several", "play", "see"]
+__all__ = ["ABLATIONS", "Game", "Round", "decide", "decide_several", "matched", "play", "proposal_of", "see"]
 
 ABLATIONS = ("pointer", "bayes")
 """Parts that `play` can do without: the oldest job is picked, clusters take turns where several picked a job."""
+
+_NEVER = -1e4
+"""Worth of a job for a cluster whose window does not hold it."""
 
 AMOUNTS = 32
 """Amounts that a kind's jobs are given: nothing, and up to 31 that are quicker than any smaller one."""
@@ -61,7 +66,7 @@ class Game:
 
         Args:
             problem: Jobs and clusters.
-            believed: The same as they are believed to be now.
+            believed: Jobs and clusters as they are believed to be now.
             state: State, which decisions change.
         """
         game = cls.__new__(cls)
@@ -161,7 +166,7 @@ def weighed(games: Sequence[Game], jobs: NDArray[np.int64]) -> tuple[Tensor, Ten
 def winners(
     games: Sequence[Game], jobs: NDArray[np.int64], likelihood: NDArray[np.float64], bayes: bool = True
 ) -> NDArray[np.bool_]:
-    """Who gets a job that several clusters picked: the greatest room for it times the probability of the pick, [E, A].
+    """Winners of jobs that several clusters picked: the greatest room for it times the probability of the pick, [E, A].
 
     The room is a softmax over those clusters of how often what is free holds the least that the job starts with.
     Without `bayes` they take turns.
@@ -180,12 +185,43 @@ def winners(
     return wins
 
 
+def matched(
+    games: Sequence[Game], jobs: NDArray[np.int64], likelihood: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Places of windows by which no job goes to two clusters, or -1: the best matching of clusters and jobs, [E, A].
+
+    A pair is worth the logarithm of what `winners` compares: the room for the job, as a softmax over the clusters whose
+    windows hold it, times the probability of the pick.
+
+    Args:
+        games: E games that are at one moment each.
+        jobs: Jobs of windows, or -1, [E, A, W].
+        likelihood: Probabilities of picks, [E, A, W].
+    """
+    picks = np.full(jobs.shape[:2], -1)
+    for number, (game, own) in enumerate(zip(games, jobs, strict=True)):
+        known, column = np.unique(own, return_inverse=True)
+        column = column.reshape(own.shape)
+        at = np.arange(len(own))[:, None], column
+        least = np.maximum(game.believed.least[game.believed.kind[own]], 1e-9)
+        room, chance = np.full((2, len(own), len(known)), -np.inf)
+        room[at] = (game.state.free[:, None] / least).min(axis=-1)
+        chance[at] = np.log(likelihood[number] + 1e-300)
+        worth = np.maximum(log_softmax(room, axis=0) + chance, _NEVER)
+        worth[:, known < 0] = _NEVER
+        for cluster, job in zip(*linear_sum_assignment(worth, maximize=True), strict=True):
+            if worth[cluster, job] > _NEVER:
+                picks[number, cluster] = (column[cluster] == job).argmax()
+    return picks
+
+
 @torch.no_grad()
 def decide(
     network: TapFinger,
     games: Sequence[Game],
     draw: torch.Generator | None = None,
     without: Collection[str] = (),
+    matching: bool = False,
 ) -> Round:
     """One round: clusters pick, conflicts are resolved, winners start their job with an amount or let it wait.
 
@@ -194,12 +230,16 @@ def decide(
         games: Games with as many clusters and as wide windows each; they change.
         draw: Generator of what is drawn; None: the likeliest is taken.
         without: Parts of `ABLATIONS` that are left out.
+        matching: Whether clusters get jobs by the best matching, instead of each picking its own.
     """
     seen, jobs = see(games)
     of_clusters, of_jobs = network.embeddings(seen)
     pointed = network.pointers(of_clusters, of_jobs, seen.window)
     pick = torch.zeros_like(seen.window[..., 0]) if "pointer" in without else _choose(pointed, draw)
     acts = seen.window[..., 0] >= 0
+    if matching:
+        found = torch.from_numpy(matched(games, jobs, pointed.exp().double().numpy()))
+        pick, acts = found.clamp(min=0), acts & (found >= 0)
     picked = _picked(jobs, pick, acts)
     features, legal = weighed(games, picked)
     scores = network.amounts(of_clusters, _at(of_jobs, pick), features, legal)
@@ -218,11 +258,12 @@ def decide(
 def decide_several(network: TapFinger, games: Sequence[Game]) -> None:
     """One round in which each cluster picks job after job, until it lets one wait or none is left.
 
-    Embeddings are those at the beginning of the round; which jobs are left and what is free are those of each pick.
-    Conflicts are resolved pick by pick. The likeliest decisions are taken.
+    Jobs have the embeddings of the beginning of the round, clusters those moved by what they gave since. Conflicts are
+    resolved pick by pick. The likeliest decisions are taken.
     """
     seen, jobs = see(games)
-    of_clusters, of_jobs = network.embeddings(seen)
+    first, of_jobs = network.embeddings(seen)
+    of_clusters = first
     left = seen.window.clone()
     while (acts := (left >= 0).any(-1)).any():
         pointed = network.pointers(of_clusters, of_jobs, left)
@@ -236,6 +277,7 @@ def decide_several(network: TapFinger, games: Sequence[Game]) -> None:
         left[torch.from_numpy(wins & (amount == 0))] = -1
         gone = np.where(wins & (amount > 0), picked, -2)
         left[torch.from_numpy((jobs[..., None] == gone[:, None, None]).any(-1))] = -1
+        of_clusters = network.moved(first, seen.cluster, see(games)[0].cluster)
 
 
 def _picked(jobs: NDArray[np.int64], pick: Tensor, acts: Tensor) -> NDArray[np.int64]:
@@ -272,6 +314,7 @@ def play(
     *,
     several: bool = False,
     without: Collection[str] = (),
+    matching: bool = False,
 ) -> list[QueueState]:
     """Schedule queues with as many clusters each to their ends, or to slot `last`, with the likeliest decisions.
 
@@ -281,6 +324,7 @@ def play(
         last: Slot at which they are left.
         several: Whether a cluster may start several jobs in a round (`decide_several`), after which the slot passes.
         without: Parts of `ABLATIONS` that rounds of one job each leave out.
+        matching: Whether clusters get jobs by the best matching (`matched`) in rounds of one job each.
     """
     games = [Game(problem) for problem in problems]
     while running := [game for game in games if not game.over and game.state.counts[SLOT] < last]:
@@ -290,9 +334,31 @@ def play(
             decide_several(network, deciding)
             started = [False] * len(deciding)
         elif deciding:
-            started = decide(network, deciding, without=without).started.tolist()
+            started = decide(network, deciding, without=without, matching=matching).started.tolist()
         ready = {id(game) for game, one in zip(deciding, started, strict=True) if one}
         for game in running:
             if id(game) not in ready:
                 game.pass_slot()
     return [game.state for game in games]
+
+
+def proposal_of(
+    network: TapFinger, problem: JobProblem, *, several: bool = False
+) -> Callable[[QueueArrays, QueueState], None]:
+    """A function that starts in the current slot what the policy would, by the likeliest decisions.
+
+    Args:
+        network: Network with its weights.
+        problem: Jobs and clusters.
+        several: Whether a slot is one round in which a cluster may start several jobs (`decide_several`).
+    """
+
+    def propose(believed: QueueArrays, state: QueueState) -> None:
+        game = Game.running(problem, expected(believed), state)
+        if several:
+            decide_several(network, [game])
+            return
+        while state.counts[WAITING] and bool(decide(network, [game]).started.any()):
+            pass
+
+    return propose

@@ -192,6 +192,8 @@ def tune(problems: Sequence[JobProblem], rule: str = "threshold") -> Knowledge:
                 continue
             for share in (0.0, 0.5, 1.0) if rule == "threshold" else (0.0,):
                 other = _with(known, kind, due, share, problems[0].arrays.least[kind])
+                if (other.due == known.due).all() and (other.floor == known.floor).all():
+                    continue
                 took = mean_slots(problems, rule, other)
                 if took < best_s:
                     best_s, known = took, other

@@ -80,6 +80,8 @@ class Knowledge(NamedTuple):
     """What must be free before a kind starts under `threshold`, [K, 2]."""
     window: int
     """Jobs of a cluster's window."""
+    top: NDArray[np.float64]
+    """Greatest progress of a slot, [K]; a job that makes it gains nothing from more."""
 
 
 def expected(queue: QueueArrays) -> QueueArrays:
@@ -93,7 +95,8 @@ def knowledge(believed: QueueArrays, window: int = 10) -> Knowledge:
     slots = np.full((len(believed.least), cpus + 1, gpus + 1), STEADY, np.int64)
     best = np.zeros((*slots.shape, 2), np.int64)
     _know(believed, slots, best)
-    return Knowledge(slots, best, best[:, -1, -1].copy(), believed.least.copy(), window)
+    top = believed.progress.max(axis=(1, 2))
+    return Knowledge(slots, best, best[:, -1, -1].copy(), believed.least.copy(), window, top)
 
 
 @outer
@@ -140,8 +143,8 @@ def run_rule(
     Args:
         rule: Number of the rule in `RULES`.
         queue: Jobs, kinds and clusters.
-        believed: The same with the progress that the scheduler expects.
-        state: Before the first slot; changes.
+        believed: Jobs, kinds and clusters with the progress that the scheduler expects.
+        state: State before the first slot, which changes.
         known: What the scheduler believes.
         kept: Share of a slot's progress that is left to a job that was given something else in it.
         last: Slot at which to give up.
@@ -154,6 +157,8 @@ def run_rule(
     jobs = len(queue.arrival)
     wanted = np.zeros((jobs, 3), np.int64)
     chosen = np.zeros(jobs, np.int64)
+    keys = np.zeros(jobs)
+    arrived, running = -1, -1
     while True:
         arrive(queue, state)
         if state.counts[WAITING] + state.counts[RUNNING] == 0:
@@ -163,7 +168,16 @@ def run_rule(
             continue
         if state.counts[SLOT] >= last:
             return False
-        _decide(rule, believed, state, known, wanted, chosen)
+        # Where nothing was started and nobody came or left since, rules that let jobs end and draw nothing start none.
+        if not (
+            _THRESHOLD <= rule < _OPTIMUS
+            and state.counts[ARRIVED] == arrived
+            and state.counts[RUNNING] == running
+        ):
+            waiting = state.counts[WAITING]
+            _decide(rule, believed, state, known, wanted, chosen, keys)
+            arrived = state.counts[ARRIVED] if state.counts[WAITING] == waiting else -1
+            running = state.counts[RUNNING]
         advance(queue, state, kept)
 
 
@@ -172,16 +186,17 @@ def decide_once(rule: int, believed: QueueArrays, state: QueueState, known: Know
     """Start, resize and stop jobs as a rule does in one slot; arguments as of `run_rule`."""
     np.random.seed(seed)  # noqa: NPY002 numba's own generator
     jobs = len(believed.arrival)
-    _decide(rule, believed, state, known, np.zeros((jobs, 3), np.int64), np.zeros(jobs, np.int64))
+    wanted, chosen = np.zeros((jobs, 3), np.int64), np.zeros(jobs, np.int64)
+    _decide(rule, believed, state, known, wanted, chosen, np.zeros(jobs))
 
 
 @inner
 def _decide(
     rule: int, queue: QueueArrays, state: QueueState, known: Knowledge, wanted: NDArray[np.int64],
-    chosen: NDArray[np.int64],
+    chosen: NDArray[np.int64], keys: NDArray[np.float64],
 ) -> None:  # fmt: skip
     if rule >= _OPTIMUS:
-        _reallot(rule, queue, state, known, wanted, chosen)
+        _reallot(rule, queue, state, known, wanted, chosen, keys)
     elif rule == _MARGINAL or rule == _FILLING:
         for cluster in range(len(queue.room)):
             _hand_out(queue, state, known, cluster, rule == _FILLING, wanted, chosen)
@@ -277,7 +292,7 @@ def _hand_out(
     free_c, free_g = state.free[cluster, 0], state.free[cluster, 1]
     count, free_c, free_g = _least_first(queue, cluster, free_c, free_g, chosen, seen, wanted)
     price = _price(queue, state, cluster) if priced else 0.0
-    _give_units(queue, state, free_c, free_g, chosen, count, wanted, price)
+    _give_units(queue, state, known, free_c, free_g, chosen, count, wanted, price)
     for place in range(count):
         start(state, chosen[place], cluster, wanted[chosen[place], 1], wanted[chosen[place], 2])
 
@@ -303,14 +318,17 @@ def _least_first(
 
 @inner
 def _give_units(
-    queue: QueueArrays, state: QueueState, free_c: int, free_g: int, chosen: NDArray[np.int64], count: int,
-    wanted: NDArray[np.int64], price: float,
+    queue: QueueArrays, state: QueueState, known: Knowledge, free_c: int, free_g: int, chosen: NDArray[np.int64],
+    count: int, wanted: NDArray[np.int64], price: float,
 ) -> tuple[int, int]:  # fmt: skip
     """Give what is free, each time the step that saves most slots a unit, if above the price."""
     while True:
         most, who, cpus, gpus = price, -1, 0, 0
         for place in range(count):
             job = chosen[place]
+            kind = queue.kind[job]
+            if queue.progress[kind, wanted[job, 1], wanted[job, 2]] == known.top[kind]:
+                continue
             worth, c, g = _best_step(
                 queue, job, wanted[job, 1], wanted[job, 2], state.done[job], free_c, free_g
             )
@@ -372,7 +390,7 @@ def _start_best(rule: int, queue: QueueArrays, state: QueueState, known: Knowled
                     end, cluster, c, g = slots, one, i, j
         if cluster < 0:
             continue
-        if rule == _HEFT and _earliest_later(queue, state, known, job) < end:
+        if rule == _HEFT and _later_is_earlier(queue, state, known, job, end):
             continue
         key = (
             float(end)
@@ -402,19 +420,23 @@ def _quickest(known: Knowledge, kind: int, free_c: int, free_g: int) -> tuple[in
 
 
 @inner
-def _earliest_later(queue: QueueArrays, state: QueueState, known: Knowledge, job: int) -> int:
-    """Slots until a job would be done if it waited for one that runs to end."""
+def _later_is_earlier(queue: QueueArrays, state: QueueState, known: Knowledge, job: int, end: int) -> bool:
+    """Whether a job would be done before `end` slots if it waited for one that runs to end."""
     kind = queue.kind[job]
-    earliest = STEADY
+    if 1 + _slots(queue, known, job, known.best[kind, -1, -1, 0], known.best[kind, -1, -1, 1]) >= end:
+        return False
     for place in range(state.counts[RUNNING]):
         other = state.running[place]
         cluster = state.cluster[other]
         if queue.reach[job, cluster]:
             wait = slots_left(queue, other, state.held[other, 0], state.held[other, 1], state.done[other])
+            if wait >= end:
+                continue
             c = state.free[cluster, 0] + state.held[other, 0]
             i, j = _quickest(known, kind, c, state.free[cluster, 1] + state.held[other, 1])
-            earliest = min(earliest, wait + _slots(queue, known, job, i, j))
-    return earliest
+            if wait + _slots(queue, known, job, i, j) < end:
+                return True
+    return False
 
 
 @inner
@@ -425,6 +447,7 @@ def _reallot(
     known: Knowledge,
     wanted: NDArray[np.int64],
     chosen: NDArray[np.int64],
+    keys: NDArray[np.float64],
 ) -> None:
     """Decide anew what each job has, then stop, shrink, grow and start in this order."""
     clusters = len(queue.room)
@@ -446,7 +469,7 @@ def _reallot(
                 chosen[count] = job
                 count += 1
                 seen += 1
-        _sort(rule, queue, state, known, cluster, chosen, count)
+        _sort(rule, queue, state, known, cluster, chosen, keys, count)
         _divide(rule, queue, state, known, cluster, chosen, count, wanted)
     for shrinking in range(2):
         place = 0
@@ -474,20 +497,23 @@ def _reallot(
 @inner
 def _sort(
     rule: int, queue: QueueArrays, state: QueueState, known: Knowledge, cluster: int, chosen: NDArray[np.int64],
-    count: int,
+    keys: NDArray[np.float64], count: int,
 ) -> None:  # fmt: skip
-    """Order jobs by who comes first under a rule; ties by arrival."""
-    for place in range(1, count):
-        job = chosen[place]
-        key = _key(rule, queue, state, known, cluster, job)
-        while place > 0:
-            before = chosen[place - 1]
-            other = _key(rule, queue, state, known, cluster, before)
-            if other < key or (other == key and before < job):
-                break
-            chosen[place] = before
-            place -= 1
-        chosen[place] = job
+    """Order jobs by who comes first under a rule; ties by arrival. Shell's sort, as clusters may run thousands."""
+    for place in range(count):
+        keys[place] = _key(rule, queue, state, known, cluster, chosen[place])
+    gap = count // 2
+    while gap > 0:
+        for first in range(gap, count):
+            place, job, key = first, chosen[first], keys[first]
+            while place >= gap:
+                before, other = chosen[place - gap], keys[place - gap]
+                if other < key or (other == key and before < job):
+                    break
+                chosen[place], keys[place] = before, other
+                place -= gap
+            chosen[place], keys[place] = job, key
+        gap //= 2
 
 
 @inner
@@ -532,7 +558,7 @@ def _divide(
         together = max(count, 1) if rule == _OPTIMUS else 1
         for place in range(0, count, together):
             free_c, free_g = _give_units(
-                queue, state, free_c, free_g, chosen[place : place + together], together, wanted, 0.0
+                queue, state, known, free_c, free_g, chosen[place : place + together], together, wanted, 0.0
             )
         return
     for place in range(count):

@@ -17,6 +17,7 @@ import numpy as np
 from wirewise.decoding import ArchiveError, read_npz
 from wirewise.errors import InputError, PlanError
 from wirewise.files import atomic_file
+from wirewise.planners.jobs.lookahead import PROPOSED, TUNED, LookAhead, follow_policy
 from wirewise.planners.jobs.problem import JobProblem, follow, last_slot, plan_of, tune
 from wirewise.planners.jobs.rules import expected, knowledge
 from wirewise.plans.jobs import JobPlan
@@ -50,35 +51,50 @@ def plan_tapfinger(
         problem: Jobs and clusters.
         seed: Recorded in the plan; the likeliest decisions are taken, and nothing is drawn.
         weights: File of weights; None: those that come with wirewise.
-        safe: Whether the tuned `threshold` rule is followed instead where it is expected to be quicker; a note says so.
+        safe: Whether in each slot what rules would do is simulated beside it, and the best is followed; and whether the
+            tuned `threshold` rule is followed throughout where that is expected to be quicker still. A note says so.
         several: Whether clusters start several jobs in a round, so that a slot takes one round.
 
     Raises:
         InputError: The file holds no weights.
         PlanError: A job does not end.
     """
-    from wirewise.planners.jobs.policy import play
+    from wirewise.planners.jobs.policy import play, proposal_of
 
     network = read_weights(SHIPPED if weights is None else weights)
     last = last_slot(problem, knowledge(expected(problem.arrays)))
-    notes: tuple[str, ...] = ()
     if safe:
         usual = problem if problem.oracle else problem.at_ordinary_pace()
-        known = tune([usual], "threshold")
-        of_policy = _mean_slots(play(network, [usual], last, several=several)[0], usual)
-        of_rule = _mean_slots(follow(usual, "threshold", known), usual)
-        said = f"{of_policy:.3f} slots on average are expected of the policy, {of_rule:.3f} of the tuned threshold"
+        tuned = {rule: tune([usual], rule) for rule in TUNED}
+
+        def guarded(one: JobProblem) -> tuple[QueueState, LookAhead]:
+            ahead = LookAhead(one, proposal_of(network, one, several=several), tuned)
+            return follow_policy(one, ahead.decide, last), ahead
+
+        state, ahead = guarded(usual)
+        of_policy, of_rule = (
+            _mean_slots(one, usual) for one in (state, follow(usual, "threshold", tuned["threshold"]))
+        )
+        said = (
+            f"{of_policy:.3f} slots on average are expected of the policy and rules that are looked at beside it, "
+            f"{of_rule:.3f} of the tuned threshold"
+        )
         if of_rule < of_policy:
-            state = follow(problem, "threshold", known)
+            state = follow(problem, "threshold", tuned["threshold"])
             return plan_of(problem, state, "tapfinger", seed, (f"{said}, which is followed",))
-        notes = (said,)
+        if (problem.believed.pace != problem.arrays.pace).any():
+            state, ahead = guarded(problem)
+        said += (
+            f"; the policy was followed in {ahead.followed[PROPOSED]} of {ahead.followed.total()} decisions"
+        )
+        return plan_of(problem, state, "tapfinger", seed, (said,))
     state = play(network, [problem], last, several=several)[0]
     if waiting := int((state.finish < 0).sum()):
         raise PlanError(
             f"the policy leaves {waiting} jobs waiting or running in slot {last}; leave safe on, or train it on queues "
             "like this one"
         )
-    return plan_of(problem, state, "tapfinger", seed, notes)
+    return plan_of(problem, state, "tapfinger", seed)
 
 
 def _mean_slots(state: QueueState, problem: JobProblem) -> float:

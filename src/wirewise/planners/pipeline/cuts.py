@@ -110,21 +110,28 @@ def figures(sums: ModuleSums, trace: StageTrace, sets: Sequence[int]) -> StageFi
     """Figures of stages between each two of these sets."""
     count = len(trace.modules)
     member = np.array([[one >> number & 1 for number in range(count)] for one in sets], dtype=bool)
-    inside = np.all(member[:, None] <= member[None], axis=2) & ~np.eye(len(sets), dtype=bool)
+    # Counts, not each module of each pair: a table of all three would take the cube of the modules.
+    common = member.astype(np.float32) @ member.T.astype(np.float32)
+    inside = (common == common.diagonal()[:, None]) & ~np.eye(len(sets), dtype=bool)
 
     def between(summed: Vector) -> Table:
         total = member @ np.diff(summed)
         return np.where(inside, total[None] - total[:, None], np.inf)
 
-    size = np.zeros((len(sets), len(sets)))
     users: dict[int, list[int]] = {}
     for source, target in trace.flows:
         users.setdefault(source, []).append(target)
+    # The stage takes an output if one of its users is new there, and it is not computed there itself. One user each, as
+    # in a chain, is a product of tables; a table for each output would be passed over as often as there are modules.
+    alone = [(source, targets[0]) for source, targets in users.items() if len(targets) == 1]
+    owners, taken_by = np.array(alone, np.int64).reshape(-1, 2).T
+    before = (member[:, owners] & ~member[:, taken_by]) * sums.output_bytes[owners]
+    size = before @ member[:, taken_by].T.astype(np.float64)
     for source, targets in users.items():
-        known = np.sum(member[:, targets], axis=1)
-        # The stage takes it if one of its users is new there, and it is not computed there itself.
-        takes = (known[None] > known[:, None]) & member[:, source][:, None]
-        size += np.where(takes, sums.output_bytes[source], 0.0)
+        if len(targets) > 1:
+            known = np.sum(member[:, targets], axis=1)
+            takes = (known[None] > known[:, None]) & member[:, source][:, None]
+            size += np.where(takes, sums.output_bytes[source], 0.0)
     size[0] += sums.input_bytes
     return StageFigures(
         sets, between(sums.compute_s()), size, between(sums.saved_bytes), between(sums.parameter_bytes)
@@ -138,8 +145,8 @@ def best_cut(sets: Sequence[int], cost: Sequence[Table], among: Sequence[Table])
 
     Args:
         sets: Sets of modules as bits, by size; the last one holds all.
-        cost: For each stage, what it costs to compute what is new from one set to another; infinite: not allowed.
-        among: For each stage, the other cost.
+        cost: Cost for each stage of computing what is new from one set to another; infinite: not allowed.
+        among: The other cost for each stage.
 
     Returns:
         Numbers of modules by stage; None: no cut is allowed.

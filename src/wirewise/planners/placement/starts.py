@@ -75,7 +75,7 @@ def store_affine(problem: PlacementProblem, *, seed: int = 0) -> Ints:
     """Each sampler, those with most bytes first, where the stores are that send it most; its worker follows.
 
     Raises:
-        PlanError: As `first_fit`, for what is left.
+        PlanError: Raised by `first_fit`, for what is left.
     """
     places = problem.fixed.copy()
     received = _received(problem, places)

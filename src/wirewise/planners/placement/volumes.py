@@ -107,13 +107,13 @@ def from_graph(
         hosts: Names, one for each part.
         row_bytes: Bytes of a node's features, with its id.
         model_bytes: Bytes of all gradients of a worker, and of all parameters.
-        workers_per_host: They share the part's training nodes.
+        workers_per_host: Workers on each host, which share the part's training nodes.
         samplers: Samplers of each worker.
-        servers: That share the parameters.
+        servers: Servers that share the parameters.
         iterations: Iterations of the record.
         prefetch: Iterations that samplers run ahead.
         sampler_s: Seconds of a sampler's execution.
-        worker_s: Of a worker's.
+        worker_s: Seconds of a worker's execution.
         room: Workers, with their samplers, that a host has room for; none: one more than it starts with.
         cached: Rows that the samplers of each part's workers keep, wherever they are placed.
         volumes: "drawn": sizes of the first iterations' batches; "expected": the same for all iterations.

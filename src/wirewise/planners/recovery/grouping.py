@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from wirewise.plans.recovery import LogTier
 
-__all__ = ["GroupChoice", "Grouping", "fronts"]
+__all__ = ["GroupChoice", "StageGrouping", "fronts"]
 
 _SAME = 1e-12
 
@@ -34,7 +34,7 @@ class GroupChoice(NamedTuple):
     """Seconds in which it recomputes a step, times the probability that it has to."""
 
 
-class Grouping(NamedTuple):
+class StageGrouping(NamedTuple):
     """Groups of all stages that no other grouping beats in both price and cost."""
 
     price_bytes: float
@@ -55,7 +55,7 @@ class _Labels(NamedTuple):
 
 def fronts(
     stages: int, choices: Callable[[int, int], Sequence[GroupChoice]], budget_bytes: float = np.inf
-) -> list[Grouping]:
+) -> list[StageGrouping]:
     """All groupings within a budget of storage that none beats in both price and cost, by rising price.
 
     Minimizes both sums over groups, subject to the budget of the price. Dynamic programming over prefixes: the label of
@@ -77,7 +77,9 @@ def fronts(
         ending.append(own)
         found.append(_best(_longer(own, found), budget_bytes))
     return [
-        Grouping(float(found[-1].price[label]), float(found[-1].cost[label]), _groups(label, ending, found))
+        StageGrouping(
+            float(found[-1].price[label]), float(found[-1].cost[label]), _groups(label, ending, found)
+        )
         for label in range(len(found[-1].price))
     ]
 

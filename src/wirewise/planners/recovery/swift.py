@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from wirewise.errors import PlanError
-from wirewise.planners.recovery.grouping import GroupChoice, Grouping, fronts
+from wirewise.planners.recovery.grouping import GroupChoice, StageGrouping, fronts
 from wirewise.planners.recovery.interval import RULES, best_interval, daly_s, young_s
 from wirewise.planners.recovery.policies import priced_policies
 from wirewise.planners.recovery.problem import RecoveryProblem
@@ -149,7 +149,7 @@ def plan(
 
 def _best(problem: RecoveryProblem, blank: RecoveryPlan, wanted: _Wanted) -> RecoveryPlan:
     alone = problem.alone
-    tried, front = list[_Found](), list[Grouping]()
+    tried, front = list[_Found](), list[StageGrouping]()
     if wanted.strategy == "checkpoint":
         tried.append(_timed(problem, blank, wanted))
     elif not alone or wanted.strategy == "replica":
@@ -236,7 +236,7 @@ def _stages(problem: RecoveryProblem, strategy: RecoveryStrategy) -> tuple[Stage
     )
 
 
-def _logged(problem: RecoveryProblem, blank: RecoveryPlan, grouping: Grouping) -> RecoveryPlan:
+def _logged(problem: RecoveryProblem, blank: RecoveryPlan, grouping: StageGrouping) -> RecoveryPlan:
     """The plan with these groups and all logs that they read."""
     trace, alone = problem.trace, problem.alone
     group_of = [n for n, group in enumerate(grouping.groups) for _ in range(group.first, group.end)]

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
 from wirewise.planners.reshard.problem import ReshardProblem
@@ -59,6 +58,9 @@ def _solved(
 
     Minimise T subject to: shares of a slice add up to its size; a host sends at most T times its rate.
     """
+    # Ranks that move tensors load this module too, and seldom solve.
+    from scipy.optimize import linprog
+
     pairs = [(number, host) for number, own in enumerate(holders) for host in own]
     count, hosts = len(pairs), len(rates)
     place, scale, rate = np.arange(count), max(sizes), np.asarray(rates) / max(rates)

@@ -1,4 +1,4 @@
-"""Who sends each slice, and in which order, so that the last one arrives soon.
+"""Senders of all slices and their order, so that the last slice arrives soon.
 
 A slice holds the way out of its sender's host and the way into each receiving host from its start to its end; the
 makespan of all is least. It is an open shop whose jobs need several machines at once (NP-hard). AlpaComm (Y. Zhuang et
@@ -25,7 +25,8 @@ Ints = NDArray[np.int64]
 Vector = NDArray[np.float64]
 
 ORDERS = ("auto", "search", "greedy", "list", "size", "naive")
-"""auto: the best of all others. search: depth first. greedy: drawn sets that share no host. list: what can start
+"""Names of methods. auto: the best of all others. search: depth first. greedy: drawn sets that share no host. list:
+what can start
 first, on the fullest ways. size: in the given order, from the host that has sent least. naive: in the given order, from
 the first host."""
 

@@ -15,7 +15,6 @@ import numpy as np
 from wirewise.collective import Network
 from wirewise.collective.network import Edge
 from wirewise.cost.links import Links
-from wirewise.planners.collective.forest import forest
 from wirewise.plans.reshard import MulticastTree, Strategy
 from wirewise.sim.chains import chain_edges
 
@@ -115,6 +114,9 @@ def _trees(size: int, sender: int, receivers: list[int], links: Links) -> _Parts
     ]
     names = (*(f"host{host}" for host in group), "switch")
     network = Network(name="hosts", ranks=hub, vertices=names, edges=tuple(edges))
+    # Ranks that move tensors load this module too, but not the planners of collectives.
+    from wirewise.planners.collective.forest import forest
+
     packed = forest(network, {0: 1}, tuple(range(hub)), most_trees=_MOST_TREES).trees
     ends = [round(size * float(sum(tree.weight for tree in packed[:n]))) for n in range(len(packed) + 1)]
     return [

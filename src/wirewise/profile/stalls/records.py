@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from wirewise.errors import InputError, PeerError
 from wirewise.profile.stalls.data import LANE
 
-__all__ = ["Lanes", "Run", "read_run"]
+__all__ = ["Lanes", "ProfiledRun", "read_run"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Lanes:
 
 
 @dataclass(frozen=True)
-class Run:
+class ProfiledRun:
     """What one run measured."""
 
     step_s: NDArray[np.float64]
@@ -42,7 +42,7 @@ class Run:
     lanes: Lanes
 
 
-def read_run(folder: Path, ranks: int, warmup: int, steps: int, ending: str) -> Run:
+def read_run(folder: Path, ranks: int, warmup: int, steps: int, ending: str) -> ProfiledRun:
     """Read the files of all ranks.
 
     Args:
@@ -69,7 +69,7 @@ def read_run(folder: Path, ranks: int, warmup: int, steps: int, ending: str) -> 
             "be taken apart; load data through a DataLoader"
         )
     measured = np.stack([np.diff(times[:needed])[warmup:] for times in series])
-    return Run(measured.mean(axis=0), facts, _lanes(folder))
+    return ProfiledRun(measured.mean(axis=0), facts, _lanes(folder))
 
 
 def _shortage(found: int, needed: int, facts: dict[str, Any], ending: str) -> Exception:

@@ -47,7 +47,7 @@ class StallReport(msgspec.Struct, frozen=True, kw_only=True):
     """ "lab" and "loopback" are on one machine; "own": a user's command."""
     facts: dict[str, Any]
     data: DataTimes | None = None
-    """None: the script's batches have no size, or one that is not known."""
+    """Times of the data; None: the script's batches have no size, or one that is not known."""
     hit_rates: dict[str, float] = msgspec.field(default_factory=dict)
     """Share of items out of the cache, by run."""
     notes: list[str] = msgspec.field(default_factory=list)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from wirewise.cost.stalls import COMPONENTS, Amount, DataTimes, decompose
-from wirewise.profile.stalls.records import Run
+from wirewise.profile.stalls.records import ProfiledRun
 from wirewise.profile.stalls.report import StallReport
 
 __all__ = ["report_of"]
 
-Runs = Mapping[str, Sequence[Run]]
+Runs = Mapping[str, Sequence[ProfiledRun]]
 
 
 def report_of(
@@ -77,7 +77,7 @@ def _step_s(runs: Runs, name: str) -> float:
     return float(np.median([run.step_s.mean() for run in runs[name]]))
 
 
-def _per_batch(runs: Sequence[Run], batch: int) -> tuple[float, float]:
+def _per_batch(runs: Sequence[ProfiledRun], batch: int) -> tuple[float, float]:
     """Seconds of fetching and of preparing a batch."""
     items = sum(run.lanes.items for run in runs)
     fetch, prepare = sum(run.lanes.fetch_s for run in runs), sum(run.lanes.prepare_s for run in runs)

@@ -21,7 +21,7 @@ class MessageAct(NamedTuple):
     """Sending or receiving one message."""
 
     message: int
-    """Its number in `Program.messages`, the same at both ends."""
+    """Number of the message in `Program.messages`, the same at both ends."""
     peer: int
     sends: bool
     chunks: tuple[int, ...]

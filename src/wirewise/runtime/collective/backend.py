@@ -1,4 +1,4 @@
-"""`torch.distributed` on a group of wirewise: `init_process_group("wirewise")`, subgroups, DDP.
+"""`torch.distributed` on a group of wirewise, the backend "wirewise" of `init_process_group`: subgroups, DDP.
 
 Import `wirewise.runtime.collective` first: that registers the backend. Point-to-point messages are left to gloo,
 as in `new_group(backend="gloo")`.
@@ -146,11 +146,11 @@ class ProcessGroup(dist.ProcessGroup):
     alltoall_base = all_to_all_single
 
     def send(self, tensors: Any, target: int, tag: int) -> Any:
-        """Not offered."""
+        """Refuse: point-to-point messages are gloo's."""
         raise _no_messages()
 
     def recv(self, tensors: Any, source: int, tag: int) -> Any:
-        """Not offered."""
+        """Refuse: point-to-point messages are gloo's."""
         raise _no_messages()
 
     def shutdown(self) -> None:

@@ -10,9 +10,9 @@ from wirewise.collective.builders import build
 __all__ = ["default"]
 
 _SMALL_BYTES = 65_536
-"""Up to here the number of steps counts, above it the bytes."""
+"""Size up to which the number of steps counts, above it the bytes."""
 _FEW_RANKS = 16
-"""Up to here every rank talks with all others at once."""
+"""Ranks up to which every rank talks with all others at once."""
 _SEGMENT_BYTES = 262_144
 _MOST_SEGMENTS = 64
 

@@ -43,7 +43,7 @@ _LOOK_S = 0.2
 _GRACE_S = 1.0
 """Time to tell the others why this rank gives up."""
 _PATIENCE = 4
-"""So many timeouts without any progress end an operation although all peers answer."""
+"""Timeouts without any progress that end an operation although all peers answer."""
 
 
 class Engine:

@@ -24,7 +24,7 @@ class Execution:
 
     Args:
         name: Name in error messages.
-        operation: Its number in the group.
+        operation: Number of the operation in the group.
         prepared: What this rank does.
         memory: Where the chunks are.
         engine: Sends messages, lends buffers and hears of the end.

@@ -84,7 +84,7 @@ class PeerLink:
     """A connection; `flush` and `read` move as many bytes as the kernel takes or has.
 
     Raises:
-        OSError: From `flush`, `read` and `send`: the connection is broken.
+        OSError: Raised by `flush`, `read` and `send`: the connection is broken.
     """
 
     def __init__(self, rank: int, peer: int, connection: socket.socket, engine: Engine) -> None:

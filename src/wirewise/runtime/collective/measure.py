@@ -38,7 +38,7 @@ def compare(
         timeout_s: Seconds to wait, as in `connect`.
 
     Returns:
-        At rank 0 a record with medians (`measured_s`, `builtin_s`), all times and edges; None at the others.
+        Record at rank 0 with medians (`measured_s`, `builtin_s`), all times and edges; None at the others.
 
     Raises:
         ProgramError: Ranks only relay, which torch's collective cannot do.

@@ -81,8 +81,8 @@ def layout(program: Program, blocks: Blocks, segments: int | None = None) -> Chu
     """Divide blocks into chunks and segments, alike on all ranks.
 
     Args:
-        program: Its shares and segments.
-        blocks: Their elements; chunks of blocks that are not listed are left out.
+        program: Program whose shares and segments count.
+        blocks: Elements of each block; chunks of blocks that are not listed are left out.
         segments: Other than the program's; fewer are made where they would be tiny.
     """
     each = program.chunks // program.blocks

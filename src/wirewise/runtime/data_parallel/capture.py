@@ -23,8 +23,8 @@ from wirewise.trace.operators import FusionGraph, Operator
 __all__ = [
     "TRACING",
     "Capture",
+    "FunctionalLoss",
     "Loss",
-    "Step",
     "StepInputs",
     "capture",
     "graph_of",
@@ -93,7 +93,7 @@ class Capture(StepInputs):
     """What planners see of it; no times yet (`wirewise.profile.operators`)."""
 
 
-class Step(nn.Module):
+class FunctionalLoss(nn.Module):
     """The loss as a function of parameters and buffers that are all known by number."""
 
     def __init__(self, model: nn.Module, loss: Loss, structure: Any) -> None:
@@ -159,7 +159,7 @@ def capture(model: nn.Module, loss: Loss, example_batch: Any) -> Capture:
             torch's reason.
     """
     leaves, structure = tensors_of(example_batch)
-    step = Step(model, loss, structure)
+    step = FunctionalLoss(model, loss, structure)
     module, signature = _exported(step, leaves)
     tidy(module)
     trained = tuple(name for name, p in model.named_parameters() if p.requires_grad)
@@ -198,7 +198,7 @@ def tensors_of(batch: Any) -> tuple[list[Tensor], Any]:
     return leaves, structure
 
 
-def _exported(step: Step, leaves: Sequence[Tensor]) -> tuple[fx.GraphModule, Any]:
+def _exported(step: FunctionalLoss, leaves: Sequence[Tensor]) -> tuple[fx.GraphModule, Any]:
     try:
         with TRACING:
             module, signature = aot_export_module(step, leaves, trace_joint=True, output_loss_index=0)

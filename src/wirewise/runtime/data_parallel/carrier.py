@@ -68,7 +68,7 @@ class Carrier:
 
         Args:
             names: Parameters of the group.
-            flat: Their gradients, 1-D; what is not float32 is encoded from a copy that is.
+            flat: Gradients of the group, 1-D; what is not float32 is encoded from a copy that is.
             codec: Name of a gradient codec, or "none".
             scheme: One of `plans.fusion.SCHEMES`.
             decode: One of `plans.fusion.DECODES`.

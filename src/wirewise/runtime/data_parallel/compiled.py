@@ -60,7 +60,7 @@ def compile_step(
         loss: `loss(model, batch)`, a scalar; computes with the tensors of both and no others.
         example_batch: Any nest of tensors; all batches have its shapes.
         plan: Plan that is the same on all ranks. Its regions name operators of `capture` of the same arguments.
-        process_group: gloo or NCCL; none: the default group.
+        process_group: Group of gloo or NCCL; none: the default group.
         compiler: What makes a region of several operators one kernel: "inductor", or "none": operator by operator.
         rest: Operators in no region: "eager", one by one, or "compiled" up to the next region, all-reduce or
             operator that no compiler takes, such as those that draw random numbers.
@@ -276,7 +276,7 @@ class CompiledStep:
         ]
 
     def _launch_places(self, maker: dict[fx.Node, int]) -> list[int]:
-        """After which part each bucket starts: all its gradients are there, and the buckets before it started."""
+        """Part after which each bucket starts: all its gradients are there, and the buckets before it started."""
         places = [0] * len(self.plan.buckets)
         for flat in self._flats:
             places[flat.bucket] = max(places[flat.bucket], maker[flat.node])

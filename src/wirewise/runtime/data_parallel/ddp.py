@@ -54,7 +54,7 @@ def hook(
     came for it.
 
     Args:
-        plan: None: `codec` for all buckets.
+        plan: Plan to carry out; None: `codec` for all buckets.
         process_group: Group of DistributedDataParallel; None: the default one. Codecs travel in a group of their own
             with the same ranks.
         codec: Name of a gradient codec for all buckets; all-reduced where payloads can be added up, or gathered.

@@ -38,7 +38,7 @@ class Exchanges:
         self.sent_bytes += 2 * (ranks - 1) * flat.nbytes // ranks
 
     def all_gather(self, own: Tensor) -> Tensor:
-        """uint8 [bytes], as many on all ranks -> [ranks, bytes]."""
+        """Bytes of all ranks: uint8 [bytes], as many on each -> [ranks, bytes]."""
         ranks = self.transport.world_size
         staged = self.transport.staged(own)
         rows = staged.new_empty(ranks * own.numel())
@@ -53,11 +53,11 @@ class Exchanges:
         """Send each rank its part; all ranks take part, also with nothing to send.
 
         Args:
-            parts: uint8 [bytes], by rank.
+            parts: Bytes to send, uint8 [bytes], by rank.
             sizes: Bytes that come, by rank.
 
         Returns:
-            uint8 [bytes] by rank, for the ranks in `sizes`.
+            Bytes that came, uint8 [bytes] by rank, for the ranks in `sizes`.
         """
         ranks, own = range(self.transport.world_size), self.transport.rank
         device = next(iter(parts.values())).device
@@ -122,7 +122,7 @@ class AllReduces:
                 self.transport.wait_for(work, what)
 
     def forget(self) -> None:
-        """Those that were waited for."""
+        """Forget the works that were waited for."""
         self._works = []
 
 

@@ -92,7 +92,8 @@ class ShardedCompression:
         """Take over the state of this rank.
 
         Raises:
-            InputError: Of other sharded modules; then nothing was changed. A state of another number of ranks is
+            InputError: The state is of other sharded modules; then nothing was changed. A state of another number of
+                ranks is
                 refused in the next step.
         """
         if state.keys() != self._comms.keys():

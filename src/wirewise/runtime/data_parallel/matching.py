@@ -36,7 +36,7 @@ def check_decisions(plan: FusionPlan, carried: Collection[str], who: str, instea
 
     Args:
         plan: Plan to check.
-        carried: Those of `FusionPlan.decisions` that are carried out.
+        carried: Names in `FusionPlan.decisions` that are carried out.
         who: What carries the plan out, in words.
         instead: What to do about the others.
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from wirewise.errors import InputError
 from wirewise.plans.splits import pieces
 
-__all__ = ["Member", "Members"]
+__all__ = ["Members", "ParameterSlice"]
 
 
-class Member(NamedTuple):
+class ParameterSlice(NamedTuple):
     """A parameter in a group, or a piece of one."""
 
     place: int
@@ -19,7 +19,7 @@ class Member(NamedTuple):
     size: int
     """Number of elements."""
     begin: int = 0
-    """Its first element in the parameter."""
+    """First element of the slice in the parameter."""
     number: int = 0
     """Number of the piece."""
     shape: tuple[int, ...] | None = None
@@ -40,7 +40,7 @@ class Members:
         """Elements of a piece of each parameter that is cut."""
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._places: dict[str, int] = {}
-        self._pieces: dict[str, Member] = {}
+        self._pieces: dict[str, ParameterSlice] = {}
         self.add(sizes, shapes)
 
     def add(self, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:
@@ -53,10 +53,10 @@ class Members:
                 )
             self._places.setdefault(name, len(self._places))
 
-    def __getitem__(self, name: str) -> Member:
+    def __getitem__(self, name: str) -> ParameterSlice:
         if name in self._pieces:
             return self._pieces[name]
-        return Member(self._places[name], self.sizes[name], shape=self._shapes.get(name))
+        return ParameterSlice(self._places[name], self.sizes[name], shape=self._shapes.get(name))
 
     def of(self, parameter: str) -> list[str]:
         """Names of its pieces in order, or its own if it is whole."""
@@ -72,4 +72,4 @@ class Members:
             self.splits[parameter] = size
             spans = pieces(parameter, self.sizes[parameter], size).items()
             for number, (piece, (begin, end)) in enumerate(spans):
-                self._pieces[piece] = Member(self._places[parameter], end - begin, begin, number)
+                self._pieces[piece] = ParameterSlice(self._places[parameter], end - begin, begin, number)

@@ -12,7 +12,7 @@ from wirewise.codec.gradients import GradientCodec, Segments
 from wirewise.codec.gradients.codec import Memory
 from wirewise.errors import CodecError
 from wirewise.runtime.data_parallel.compression import Compression
-from wirewise.runtime.data_parallel.members import Member
+from wirewise.runtime.data_parallel.members import ParameterSlice
 from wirewise.runtime.data_parallel.pools import Pools
 
 __all__ = ["NonfiniteGradient", "PayloadCodec"]
@@ -22,7 +22,7 @@ class NonfiniteGradient(NamedTuple):
     """A gradient that is not finite."""
 
     rank: int
-    """Who found it; -1: the sum over the ranks is not finite."""
+    """Rank that found it; -1: the sum over the ranks is not finite."""
     place: int
     """Number of the parameter (`Pools.place`)."""
 
@@ -66,7 +66,7 @@ class PayloadCodec:
         self,
         codec: GradientCodec,
         compression: Compression,
-        members: Sequence[Member],
+        members: Sequence[ParameterSlice],
         begin: int,
         end: int,
         share: int = 0,
@@ -74,7 +74,7 @@ class PayloadCodec:
     ) -> None:
         self.codec, self.elements, self._seed = codec, end - begin, compression.seed
         self._sizes: list[int] = []
-        found, known, start = list[Member](), [], 0
+        found, known, start = list[ParameterSlice](), [], 0
         for member in members:
             inside = min(start + member.size, end) - max(start, begin)
             if inside > 0:

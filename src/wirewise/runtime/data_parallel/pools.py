@@ -12,7 +12,7 @@ from wirewise.codec import gradients
 from wirewise.codec.gradients import GradientCodec, Residuals
 from wirewise.errors import InputError
 from wirewise.runtime.data_parallel.compression import Compression
-from wirewise.runtime.data_parallel.members import Member, Members
+from wirewise.runtime.data_parallel.members import Members, ParameterSlice
 
 __all__ = ["Pools", "WithPools", "resize"]
 
@@ -67,7 +67,7 @@ class Pools:
             state, self.device = self.state_dict(), torch.device(device)
             self.load_state_dict(state)
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> ParameterSlice:
         """What groups mean by a name, a parameter's or a piece's."""
         return self._members[name]
 
@@ -189,7 +189,7 @@ class Pools:
         """Take over the checkpoint of this rank.
 
         Raises:
-            InputError: Of another world size or another model; then nothing was changed.
+            InputError: The state is of another world size or another model; then nothing was changed.
         """
         self._check(state)
         self.add(state["sizes"])
@@ -241,7 +241,7 @@ class WithPools:
         """Take over the state of this rank, between two steps; of another world size through `pools.resize`.
 
         Raises:
-            InputError: Of another world size or model.
+            InputError: The state is of another world size or model.
         """
         self.pools.load_state_dict(state)
 

@@ -51,7 +51,7 @@ class Reducer(WithPools):
     Args:
         model: Model that is the same on every rank; not wrapped by DistributedDataParallel.
         plan: Plan for as many ranks as there are, the same on all.
-        process_group: gloo or NCCL; none: the default group.
+        process_group: Group of gloo or NCCL; none: the default group.
         unused: What to do with a parameter without gradient: "error", or "zeros", as
             `DistributedDataParallel(find_unused_parameters=True)` does: it counts as zero, and one that no
             rank used keeps what it had.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from wirewise.errors import InputError
 from wirewise.runtime.transport import Transport
 
-__all__ = ["AllReduce", "GradientQueue", "ParameterServers", "SharedGradients", "members"]
+__all__ = ["GradientQueue", "ParameterServers", "RingAllReduce", "SharedGradients", "members"]
 
 _LOOK_S = 0.25
 
@@ -56,11 +57,11 @@ class _Flat:
                 parameter.grad = part.view_as(parameter)
 
 
-class AllReduce(_Flat):
+class RingAllReduce(_Flat):
     """Sums around a ring.
 
     Args:
-        parameters: The same on all ranks of the group.
+        parameters: Parameters, the same on all ranks of the group.
         group: Ranks that have addends.
         what: Name of the exchange for error messages.
     """
@@ -198,7 +199,7 @@ class GradientQueue:
 
     def _common(self, left: Sequence[int]) -> int:
         """How many of the sets that are left are ready on all ranks."""
-        if self._group is None:
+        if self._group is None or len(left) == 1:
             return 1
         own = next((place for place, n in enumerate(left) if not self._ready[n].is_set()), len(left))
         return -int(self._group.slowest(-own, "the number of gradients that are ready"))
@@ -206,6 +207,9 @@ class GradientQueue:
 
 def members(transport: Transport) -> Callable[[Sequence[int], str], Transport]:
     """Maker of the transports of some ranks of a group; only those ranks call it, each with the same label.
+
+    All ranks of the group call this one, as they agree on a number: the store has what earlier groups of the same label
+    left, and a rank that finds it there would look for its peers where they no longer are.
 
     Raises:
         InputError: The group is none of gloo, or there is no store.
@@ -217,13 +221,14 @@ def members(transport: Transport) -> Callable[[Sequence[int], str], Transport]:
     if not isinstance(group, dist.ProcessGroupGloo) or transport.store is None:
         raise InputError(
             f"the process group is {transport.group.name()} and has {'a' if transport.store else 'no'} store; a "
-            "deployment needs gloo, which carries tensors of devices too: init_process_group('cpu:gloo,cuda:nccl'), or "
-            "give `store`"
+            "deployment needs gloo, which carries tensors of devices too: start the group with backend "
+            "'cpu:gloo,cuda:nccl', or give `store`"
         )
     options: Any = group.options
+    number = int(transport.slowest(secrets.randbits(48), "the number of a training"))
 
     def made(ranks: Sequence[int], label: str) -> Transport:
-        store = dist.PrefixStore(label, transport.store)  # type: ignore[attr-defined]
+        store = dist.PrefixStore(f"{number}/{label}", transport.store)  # type: ignore[attr-defined]
         own: Any = dist.ProcessGroupGloo(store, ranks.index(transport.rank), len(ranks), options)
         everyone = len(ranks) == transport.world_size
         # Reports in the store go by the numbers of the job, which a smaller group does not have.

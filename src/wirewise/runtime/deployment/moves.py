@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from wirewise.plans import RowMove
 from wirewise.runtime.transport import PendingExchange, Transport
 
-__all__ = ["Piece", "Rows", "ValueMove"]
+__all__ = ["Rows", "ValueMove"]
 
 Rows = Mapping[int, tuple[int, int]]
 """First row of the batch and the one after the last, by rank."""
@@ -22,22 +22,12 @@ _DTYPES = (
 _HEADER = 12
 
 
-class Piece(NamedTuple):
-    """Rows that one rank gets from another, or has already."""
-
-    sender: int
-    receiver: int
-    start: int
-    """Number of the first row in the batch."""
-    stop: int
-
-
-def _pieces(source: Rows, target: Rows) -> list[Piece]:
-    """All pieces by receiver and first row."""
+def _moves(source: Rows, target: Rows) -> list[RowMove]:
+    """All moves by target and first row."""
     return [
-        Piece(sender, receiver, max(a, begin), min(b, end))
-        for receiver, (begin, end) in target.items()
-        for sender, (a, b) in source.items()
+        RowMove(peer, rank, max(a, begin), min(b, end))
+        for rank, (begin, end) in target.items()
+        for peer, (a, b) in source.items()
         if max(a, begin) < min(b, end)
     ]
 
@@ -62,10 +52,10 @@ class ValueMove:
         self._rows = {True: source, False: target}
         """Rows of the side that sends, forward and back."""
         self._ways = {
-            True: [one for one in _pieces(source, target) if rank in one[:2]],
-            False: [one for one in _pieces(target, source) if rank in one[:2]],
+            True: [one for one in _moves(source, target) if rank in one[:2]],
+            False: [one for one in _moves(target, source) if rank in one[:2]],
         }
-        """Pieces of this rank forward and back."""
+        """Moves of this rank forward and back."""
         self._source = source
         self.makes, self.takes = rank in source, rank in target
         self._open: dict[bool, PendingExchange] = {}
@@ -80,7 +70,7 @@ class ValueMove:
     def open(self, *, forward: bool) -> None:
         """Post the receives of a move whose shape is known, so that bytes travel as soon as they are sent."""
         self._buffers[forward] = {
-            one.sender: torch.empty(
+            one.source: torch.empty(
                 (one.stop - one.start, *(self.shape or ())), dtype=self.dtype, device=self.device
             )
             for one in self._received(forward)
@@ -96,14 +86,14 @@ class ValueMove:
         header = torch.tensor(words + [0] * (_HEADER - len(words)))
         self._told = self._transport.open(f"the shape of {self.name!r}", self._tag + 2, {})
         for one in self._sent(forward=True):
-            if one.receiver not in self._source:
-                self._told.send(one.receiver, header)
+            if one.target not in self._source:
+                self._told.send(one.target, header)
         self._told.launch()
         self.open(forward=True)
 
     def hear(self, device: torch.device) -> None:
         """Learn what kind of value comes, and on which device of this rank it is to be."""
-        headers = {one.sender: torch.empty(_HEADER, dtype=torch.int64) for one in self._received(True)}
+        headers = {one.source: torch.empty(_HEADER, dtype=torch.int64) for one in self._received(True)}
         self._transport.exchange(f"the shape of {self.name!r}", self._tag + 2, {}, headers)
         if self.shape is None:
             trained, kind, dims, *sizes = next(iter(headers.values())).tolist()
@@ -120,7 +110,7 @@ class ValueMove:
         """
         first, _ = self._rows[forward][self._transport.rank]
         for one in self._sent(forward=forward):
-            self._open[forward].send(one.receiver, value[one.start - first : one.stop - first].contiguous())
+            self._open[forward].send(one.target, value[one.start - first : one.stop - first].contiguous())
         self._open[forward].launch()
 
     def receive(self, own: Tensor | None, *, forward: bool) -> Tensor:
@@ -138,12 +128,12 @@ class ValueMove:
             pass
         parts = []
         for one in self._ways[forward]:
-            if one.receiver == rank == one.sender:
+            if one.target == rank == one.source:
                 assert own is not None
                 first, _ = self._rows[forward][rank]
                 parts.append(own[one.start - first : one.stop - first])
-            elif one.receiver == rank:
-                parts.append(self._buffers[forward].pop(one.sender))
+            elif one.target == rank:
+                parts.append(self._buffers[forward].pop(one.source))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def finish(self) -> int:
@@ -155,8 +145,8 @@ class ValueMove:
         self._told = None
         return sum(one.bytes_sent for one in pending)
 
-    def _sent(self, *, forward: bool) -> list[Piece]:
-        return [one for one in self._ways[forward] if one.sender == self._transport.rank != one.receiver]
+    def _sent(self, *, forward: bool) -> list[RowMove]:
+        return [one for one in self._ways[forward] if one.source == self._transport.rank != one.target]
 
-    def _received(self, forward: bool) -> list[Piece]:
-        return [one for one in self._ways[forward] if one.receiver == self._transport.rank != one.sender]
+    def _received(self, forward: bool) -> list[RowMove]:
+        return [one for one in self._ways[forward] if one.target == self._transport.rank != one.source]

@@ -15,9 +15,9 @@ from wirewise.errors import InputError, PlanError
 from wirewise.plans.deployment import DeploymentPlan
 from wirewise.runtime.deployment.factors import FactorExchange
 from wirewise.runtime.deployment.gradients import (
-    AllReduce,
     GradientQueue,
     ParameterServers,
+    RingAllReduce,
     SharedGradients,
     members,
 )
@@ -393,7 +393,7 @@ class Deployment:
                     by_owner.setdefault(owner, []).extend(own)
                 sets += [ParameterServers(by_owner, transport, tag, what)] if by_owner else []
             elif parameters := [p for own in left.values() for p in own]:
-                sets.append(AllReduce(parameters, transport, what))
+                sets.append(RingAllReduce(parameters, transport, what))
             self._waits[first] = [(devices, one) for one in sets]
             found += [(-place[first], group.priority, devices, one) for one in sets]
         self._transports += groups.values()

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.flows.meeting import FLOWS, WORDS, Connections
-from wirewise.runtime.flows.orders import CHUNK_BYTES, ORDERS, Grants, Outbox, TokenBucket
+from wirewise.runtime.flows.orders import CHUNK_BYTES, ORDERS, Grants, SendQueue, TokenBucket
 
 __all__ = ["FlowEngine"]
 
@@ -86,7 +86,7 @@ class FlowEngine:
         """Called with (op, bytes) of every piece of a flow."""
         self.told: Callable[[int], None] = lambda op: None
         """Called with each op that another host said has ended."""
-        self._outbox = Outbox(TokenBucket(out_bytes_per_s, chunk_bytes, order), order)
+        self._outbox = SendQueue(TokenBucket(out_bytes_per_s, chunk_bytes, order), order)
         self._grants = Grants(TokenBucket(in_bytes_per_s, chunk_bytes, order), order)
         self._rest: dict[int, memoryview] = {}
         """What is left of a frame that a connection took only a part of, by host."""

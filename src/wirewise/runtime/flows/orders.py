@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from wirewise.errors import InputError
 
-__all__ = ["CHUNK_BYTES", "ORDERS", "EqualShares", "Grants", "Outbox", "Shares", "TokenBucket"]
+__all__ = ["CHUNK_BYTES", "ORDERS", "BandwidthShares", "EqualShares", "Grants", "SendQueue", "TokenBucket"]
 
 CHUNK_BYTES = 256 * 1024
 """Most that is granted or sent before the order is looked at again."""
@@ -32,7 +32,8 @@ ORDERS: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
     "maxmin": lambda iteration, arrival, turn: (0, turn),
     "oes": lambda iteration, arrival, turn: (0, turn),
 }
-"""Who goes first, the least: by iteration of a flow, when it was announced, and how many chunks went before."""
+"""Keys of flows, of which the least goes first: by iteration of a flow, when it was announced, and how many chunks
+went before."""
 _SHARED = ("oes",)
 """Orders that give each flow a share of the interface, whether it uses it or not."""
 
@@ -58,7 +59,7 @@ class TokenBucket:
         chunk_s = _SHARE_S if order in _SHARED else _CHUNK_S
         self.chunk_bytes = min(chunk_bytes, max(int(chunk_s * rate_bytes_per_s), _LEAST_BYTES))
         self.free_s = 0.0
-        """Before which the interface is busy; `time.monotonic`."""
+        """Time before which the interface is busy; `time.monotonic`."""
 
     def take(self, size_bytes: int, now_s: float) -> None:
         """Let bytes through; what a late process missed is made up for, but of a pause no more than some chunks."""
@@ -66,7 +67,7 @@ class TokenBucket:
         self.free_s = max(self.free_s, now_s - saved_s) + size_bytes / self.rate
 
 
-class Shares:
+class BandwidthShares:
     """No shares: a flow may take whatever the interface has."""
 
     def begin(self, op: int, now_s: float) -> None:
@@ -79,11 +80,11 @@ class Shares:
         """A piece of a flow passes."""
 
     def free_s(self, op: int, size_bytes: int) -> float:
-        """Before which a flow's share has no room for a piece, if no other flow begins or ends; `time.monotonic`."""
+        """Time (`time.monotonic`) before which a flow's share has no room for a piece, if no other begins or ends."""
         return 0.0
 
 
-class EqualShares(Shares):
+class EqualShares(BandwidthShares):
     """Each of n ready flows has 1 / n of the rate, and what it leaves of that is lost.
 
     This is the degree split of Luo, Bao, Wu, INFOCOM 2022. A piece goes at the end of the time that it takes at the
@@ -117,7 +118,7 @@ class EqualShares(Shares):
         self._passed[op] = max(self._passed[op], self._offered - self._saved_bytes) + size_bytes
 
     def free_s(self, op: int, size_bytes: int) -> float:
-        """Time before which the flow has no room for a piece, as `Shares.free_s`."""
+        """Time before which the flow has no room for a piece, as `BandwidthShares.free_s`."""
         missing = self._passed[op] + size_bytes - self._offered
         return self._since_s + missing * len(self._passed) / self._rate
 
@@ -149,7 +150,9 @@ class _End:
 
     def __init__(self, bucket: TokenBucket, order: str) -> None:
         self.bucket, self._order, self._each = bucket, ORDERS[order], order in _SHARED
-        self._shares = EqualShares(bucket.rate, _SAVED * bucket.chunk_bytes) if self._each else Shares()
+        self._shares = (
+            EqualShares(bucket.rate, _SAVED * bucket.chunk_bytes) if self._each else BandwidthShares()
+        )
         self._turn = self._arrivals = 0
 
     def _came(self, host: int, op: int, size_bytes: int, iteration: int, now_s: float) -> _Flow:
@@ -228,7 +231,7 @@ class Grants(_End):
         return [f for f in self._waiting if self._owed.get(f.op if self._each else f.host, 0) < most]
 
 
-class Outbox(_End):
+class SendQueue(_End):
     """Flows to other hosts: of the chunks that receivers granted, the next one of the flow that goes first."""
 
     def __init__(self, bucket: TokenBucket, order: str) -> None:

@@ -1,5 +1,13 @@
 """Full-graph training over parts: halo exchange under any convolution, quantized, overlapped, checkpointed."""
 
+from wirewise.memory import (
+    ALL_KEPT,
+    KEPT_BYTES,
+    available_bytes,
+    keep_freed_memory,
+    peak_resident_bytes,
+    resident_bytes,
+)
 from wirewise.runtime.full_graph import checkpoint
 from wirewise.runtime.full_graph.bits import BitController
 from wirewise.runtime.full_graph.clock import PHASES, PhaseClock
@@ -13,14 +21,6 @@ from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
 from wirewise.runtime.full_graph.trainer import Trainer, TrainerOptions, gradient_reducer
 from wirewise.runtime.full_graph.turns import Trained, train_in_turns
 from wirewise.runtime.full_graph.warm import warm
-from wirewise.runtime.memory import (
-    ALL_KEPT,
-    KEPT_BYTES,
-    available_bytes,
-    keep_freed_memory,
-    peak_resident_bytes,
-    resident_bytes,
-)
 from wirewise.runtime.transport import Transport
 
 __all__ = [

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 __all__ = ["PHASES", "PhaseClock"]
 
 PHASES = ("pack", "wire", "unpack", "central", "marginal", "reduce", "plan", "other")
-"""pack and unpack: codec; wire: waiting with nothing to do; central: computing while bytes are on the wire;
+"""Names of phases. pack and unpack: codec; wire: waiting with nothing to do; central: computing while bytes are on the
+wire;
 marginal: all other computing of the model; reduce: waiting for the gradient all-reduce; plan: choosing bits."""
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from wirewise.errors import InputError
 from wirewise.runtime.full_graph.boundary import Route
 from wirewise.runtime.full_graph.clock import PhaseClock
-from wirewise.runtime.full_graph.lane import Lane
+from wirewise.runtime.full_graph.lane import Buffers, Lane
 from wirewise.runtime.full_graph.modes import ExchangeMode
 from wirewise.runtime.transport import Transport
 
@@ -92,6 +92,7 @@ class HaloExchange:
         self.tracing = mode.traced
         self.evaluation_bits = 32 if mode.bits in (16, 32) else 8
         self.lanes: dict[str, Lane] = {}
+        self._buffers: dict[tuple[int, torch.dtype], Buffers] = {}
         self.new_lane: Callable[[Lane], None] = Lane.set_static_bits
         """Gives a new training lane its first bits."""
         self.forward_route = self._forward_route()
@@ -169,6 +170,9 @@ class HaloExchange:
             dtype=dtype,
             device=self.device,
             journal=self.journal if direction != "evaluate" else None,
+            shared=self._buffers.setdefault((layer, dtype), Buffers())
+            if self.mode.shares_buffers and self.journal is None
+            else None,
         )
         if direction == "evaluate":
             lane.set_static_bits()

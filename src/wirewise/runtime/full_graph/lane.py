@@ -20,7 +20,7 @@ from wirewise.runtime.full_graph.received import Received
 from wirewise.runtime.pipeline.messages import Description, MessageJournal
 from wirewise.runtime.transport import PendingExchange, Transport
 
-__all__ = ["Lane", "check_tables"]
+__all__ = ["Buffers", "Lane", "check_tables"]
 
 
 @dataclass
@@ -35,6 +35,31 @@ class _Slot:
     pending: PendingExchange | None = None
 
 
+class Buffers:
+    """Memory of the float32 messages of a layer, for lanes that take turns: forward, backward and evaluation.
+
+    What one direction received into, the other one sends from.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, bool], Tensor] = {}
+        self.pending: PendingExchange | None = None
+        """The exchange that used them last."""
+
+    def take(self, peer: int, owned: bool, size_bytes: int, device: torch.device) -> Tensor:
+        """The buffer of the rows that this rank owns and `peer` needs, or the other way round."""
+        found = self._held.get((peer, owned))
+        if found is None or len(found) != size_bytes:
+            found = self._held[peer, owned] = torch.empty(size_bytes, dtype=torch.uint8, device=device)
+        return found
+
+    def wait(self) -> None:
+        """Wait until all of them may be written again."""
+        if self.pending is not None:
+            self.pending.drain()
+            self.pending.wait_sends()
+
+
 class Lane:
     """Sends and receives the boundary rows of one layer in one direction, epoch after epoch.
 
@@ -42,9 +67,10 @@ class Lane:
         name: Name of the exchange, "forward1".
         number: Number that is unique among the lanes of all modes of the job; tags and random streams use it.
         width: Columns of a row.
-        route: Who sends which rows to whom.
+        route: Rows that each rank sends to each other one.
         mode: Bits, staleness, sampling.
         journal: Keeps messages as they are encoded, and has those of an earlier run.
+        shared: Buffers of lanes that are never in flight at once; None: the lane has its own.
     """
 
     def __init__(
@@ -61,10 +87,12 @@ class Lane:
         dtype: torch.dtype,
         device: torch.device,
         journal: MessageJournal | None = None,
+        shared: Buffers | None = None,
     ) -> None:
         self.name, self.number, self.width, self.route = name, number, width, route
         self.transport, self.mode, self.clock, self.seed = transport, mode, clock, seed
         self.dtype, self.device, self.journal = dtype, device, journal or MessageJournal()
+        self._shared = shared
         self.send_bits: dict[int, np.ndarray] = {}
         self.receive_bits: dict[int, np.ndarray] = {}
         self.send_layouts: dict[int, codec.MessageLayout | None] = {}
@@ -94,8 +122,10 @@ class Lane:
         self.send_layouts = {p: self._layout(b) for p, b in send.items()}
         self.receive_layouts = {p: self._layout(b) for p, b in receive.items()}
         for slot in self._slots:
-            slot.send = {p: self._buffer(x, len(send[p])) for p, x in self.send_layouts.items()}
-            slot.receive = {p: self._buffer(x, len(receive[p])) for p, x in self.receive_layouts.items()}
+            slot.send = {p: self._buffer(p, x, len(send[p]), True) for p, x in self.send_layouts.items()}
+            slot.receive = {
+                p: self._buffer(p, x, len(receive[p]), False) for p, x in self.receive_layouts.items()
+            }
         self._arrival_s = {}
 
     def forget_trace(self) -> None:
@@ -116,8 +146,10 @@ class Lane:
             return None
         return codec.MessageLayout(bits, self.width, param_bytes=self.mode.param_bytes)
 
-    def _buffer(self, layout: codec.MessageLayout | None, rows: int) -> Tensor:
+    def _buffer(self, peer: int, layout: codec.MessageLayout | None, rows: int, sent: bool) -> Tensor:
         size = layout.size_bytes if layout is not None else rows * self.width * self.dtype.itemsize
+        if self._shared is not None:
+            return self._shared.take(peer, sent == self.route.owner_sends, size, self.device)
         return torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def post(self, x: Float[Tensor, "n d"], epoch: int, *, trace: bool, wait: bool = False) -> None:
@@ -137,6 +169,8 @@ class Lane:
         self._turn = (self._turn + 1) % len(self._slots)
         if slot.pending is not None:
             slot.pending.wait_sends()
+        if self._shared is not None:
+            self._shared.wait()
         # Buffers are written again.
         self.journal.waits(lambda: False)
         slot.sent, slot.received = self._sampler.draw(epoch)
@@ -150,6 +184,8 @@ class Lane:
         for peer in logged:
             receives.pop(peer).copy_(self.journal.take(peer, self.number, (epoch, 0))[0])
         slot.pending = self.transport.open(what, self._tag(epoch), receives)
+        if self._shared is not None:
+            self._shared.pending = slot.pending
         slot.pending.land(logged)
         for peer in self.transport.peers:
             if peer in sending and len(self.route.send_rows[peer]):

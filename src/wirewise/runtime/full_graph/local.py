@@ -28,7 +28,7 @@ class PartTensors:
 
     Args:
         part: Part of this rank.
-        dtype: float32 or float64.
+        dtype: Floating-point type, float32 or float64.
         device: Device of the tensors.
         dense: Make sparse input features dense, for models that know tensors only.
     """

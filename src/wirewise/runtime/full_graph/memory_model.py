@@ -130,27 +130,27 @@ def _matrices(part: Part, modes: Sequence[ExchangeMode], convolution: str, layer
 
 
 def _messages(part: Part, mode: ExchangeMode, hidden: int, layers: int) -> int:
-    """Each layer after the first has a lane forward, one backward and one for evaluation."""
+    """Each layer after the first has a lane forward, one backward and one for evaluation, perhaps on one memory."""
     sent, received = part.num_send, part.num_halo
     pull = mode.backward == "pull"
     size = 2 * _ID * sent + _ID * (sent if pull else received)
     bits = mode.bits if isinstance(mode.bits, int) else 8
-    slots = 2 if mode.stale else 1
+    slots, beside = 2 if mode.stale else 1, 0 if mode.shares_buffers else 1
     # The float32 buffers of a training's last evaluation are made when its activations are gone, and take less.
     evaluated = 32 if mode.bits in (16, 32) else 8
     for width in [hidden] * (layers - 2) + [min(hidden, part.num_classes)] * (layers > 1):
         there = sent, received
         back = there if pull else (received, sent)
         size += _lane(*there, width, bits, mode.param_bytes, slots=slots, summed=True)
-        size += _lane(*back, width, bits, mode.param_bytes, slots=slots, summed=pull)
-        size += _lane(*there, width, evaluated, 6, summed=True)
+        size += _lane(*back, width, bits, mode.param_bytes, slots=slots * beside, summed=pull)
+        size += _lane(*there, width, evaluated, 6, slots=beside, summed=True)
         if mode.skip_limit:
             size += _VALUE * width * sent * (1 if not pull else 2)
     return size
 
 
 def _lane(
-    sent: int, received: int, width: int, bits: int, param_bytes: int, *, slots: int = 1, summed: bool
+    sent: int, received: int, width: int, bits: int, param_bytes: int, *, slots: int, summed: bool
 ) -> int:
     """Buffers, and for each message its bits and spread and, where quantized, its place in the buffer.
 

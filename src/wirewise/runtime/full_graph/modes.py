@@ -52,6 +52,11 @@ class ExchangeMode:
         """Whether value ranges of messages must be recorded for a planner."""
         return self.bits == "planned"
 
+    @property
+    def shares_buffers(self) -> bool:
+        """Whether the lanes of a layer use one set of buffers: rows of one size, of which none is used again later."""
+        return self.bits == 32 and not self.stale and self.skip_limit == 0
+
 
 MODES: dict[str, ExchangeMode] = {
     "fp32": ExchangeMode(name="fp32"),

@@ -31,7 +31,7 @@ class Neighbourhood:
     Args:
         part: Part of this rank.
         kind: "gcn", "mean" or "sum"; see `wirewise.graph.edge_weights`.
-        dtype: float32 or float64.
+        dtype: Floating-point type, float32 or float64.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Neighbourhood:
 
 
 class _AddHalo(torch.autograd.Function):
-    """z + A_halo rows; backward sends A_halo^T g (push) or g itself (pull) as soon as g is known."""
+    """Sum z + A_halo rows; backward sends A_halo^T g (push) or g itself (pull) as soon as g is known."""
 
     @staticmethod
     def forward(

@@ -22,7 +22,7 @@ class Received:
     peer: int
     buffer: Tensor
     layout: codec.MessageLayout | None
-    """None: the buffer holds the rows themselves (all fp32, or float64)."""
+    """Layout of the message; None: the buffer holds the rows themselves (all fp32, or float64)."""
     positions: Tensor | None
     """Positions in the peer's full list, when only a sample was sent."""
     scale: float

@@ -80,7 +80,7 @@ class Kept(NamedTuple):
 
     nodes: NDArray[np.int64]
     then: Block
-    """Their neighbourhood as it was when the task was learnt."""
+    """Neighbourhood of the nodes as it was when the task was learnt."""
     size: int
     """Nodes of the task that all ranks keep."""
 
@@ -138,7 +138,7 @@ class Learner:
         return [self._balanced(graph.task)]
 
     def begin(self, graph: CurrentGraph) -> None:
-        """Before a task is learnt."""
+        """Hook that is called before a task is learnt."""
 
     def penalty(self, embedding: Tensor, scores: Tensor, new: int) -> Tensor | float:
         """Added to the loss of a step; the first `new` rows are of the new task."""
@@ -148,7 +148,7 @@ class Learner:
         """Change the gradients of a step."""
 
     def end(self, graph: CurrentGraph) -> None:
-        """After a task is learnt."""
+        """Hook that is called after a task is learnt."""
 
     def losses(self, scores: Tensor, nodes: NDArray[np.int64], task: int) -> Tensor:
         """Loss of each node among the classes of its task, or among those of all tasks so far, [n]."""

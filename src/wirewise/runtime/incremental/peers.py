@@ -28,7 +28,7 @@ class Peers:
         self.world_size = transport.world_size if transport else 1
 
     def mine(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of the nodes that this rank has, in their order."""
+        """Nodes among the given ones that this rank has, in their order."""
         return nodes if self._owner is None else nodes[self._owner[nodes] == self.rank]
 
     def share(self, nodes: NDArray[np.int64], budget: int) -> int:

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-__all__ = ["HostEvent", "HostReady", "JobStarted", "RankEnded", "SignalJob", "StartJob", "serve"]
+__all__ = ["HostEvent", "HostReady", "JobStarted", "RankEnded", "SignalJob", "StartJob", "run_rank", "serve"]
 
 _PR_SET_PDEATHSIG = 1
 _SERVER = multiprocessing.get_context("forkserver")
@@ -35,7 +35,7 @@ class StartJob(msgspec.Struct, frozen=True, tag="start"):
 
     job: str
     target: str
-    """Function that each rank calls with the folder, as "module:function"."""
+    """Function that each rank calls with the folder, as "module:function" or "/path/FILE.py:function"."""
     folder: str
     """Folder of the job; ranks write to rank-N.log there."""
     ranks: int
@@ -159,6 +159,17 @@ def _enter(target: str, folder: str, environment: Mapping[str, str], rank: int) 
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(environment)
+    run_rank(target, folder)
+
+
+def run_rank(target: str, folder: str) -> NoReturn:
+    """Do the work of a rank of a job in this process, and end it.
+
+    Args:
+        target: Function that is called with the folder, as "module:function" or "/path/FILE.py:function", whose folder
+            is searched for modules, as that of a script.
+        folder: Folder of the job.
+    """
     code = 0
     try:
         from wirewise.runtime.jobs.training import heed_signals
@@ -168,7 +179,10 @@ def _enter(target: str, folder: str, environment: Mapping[str, str], rank: int) 
         import torch
 
         torch.set_num_threads(1)
-        module, _, function = target.partition(":")
+        module, _, function = target.rpartition(":")
+        if module.endswith(".py"):
+            sys.path.insert(0, str(Path(module).parent))
+            module = Path(module).stem
         getattr(importlib.import_module(module), function)(Path(folder))
     except BaseException:
         traceback.print_exc()

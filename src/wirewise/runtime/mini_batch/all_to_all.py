@@ -24,7 +24,7 @@ class AllToAll:
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.sent_bytes = self.received_bytes = 0
-        """Without what a machine sends to itself."""
+        """Bytes of all messages but those that a machine sends to itself."""
         self._counting = threading.Lock()
 
     def exchange(

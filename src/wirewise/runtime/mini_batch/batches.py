@@ -61,7 +61,7 @@ class _Making:
 
 
 class _Line:
-    """Between the threads of a pipeline.
+    """Queue between the threads of a pipeline.
 
     Args:
         count: Batches in all.
@@ -112,7 +112,7 @@ class _Line:
 
 
 class Batches:
-    """Those of some epochs of a loader, in order.
+    """Batches of some epochs of a loader, in order.
 
     Args:
         loader: Loader whose batches they are.
@@ -143,6 +143,7 @@ class Batches:
                 made = following
             self._ask(made, None, slicer)
             yield self._assemble(made, self._fetch(made)).arrive()
+        self.loader.check()
 
     def ahead(self) -> Generator[MiniBatch]:
         """Some batches ready, some on their way: together about `depth` ahead of training."""
@@ -162,6 +163,8 @@ class Batches:
                     raise found
                 taken += 1
                 yield found.result().arrive()
+            # Batches are sampled long before their rows are read.
+            self.loader.check()
         finally:
             line.leave(taken)
             deadline = time.monotonic() + self.fetcher.transport.timeout_s
@@ -245,6 +248,7 @@ class Batches:
     def _sample(self, place: _Place) -> _Making:
         begin = time.perf_counter()
         loader, number = self.loader, place.number
+        loader.check()
         draw = number if loader.shared_draws else number * len(loader.train) + self.rank
         if len(place.seeds) or loader.sampler.collective:
             batch = loader.sampler.sample(place.seeds, epoch=place.epoch, batch=draw)

@@ -51,7 +51,7 @@ class DeviceStore(RowStore):
             raise InputError(f"prefix is {prefix}; expected the share of the own rows on the device, 0 to 1")
         self.device = torch.device(device)
         self.num_prefix = int(prefix * self.num_own)
-        self._resident = self._on_device(torch.cat([own[: self.num_prefix], self.rows[self.num_own :]]))
+        self._resident = self._on_device(torch.cat([own[: self.num_prefix], self.copies]))
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 
     def fill(self, rows: Float[Tensor, "c f"]) -> None:

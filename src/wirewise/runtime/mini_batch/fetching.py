@@ -105,8 +105,8 @@ class Fetcher(AllToAll):
         """Send the ids of a batch; returns what each other machine asks for, [K][rows].
 
         Args:
-            wanted: Of the batch that was announced.
-            following: Of the next one; none: it is the last.
+            wanted: Rows of the batch that was announced.
+            following: Rows of the next batch; none: it is the last.
 
         Raises:
             PeerError: A machine is gone.

@@ -12,11 +12,13 @@ __all__ = ["copy_held"]
 
 
 @numba.njit(nogil=True, cache=True)
-def copy_held(slots: NDArray[np.int32], rows: NDArray[Any], out: NDArray[Any]) -> None:
-    """Set `out[i]` to `rows[slots[i]]`, or to zero where the slot is negative."""
+def copy_held(slots: NDArray[np.int32], own: NDArray[Any], cached: NDArray[Any], out: NDArray[Any]) -> None:
+    """Set `out[i]` to row `slots[i]` of `own` and then `cached`, or to zero where the slot is negative."""
     for place in range(len(slots)):
         slot = slots[place]
-        if slot >= 0:
-            out[place] = rows[slot]
-        else:
+        if slot < 0:
             out[place] = 0
+        elif slot < len(own):
+            out[place] = own[slot]
+        else:
+            out[place] = cached[slot - len(own)]

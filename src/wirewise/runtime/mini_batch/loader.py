@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import Any
@@ -37,6 +37,8 @@ class BatchLoader:
         threads: Number of threads that sample.
         shared_draws: Draw for a node what every other machine draws for it in the same batch; then K machines see what
             one would see in the union of their batches. Otherwise draws are independent.
+        check: Function that is called before each batch is sampled and after the last one, such as
+            `graph.mapped.watch`'s, which raises where files that are mapped were changed.
 
     Raises:
         InputError: No training nodes on any machine, or a knob out of range.
@@ -53,6 +55,7 @@ class BatchLoader:
         depth: int = 4,
         threads: int = 1,
         shared_draws: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         machines, total = fetcher.transport.world_size, sum(map(len, train))
         if len(train) != machines or not total:
@@ -71,7 +74,7 @@ class BatchLoader:
             )
         self.fetcher, self.sampler, self.labels = fetcher, sampler, labels
         self.train, self.batch_size, self.depth, self.threads = list(train), batch_size, depth, threads
-        self.shared_draws = shared_draws
+        self.shared_draws, self.check = shared_draws, check
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -106,6 +109,7 @@ class BatchLoader:
                 yield number, own
                 deque(own, maxlen=0)
                 start = 0
+            self.check()
 
     def _batches(self, epochs: range, start: int) -> Generator[MiniBatch]:
         if not 0 <= start <= len(self):

@@ -31,7 +31,7 @@ def mean_of_neighbours(
     """Mean of the rows that each target aggregates, or zero where there are none; differentiable in x.
 
     Args:
-        x: float32, a row for each source of the layer.
+        x: Rows, float32, one for each source of the layer.
         layer: Layer of a sampled batch.
         implementation: "numba", "torch", or "auto": numba on the CPU, torch operations elsewhere.
 

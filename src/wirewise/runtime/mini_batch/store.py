@@ -65,7 +65,10 @@ class RowStore:
                 f"machines from 0 to {offsets[-1] - 1}"
             )
         self.offsets, self.rank, self.first, self.cached = offsets, rank, first, ids
-        self.rows: Tensor = torch.cat([own, own.new_zeros(len(ids), own.shape[1])])
+        self.own: Tensor = own
+        """Rows that this machine owns, [n, F]; never copied, so that they may be a map of a file."""
+        self.copies: Tensor = own.new_zeros(len(ids), own.shape[1])
+        """Rows of the cached ids, [c, F]."""
         self._slots = np.full(int(offsets[-1]), -1, np.int32)
         self._slots[first:end] = np.arange(end - first)
         self._slots[ids] = np.arange(end - first, end - first + len(ids))
@@ -76,21 +79,16 @@ class RowStore:
     @property
     def num_own(self) -> int:
         """Rows that this machine owns."""
-        return len(self.rows) - len(self.cached)
+        return len(self.own)
 
     @property
     def num_features(self) -> int:
         """Number of features, F."""
-        return int(self.rows.shape[1])
-
-    @property
-    def own(self) -> Tensor:
-        """Rows that this machine owns, [n, F]."""
-        return self.rows[: self.num_own]
+        return int(self.own.shape[1])
 
     def fill(self, rows: Float[Tensor, "c f"]) -> None:
         """Take over the rows of the cached ids, in their order."""
-        self.rows[self.num_own :].copy_(rows)
+        self.copies.copy_(rows)
 
     def missing(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Places in `ids` of rows that are not held, by owner and then as they come."""
@@ -104,12 +102,12 @@ class RowStore:
 
     def copy(self, slots: NDArray[np.int32], out: Float[Tensor, "n f"]) -> None:
         """Write the rows of some slots to `out`, float32; a negative slot becomes zero."""
-        if self.rows.dtype == torch.float32:
-            copy_held(slots, self.rows.numpy(), out.numpy())
+        if self.own.dtype == torch.float32:
+            copy_held(slots, self.own.numpy(), self.copies.numpy(), out.numpy())
             return
         # The kernels know no halves: their bits are copied as integers.
         halves = torch.empty(out.shape, dtype=torch.float16)
-        copy_held(slots, self.rows.view(torch.int16).numpy(), halves.view(torch.int16).numpy())
+        copy_held(slots, *(part.view(torch.int16).numpy() for part in (self.own, self.copies, halves)))
         out.copy_(halves)
 
     def assemble(self, ids: NDArray[np.int64], places: NDArray[np.int64], decode: Decode) -> Assembled:

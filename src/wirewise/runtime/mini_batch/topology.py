@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError
+from wirewise.graph.mapped import map_of
 from wirewise.graph.sampling import Batch, Layer
 from wirewise.graph.sampling.kernels import draw, edge_room, number
 from wirewise.graph.sampling.sampler import Table, check_edges, check_hops, check_seeds, nothing
@@ -26,11 +27,16 @@ __all__ = ["PartitionedSampler", "own_edges"]
 
 
 def own_edges(edges: InEdges, first: int, end: int) -> InEdges:
-    """In-edges of the nodes `first` to `end` of a graph, sources by global id; copies, so that the graph may go."""
+    """In-edges of the nodes `first` to `end` of a graph, sources by global id.
+
+    They are copied, so that the graph may go, unless they are mapped from a file.
+    """
     begin, stop = edges.indptr[first], edges.indptr[end]
-    weight = None if edges.weight is None else edges.weight[begin:stop].copy()
+    indices, weight = edges.indices[begin:stop], None if edges.weight is None else edges.weight[begin:stop]
     indptr = edges.indptr[first : end + 1] - begin
-    return InEdges(indptr, edges.indices[begin:stop].copy(), weight, edges.edge_data)
+    if map_of(indices) is None:
+        indices, weight = indices.copy(), None if weight is None else weight.copy()
+    return InEdges(indptr, indices, weight, edges.edge_data)
 
 
 class _Asked(NamedTuple):

@@ -24,7 +24,8 @@ WIRE_BITS = (8, 16, 32)
 
 RowFormats = Literal["smallest", "dense"]
 ROW_FORMATS: tuple[RowFormats, ...] = get_args(RowFormats)
-"""smallest: exact rows travel in the smallest of `codec.row_formats.FORMATS`; dense: with all their values."""
+"""Names of choices. smallest: exact rows travel in the smallest of `codec.row_formats.FORMATS`; dense: with all their
+values."""
 
 _COUNTED = "the numbers of values that are not zero"
 
@@ -69,11 +70,11 @@ def agreed_wires(
         InputError: Other bits or formats.
         PeerError: A machine is gone.
     """
-    value_bits = 8 * store.rows.element_size()
+    value_bits = 8 * store.own.element_size()
     possible = [one for one in WIRE_BITS if one <= value_bits]
     if bits is not None and bits not in possible:
         raise InputError(
-            f"rows of {store.rows.dtype} travel with {bits} bits a value; expected one of {possible}"
+            f"rows of {store.own.dtype} travel with {bits} bits a value; expected one of {possible}"
         )
     if formats not in ROW_FORMATS:
         raise InputError(f"row formats are {formats!r}; expected one of: {', '.join(ROW_FORMATS)}")
@@ -85,7 +86,7 @@ def agreed_wires(
 
 def _smallest(store: RowStore, transport: Transport) -> RowEncoding:
     """The smallest exact format of the rows of all machines."""
-    own, width, value_bytes = store.own.numpy(), store.num_features, store.rows.element_size()
+    own, width, value_bytes = store.own.numpy(), store.num_features, store.own.element_size()
     census = count_dense(own)
     nonzeros, other = transport.total([census.nonzeros.sum(), not census.binary], _COUNTED).tolist()
     total = int(store.offsets[-1])
@@ -115,7 +116,7 @@ class _Dense:
 
     def __init__(self, store: RowStore) -> None:
         self._own, self._width = store.own, store.num_features
-        self._row_bytes = store.num_features * store.rows.element_size()
+        self._row_bytes = store.num_features * store.own.element_size()
         self.mean_bytes = float(self._row_bytes)
 
     def size_bytes(self, nodes: NDArray[np.int64]) -> int:

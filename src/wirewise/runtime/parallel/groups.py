@@ -15,10 +15,10 @@ from wirewise.plans.parallel import DimPlacement
 from wirewise.runtime.parallel.parts import cut, joined
 from wirewise.runtime.transport import Transport
 
-__all__ = ["MeshGroups", "Pending", "RankGroups", "ThreadGroups", "moved"]
+__all__ = ["InFlightTensor", "MeshGroups", "RankGroups", "ThreadGroups", "moved"]
 
 
-class Pending:
+class InFlightTensor:
     """A tensor that is on its way.
 
     Args:
@@ -47,7 +47,7 @@ class MeshGroups(Protocol):
     mesh: tuple[int, ...]
     place: tuple[int, ...]
 
-    def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> Pending:
+    def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> InFlightTensor:
         """Sum or maximum ("max") over the ranks; the tensor stays what it was."""
         ...
 
@@ -62,34 +62,35 @@ class MeshGroups(Protocol):
 
 def moved(
     groups: MeshGroups, axis: int, tensor: Tensor, before: DimPlacement, after: DimPlacement
-) -> Pending:
+) -> InFlightTensor:
     """Start to change how a tensor lies along one dimension of the mesh.
 
     Args:
         groups: Ranks of the mesh.
         axis: Dimension of the mesh.
         tensor: This rank's part.
-        before: Its present placement along it.
+        before: Present placement of the tensor along the dimension.
         after: The wanted one.
     """
     parts, number = groups.mesh[axis], groups.place[axis]
     if before == after or parts == 1:
-        return Pending(lambda: tensor)
+        return InFlightTensor(lambda: tensor)
     if before.kind == "R":
-        return Pending(lambda: cut(tensor, after, parts, number))
+        # Some operators read tensors as if their elements were next to each other.
+        return InFlightTensor(lambda: cut(tensor, after, parts, number).contiguous())
     if (before.kind, after.kind) == ("P", "R"):
         return groups.all_reduce(axis, tensor)
     if after.kind == "R" or (before.kind, before.dim) == ("S", after.dim):
         # Other blocks of the same dimension: what a rank needs is spread over all.
         gathered = groups.all_gather(axis, tensor)
-        return Pending(lambda: cut(joined(gathered(), before), after, parts, number))
+        return InFlightTensor(lambda: cut(joined(gathered(), before), after, parts, number).contiguous())
     if after.kind == "P":
-        return Pending(lambda: _alone(tensor, before, parts, number))
+        return InFlightTensor(lambda: _alone(tensor, before, parts, number))
     swapped = groups.all_to_all(axis, [cut(tensor, after, parts, rank) for rank in range(parts)])
     if before.kind == "P":
         # gloo's own reduce-scatter sends as much as an all-reduce.
-        return Pending(lambda: torch.stack(swapped()).sum(0))
-    return Pending(lambda: joined(swapped(), before))
+        return InFlightTensor(lambda: torch.stack(swapped()).sum(0))
+    return InFlightTensor(lambda: joined(swapped(), before))
 
 
 def _alone(tensor: Tensor, before: DimPlacement, parts: int, number: int) -> Tensor:
@@ -110,12 +111,14 @@ class RankGroups:
         self.mesh = tuple(one.world_size for one in transports)
         self.place = tuple(one.rank for one in transports)
 
-    def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> Pending:
+    def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> InFlightTensor:
         """Sum or maximum over the ranks; the tensor stays what it was."""
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM  # type: ignore[assignment]
         found = tensor.clone(memory_format=torch.contiguous_format)
-        return Pending(self._started(axis, lambda group: group.allreduce([found], options), lambda: found))
+        return InFlightTensor(
+            self._started(axis, lambda group: group.allreduce([found], options), lambda: found)
+        )
 
     def all_gather(self, axis: int, tensor: Tensor) -> Callable[[], list[Tensor]]:
         """Start to collect the tensors of all ranks in their order; called, the result waits."""
@@ -166,11 +169,11 @@ class ThreadGroups:
         """Where all ranks of a mesh meet for each collective."""
         return _Meeting(ranks, timeout_s)
 
-    def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> Pending:
+    def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> InFlightTensor:
         """Sum or maximum over the ranks; the tensor stays what it was."""
         parts = torch.stack(self._met(axis, tensor))
         found = parts.amax(0) if op == "max" else parts.sum(0)
-        return Pending(lambda: found)
+        return InFlightTensor(lambda: found)
 
     def all_gather(self, axis: int, tensor: Tensor) -> Callable[[], list[Tensor]]:
         """Collect the tensors of all ranks in their order."""

@@ -11,9 +11,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from wirewise.errors import InputError, PlanError
+from wirewise.errors import PlanError
 from wirewise.plans.parallel import DimPlacement, ParallelPlan
 from wirewise.runtime.parallel.groups import RankGroups
+from wirewise.runtime.parallel.microbatches import of_microbatch
 from wirewise.runtime.parallel.parts import Placements, local_shape, part_of_mesh
 from wirewise.runtime.parallel.program import CapturedStep
 from wirewise.runtime.parallel.step import StepRunner
@@ -59,7 +60,7 @@ def parallelize(
             f"the plan is for {plan.world_size} ranks, the process group has {world.world_size}; plan again, or start "
             f"{plan.world_size} ranks"
         )
-    own = _microbatch(plan, step, microbatch)
+    own, plan = of_microbatch(plan, step, microbatch)
     stage, _ = plan.place_of(world.rank)
     # All ranks make the groups of all stages, in one order.
     meshes = [
@@ -69,23 +70,6 @@ def parallelize(
     axes = [Transport(meshes[stage].get_group(a), timeout_s=timeout_s) for a in range(len(plan.mesh))]
     runner = StepRunner(own, plan, RankGroups(axes), stage, world)
     return ParallelModel(model, runner, meshes[stage])
-
-
-def _microbatch(plan: ParallelPlan, step: CapturedStep, microbatch: CapturedStep | None) -> CapturedStep:
-    if plan.microbatches == 1:
-        return step
-    if microbatch is None:
-        raise InputError(
-            f"the plan has {plan.microbatches} microbatches; expected `microbatch`, the step captured with a batch of "
-            f"1/{plan.microbatches} of the size"
-        )
-    ops = [[(node.op, node.source, node.phase) for node in one.graph.nodes] for one in (step, microbatch)]
-    if ops[0] != ops[1]:
-        raise InputError(
-            f"the step of a microbatch has {len(ops[1])} operators, that of the batch {len(ops[0])}, or others; "
-            "expected the same operators on smaller tensors"
-        )
-    return microbatch
 
 
 def torch_placements(placements: Placements) -> list[Placement]:
@@ -199,9 +183,8 @@ class ParallelModel(nn.Module):
     def as_parameter(self, name: str, local: Tensor) -> DTensor:
         """This rank's part of a gradient as a DTensor of the parameter's layout."""
         like: Any = self.get_parameter(name)
-        return DTensor.from_local(
-            local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
-        )
+        # The layout is the parameter's own: `DTensor.from_local` would work it out anew, at a cost that is felt.
+        return DTensor(local, like._spec, requires_grad=False)  # type: ignore[call-arg]
 
 
 def _part(parameter: Any) -> Tensor:

@@ -67,10 +67,11 @@ def local_shape(shape: Sequence[int], placements: Placements, mesh: Sequence[int
 
 
 def part_of_mesh(tensor: Tensor, placements: Placements, mesh: Sequence[int], place: Sequence[int]) -> Tensor:
-    """A rank's part of a tensor, by its place along each dimension of the mesh."""
+    """A rank's part of a tensor, by its place along each dimension of the mesh, its elements next to each other."""
+    whole = tensor
     for placed, parts, number in zip(placements, mesh, place, strict=True):
         tensor = cut(tensor, placed, parts, number)
-    return tensor
+    return tensor if tensor is whole else tensor.contiguous()
 
 
 def whole_of_parts(parts: Sequence[Tensor], placements: Placements, mesh: Sequence[int]) -> Tensor:

@@ -8,20 +8,23 @@ start one ahead of the move that is in use.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
+from math import prod
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor, fx
 
 from wirewise.errors import PlanError
 from wirewise.plans.parallel import DimPlacement, Move, ParallelPlan, parse_placements
-from wirewise.runtime.parallel.groups import MeshGroups, Pending, moved
+from wirewise.runtime.parallel.groups import InFlightTensor, MeshGroups, moved
 from wirewise.runtime.parallel.local import LocalOperator, draws_random_numbers, local_operator
 from wirewise.runtime.parallel.parts import Placements, local_shape, part_of_mesh
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 
-__all__ = ["CapturedStep", "Messages", "Phase", "Program", "Values"]
+__all__ = ["CapturedStep", "Messages", "Phase", "RankExecutor", "Values"]
 
 Phase = Literal["forward", "backward"]
 
@@ -49,7 +52,9 @@ class Messages(Protocol):
         """Start to send what a move takes to another stage."""
         ...
 
-    def receive(self, move: int, microbatch: int, source: int, shape: tuple[int, ...], dtype: str) -> Pending:
+    def receive(
+        self, move: int, microbatch: int, source: int, shape: tuple[int, ...], dtype: str
+    ) -> InFlightTensor:
         """Start to receive it."""
         ...
 
@@ -66,7 +71,9 @@ class Values:
     def __init__(self, microbatch: int, left: Mapping[int, int], moves_left: Mapping[int, int]) -> None:
         self.microbatch = microbatch
         self.found: dict[int, Any] = {}
-        self.moves: dict[int, Pending] = {}
+        self.moves: dict[int, InFlightTensor] = {}
+        self.gathered: dict[int, Tensor] = {}
+        """Tensors of moves whose buckets are not full, by number of the move."""
         self._left, self._moves_left = dict(left), dict(moves_left)
 
     def keep(self, number: int, value: Any, times: int | None = None) -> None:
@@ -89,7 +96,7 @@ class Values:
             self.moves.pop(number, None)
 
 
-class Program:
+class RankExecutor:
     """All that one rank does in a step.
 
     Args:
@@ -157,6 +164,8 @@ class Program:
             here = plan.stage_of[move.producer] == stage
             if here and (self._goes_to(move) == stage or _sends(move)):
                 self._starts.setdefault(move.producer, []).append(number)
+        self._bucket_of = {number: own for own in plan.buckets for number in own}
+        self._brought: dict[int, InFlightTensor] = {}
         self._count_uses(computing)
 
     def _node(self, number: int) -> OperatorNode:
@@ -186,6 +195,10 @@ class Program:
         for number, tensor in held.items():
             found.keep(number, tensor)
         return found
+
+    def begin(self) -> None:
+        """Begin a step: what moved once for all microbatches of the last one is of no more use."""
+        self._brought.clear()
 
     def run(self, phase: Phase, values: Values, until: int | None = None) -> None:
         """Carry out a pass of a microbatch.
@@ -225,11 +238,13 @@ class Program:
         found: Tensor = self._input(number, self._end, values)
         return found
 
-    def bring(self, number: int, tensor: Tensor) -> Pending:
+    def bring(self, number: int, tensor: Tensor) -> InFlightTensor:
         """Start to move an output of the step to where it lies in the end, once for all microbatches."""
         move = self.takes.get((number, self._end))
         return (
-            Pending(lambda: tensor) if move is None else self._moving(self.plan.moves[move], tensor, -1, move)
+            InFlightTensor(lambda: tensor)
+            if move is None
+            else self._moving(self.plan.moves[move], tensor, -1, move)
         )
 
     def once(self, number: int) -> bool:
@@ -292,11 +307,37 @@ class Program:
 
     def _start(self, move: int, tensor: Tensor, values: Values) -> None:
         one = self.plan.moves[move]
-        values.moves[move] = self._moving(one, tensor, values.microbatch, move)
+        if one.once and self._node(one.producer).op in _HELD:
+            # A parameter is the same for all microbatches.
+            if move not in self._brought:
+                self._brought[move] = self._moving(one, tensor, values.microbatch, move)
+            values.moves[move] = self._brought[move]
+        elif move in self._bucket_of:
+            self._gather(move, tensor, values)
+        else:
+            values.moves[move] = self._moving(one, tensor, values.microbatch, move)
         if self._goes_to(one) != self.stage:
             # All was sent; nothing here takes it.
             values.moves.pop(move)
         values.done(one.producer)
+
+    def _gather(self, move: int, tensor: Tensor, values: Values) -> None:
+        """Add a gradient to its bucket, which travels when it is full."""
+        own, got = self._bucket_of[move], values.gathered
+        got[move] = tensor
+        if not all(number in got for number in own):
+            return
+        parts = [got.pop(number) for number in own]
+        if len({part.dtype for part in parts}) > 1:
+            raise PlanError(
+                f"moves {', '.join(map(str, own))} carry tensors of several types - at `$.buckets`; expected one"
+            )
+        flat = torch.cat([part.reshape(-1) for part in parts])
+        summed = self.groups.all_reduce(self.plan.moves[move].steps[0].mesh_dim, flat)
+        at = 0
+        for number, part in zip(own, parts, strict=True):
+            values.moves[number] = InFlightTensor(partial(_cut_out, summed, at, part.shape))
+            at += part.numel()
 
     def _start_next(self, move: int, values: Values) -> None:
         """Start the move of a parameter or an input that will be in use after this one."""
@@ -317,9 +358,9 @@ class Program:
         taker = move.consumers[0]
         return self.end_stage(move.producer) if taker == self._end else self.plan.stage_of[taker]
 
-    def _moving(self, move: Move, tensor: Tensor, microbatch: int, number: int) -> Pending:
+    def _moving(self, move: Move, tensor: Tensor, microbatch: int, number: int) -> InFlightTensor:
         now, target = list(parse_placements(move.source)), parse_placements(move.target)
-        found = Pending(lambda: tensor)
+        found = InFlightTensor(lambda: tensor)
         kinds = [step.kind for step in move.steps]
         for place, step in enumerate(move.steps):
             if step.kind == "send":
@@ -338,11 +379,11 @@ class Program:
         return found
 
     def _chained(
-        self, found: Pending, axis: int, before: DimPlacement, after: DimPlacement, *, first: bool
-    ) -> Pending:
+        self, found: InFlightTensor, axis: int, before: DimPlacement, after: DimPlacement, *, first: bool
+    ) -> InFlightTensor:
         if first:
             return moved(self.groups, axis, found.wait(), before, after)
-        return Pending(lambda: moved(self.groups, axis, found.wait(), before, after).wait())
+        return InFlightTensor(lambda: moved(self.groups, axis, found.wait(), before, after).wait())
 
     def _receive(self, phase: Phase, values: Values) -> None:
         """Post what comes from other stages for this pass."""
@@ -462,6 +503,10 @@ class Program:
             ):
                 used = [phases[consumer] for consumer in one.consumers if consumer in phases]
                 self._receives["forward" if "forward" in used else "backward"].append(number)
+
+
+def _cut_out(flat: InFlightTensor, at: int, shape: Sequence[int]) -> Tensor:
+    return flat.wait().narrow(0, at, prod(shape)).view(shape)
 
 
 def _sends(move: Move) -> bool:

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.parallel import ParallelPlan
-from wirewise.runtime.parallel.groups import MeshGroups, Pending
+from wirewise.runtime.parallel.groups import InFlightTensor, MeshGroups
 from wirewise.runtime.parallel.local import draws_random_numbers
 from wirewise.runtime.parallel.parts import part_of_mesh
-from wirewise.runtime.parallel.program import CapturedStep, Phase, Program, Values
+from wirewise.runtime.parallel.program import CapturedStep, Phase, RankExecutor, Values
 from wirewise.runtime.transport import Transport
 
-__all__ = ["StageMessages", "StepRunner"]
+__all__ = ["StageChannel", "StepRunner"]
 
 
-class StageMessages:
+class StageChannel:
     """Messages between the ranks at the same place of two stages.
 
     Args:
@@ -46,7 +46,9 @@ class StageMessages:
             peer,
         )
 
-    def receive(self, move: int, microbatch: int, source: int, shape: tuple[int, ...], dtype: str) -> Pending:
+    def receive(
+        self, move: int, microbatch: int, source: int, shape: tuple[int, ...], dtype: str
+    ) -> InFlightTensor:
         """Start to receive it."""
         peer, found = self._plan.ranks[source][self._number], torch.empty(shape, dtype=getattr(torch, dtype))
         what, works = f"the message of move {move} from stage {source}", list[dist.Work]()
@@ -59,7 +61,7 @@ class StageMessages:
             self._transport.guard(partial(works[0].wait, self._transport.timeout), what, peer)
             return found
 
-        return Pending(wait)
+        return InFlightTensor(wait)
 
     def finish(self) -> None:
         """Wait until all was sent.
@@ -87,7 +89,7 @@ class StepRunner:
         world: Messages between all ranks; None: no other ranks than those of the mesh, and no random numbers.
 
     Raises:
-        PlanError: As `Program`; or random numbers that one device would draw in another order.
+        PlanError: Raised by `RankExecutor`; or random numbers that one device would draw in another order.
     """
 
     def __init__(
@@ -99,8 +101,8 @@ class StepRunner:
         world: Transport | None = None,
     ) -> None:
         self.plan, self.graph, self._world, self._stage = plan, step.graph, world, stage
-        self._messages = StageMessages(world, plan) if world is not None and plan.stages > 1 else None
-        self.program = Program(step, plan, groups, stage, self._messages)
+        self._messages = StageChannel(world, plan) if world is not None and plan.stages > 1 else None
+        self.program = RankExecutor(step, plan, groups, stage, self._messages)
         self._random = [node.name for node in self.program.nodes if draws_random_numbers(node)]
         if self._random and (plan.stages > 1 or plan.microbatches > 1):
             raise PlanError(
@@ -138,12 +140,13 @@ class StepRunner:
             PeerError: A peer is gone.
         """
         self._share_random_numbers()
+        self.program.begin()
         held = {number: state[name] for name, number in (self.parameters | self.buffers).items()}
         held |= self.program.constants()
         open_: dict[int, Values] = {}
         losses: list[Tensor] = []
         sums: dict[str, Tensor] = {}
-        ended: dict[str, Pending] = {}
+        ended: dict[str, InFlightTensor] = {}
         buffers: dict[str, Tensor] = {}
         with torch.no_grad():
             for phase, microbatch in self._timetable(backward=backward):
@@ -155,7 +158,8 @@ class StepRunner:
                 own_loss = self.plan.stage_of[self.graph.loss] == self._stage
                 until = self.graph.loss if own_loss and not backward else None
                 self.program.run(phase, values, until)
-                if phase == "forward" and own_loss:
+                if own_loss and phase == ("backward" if backward else "forward"):
+                    # Not before the backward pass, which would wait for what other ranks add to the loss.
                     losses.append(self.program.end(self.graph.loss, values))
                 if phase == "backward":
                     last = microbatch == self.plan.microbatches - 1
@@ -195,20 +199,24 @@ class StepRunner:
             found[number] = part_of_mesh(part, placements, groups.mesh, groups.place)
         return found
 
-    def _add(self, values: Values, sums: dict[str, Tensor], ended: dict[str, Pending], *, last: bool) -> None:
+    def _add(
+        self, values: Values, sums: dict[str, Tensor], ended: dict[str, InFlightTensor], *, last: bool
+    ) -> None:
         """Add up the gradients of a microbatch; behind the last one they move to where they lie in the end."""
         count = self.plan.microbatches
         for name, number in self._gradients.items():
             once = count > 1 and self.program.once(number)
             if count == 1:
-                ended[name] = Pending(partial(self.program.end, number, values))
+                ended[name] = InFlightTensor(partial(self.program.end, number, values))
                 continue
             own = values.found[number] if once else self.program.end(number, values)
             sums[name] = own / count if name not in sums else sums[name].add_(own, alpha=1 / count)
             if last:
                 total = sums[name]
                 ended[name] = (
-                    self.program.bring(number, total) if once else Pending(partial(torch.detach, total))
+                    self.program.bring(number, total)
+                    if once
+                    else InFlightTensor(partial(torch.detach, total))
                 )
 
     def _new_buffers(self, values: Values) -> dict[str, Tensor]:
@@ -220,7 +228,9 @@ class StepRunner:
 
     def _loss(self, losses: Sequence[Tensor]) -> Tensor:
         """Mean over the microbatches, on all ranks."""
-        own = torch.stack(list(losses)).mean() if losses else torch.zeros(())
+        own = losses[0] if len(losses) == 1 else torch.zeros(())
+        if len(losses) > 1:
+            own = torch.stack(list(losses)).mean()
         if self.plan.stages > 1 and self._world is not None:
             # One rank of the stage that has it gives it.
             first = self.plan.ranks[self.plan.stage_of[self.graph.loss]][0]

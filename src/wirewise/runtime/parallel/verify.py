@@ -16,7 +16,7 @@ from wirewise.plans.parallel import ParallelPlan
 from wirewise.runtime.parallel.groups import ThreadGroups
 from wirewise.runtime.parallel.local import draws_random_numbers
 from wirewise.runtime.parallel.parts import part_of_mesh, whole_of_parts
-from wirewise.runtime.parallel.program import CapturedStep, Program
+from wirewise.runtime.parallel.program import CapturedStep, RankExecutor
 
 __all__ = ["verify", "whole_step"]
 
@@ -25,7 +25,7 @@ def whole_step(step: CapturedStep, inputs: Sequence[Tensor], state: Mapping[str,
     """Outputs of all nodes on one device, by the node's name."""
     found: dict[str, Any] = {}
 
-    class Kept(fx.Interpreter):
+    class ValueRecorder(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
             found[n.name] = super().run_node(n)
             return found[n.name]
@@ -36,7 +36,7 @@ def whole_step(step: CapturedStep, inputs: Sequence[Tensor], state: Mapping[str,
         own = by_name[node.name]
         given.append(inputs[int(own.source)] if own.op == "input" else state[own.source])
     with torch.no_grad():
-        Kept(step.module).run(*given)
+        ValueRecorder(step.module).run(*given)
     return found
 
 
@@ -106,7 +106,7 @@ def _takes(plan: ParallelPlan, step: CapturedStep, number: int) -> str:
     return ", ".join(words) or "nothing"
 
 
-class _Recorded(Program):
+class _Recorded(RankExecutor):
     """A program that keeps the outputs of all nodes."""
 
     record: dict[int, Any]

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
-from wirewise.runtime.pipeline.trainer import PassRecord, Pipeline, UpdateResult
-from wirewise.runtime.pipeline.updates import DelayCorrection, LossScale
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
+    from wirewise.runtime.pipeline.trainer import PassRecord, Pipeline, UpdateResult
+    from wirewise.runtime.pipeline.updates import DelayCorrection, LossScale
 
 __all__ = ["INPUT", "DelayCorrection", "LayerGraph", "LossScale", "PassRecord", "Pipeline", "UpdateResult"]
+
+_WHERE = {"INPUT": "layers", "LayerGraph": "layers", "DelayCorrection": "updates", "LossScale": "updates"}
+"""Modules of names; others are of `trainer`. Full-graph training takes journals of messages without the planners."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.{_WHERE.get(name, 'trainer')}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -53,7 +53,7 @@ class _Known(NamedTuple):
     """Shape and type of this rank's part, where it makes the value."""
     forward: Resharder
     backward: Resharder | None
-    """None: no gradient comes back."""
+    """Move of the gradient; None: no gradient comes back."""
 
 
 class Boundary:

@@ -32,7 +32,7 @@ class LayerGraph:
     Args:
         modules: The modules; those of a mapping and of an `nn.Sequential` by their names, those of a list by number. Or
             a model with a forward pass of its own, from one tensor to one, which `torch.fx` cuts into modules.
-        sources: For modules that do not take the output of the one before: names of what they are called with, in
+        sources: Names of what modules are called with that do not take the output of the one before, in
             order, modules further up or `INPUT`. This is how skip connections are said; a model has its own.
         whole: Submodules of such a model that are not cut, as names with wildcards, such as "encoder.layers.*"; none:
             those that hold less than an eighth of it.

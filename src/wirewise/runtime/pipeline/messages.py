@@ -144,7 +144,7 @@ class MessageJournal:
         return False
 
     def commit(self, updates: int) -> None:
-        """So many updates of the weights of this rank are done."""
+        """Note how many updates of the weights of this rank are done."""
 
 
 class _Line:

@@ -48,7 +48,7 @@ def directions(transport: Transport) -> tuple[Transport, Transport]:
     if not dist.is_initialized() or transport.group is not dist.group.WORLD:
         raise InputError(
             "messages between stages on devices need two groups of all ranks, which only the default group has; call "
-            "torch.distributed.init_process_group('nccl') and leave process_group out"
+            "torch.distributed.init_process_group with backend 'nccl' and leave process_group out"
         )
     ranks = list(range(transport.world_size))
     groups: list[Any] = [dist.new_group(ranks) for _ in range(2)]

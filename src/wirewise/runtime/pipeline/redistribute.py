@@ -94,7 +94,7 @@ def layout_of(
         what: Name of the tensor for error messages.
 
     Raises:
-        InputError: As `redistribute_across`.
+        InputError: Raised by `redistribute_across`.
     """
     mesh = tuple(device_mesh.mesh.shape)
     if len(placements) != len(mesh):

@@ -350,7 +350,7 @@ class Resharding:
         """Parts after the move.
 
         Raises:
-            PeerError: As of `Resharder.__call__`.
+            PeerError: Raised as by `Resharder.__call__`.
         """
         self._thread.join()
         if self._error is not None:

@@ -272,7 +272,7 @@ class _Flow:
             self._keep(node.all_input_nodes[0])
 
     def leaving(self, nodes: Sequence[fx.Node]) -> list[fx.Node]:
-        """Those of some operations whose results others take."""
+        """Operations among the given ones whose results others take."""
         own = set(nodes)
         return [node for node in nodes if any(user not in own for user in self.users.get(node, []))]
 

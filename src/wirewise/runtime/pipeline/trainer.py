@@ -31,7 +31,7 @@ from wirewise.runtime.pipeline.updates import (
     LossScale,
     Optimizers,
     Schedules,
-    Updates,
+    WeightUpdates,
 )
 from wirewise.runtime.pipeline.values import ValueExchange
 from wirewise.runtime.pipeline.weights import Weights
@@ -158,7 +158,7 @@ class Pipeline:
         made = optimizer(list(self.weights.named.values())) if self.weights.named else []
         optimizers = [made] if isinstance(made, Optimizer) else list(made)
         self.weights.copy_versions()
-        self._updates = Updates(
+        self._updates = WeightUpdates(
             self.weights,
             exchange,
             optimizers,
@@ -269,10 +269,10 @@ class Pipeline:
         """Go on from a state of the same rank under the same plan, bit by bit as if there had been no interruption.
 
         Args:
-            state: As `state_dict` gave it; `train` is then called with the batches from `update` on.
+            state: State that `state_dict` gave; `train` is then called with the batches from `update` on.
 
         Raises:
-            InputError: Of another plan or model.
+            InputError: The state is of another plan or model.
         """
         if state["plan"] != self.plan.to_json():
             raise InputError(
@@ -505,5 +505,5 @@ def _check_order(
     if in_order and any(len(ranks[0]) > 1 for ranks in plan.ranks):
         raise InputError(
             "ranks share stages, whose moves have tags, and messages match by their order; give a gloo group: "
-            "torch.distributed.new_group(backend='gloo'), or init_process_group('gloo')"
+            "torch.distributed.new_group(backend='gloo'), or a default group of backend 'gloo'"
         )

@@ -27,7 +27,7 @@ from wirewise.runtime.pipeline.messages import MessageJournal
 from wirewise.runtime.pipeline.weights import Weights
 from wirewise.runtime.transport import Transport
 
-__all__ = ["DelayCorrection", "GradientExchange", "LossScale", "Optimizers", "Settled", "Updates"]
+__all__ = ["DelayCorrection", "GradientExchange", "LossScale", "Optimizers", "Settled", "WeightUpdates"]
 
 DelayCorrection = Literal["none", "nesterov", "error_feedback"]
 
@@ -101,7 +101,7 @@ class GradientExchange:
     Args:
         weights: Weights of this rank.
         replicas: Transport between the ranks with the same stages; None: there is one.
-        shared: For each parameter that other stages have too: its name here, its number among all such ones, and a
+        shared: Name here of each parameter that other stages have too, its number among all such ones, and a
             transport between these stages.
         counted: Parameters whose norm this rank counts, by name, with the number of ranks of its stage that count the
             same part: of parameters that several stages share one does.
@@ -175,13 +175,18 @@ class GradientExchange:
         if self._reducer is not None:
             self._reducer.close()
 
+    def abandon(self) -> None:
+        """End the reducer without waiting for what travelled: a peer is gone."""
+        if self._reducer is not None:
+            self._reducer.abandon()
+
 
 def _summed(transport: Transport, tensor: Tensor, what: str) -> Tensor:
     transport.all_reduce(tensor, what)
     return tensor
 
 
-class Updates:
+class WeightUpdates:
     """Updates of a rank's weights: started when its last backward pass is done, finished before it is needed.
 
     Args:
@@ -273,7 +278,7 @@ class Updates:
         except PeerError:
             self._started = None
         self._weights.drop_gradients()
-        self._exchange.close()
+        self._exchange.abandon()
         self._exchange = make()
 
     def state(self) -> dict[str, Any]:

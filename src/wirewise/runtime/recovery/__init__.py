@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from wirewise.runtime.recovery.agent import Agent, Recovered, Recoveries, run_script
     from wirewise.runtime.recovery.checkpoints import Checkpoints
     from wirewise.runtime.recovery.consistency import Updates
-    from wirewise.runtime.recovery.decision import Action, Decision, RankRecord, decide
+    from wirewise.runtime.recovery.decision import RankRecord, RecoveryAction, RecoveryDecision, decide
     from wirewise.runtime.recovery.epochs import train_epochs
     from wirewise.runtime.recovery.helping import Helping, recompute_together
     from wirewise.runtime.recovery.journals import Consistency
@@ -35,8 +35,8 @@ _WHERE = {
     "checkpoints": ("Checkpoints",),
     "consistency": ("Updates",),
     "decision": (
-        "Action",
-        "Decision",
+        "RecoveryAction",
+        "RecoveryDecision",
         "RankRecord",
         "decide",
     ),
@@ -87,11 +87,9 @@ _WHERE = {
 """Names by module, imported when asked for: a decision needs no torch."""
 
 __all__ = [
-    "Action",
     "Agent",
     "Checkpoints",
     "Consistency",
-    "Decision",
     "Helping",
     "Lamb",
     "Lion",
@@ -102,6 +100,8 @@ __all__ = [
     "RankRecord",
     "Recovered",
     "Recoveries",
+    "RecoveryAction",
+    "RecoveryDecision",
     "RecoveryJournal",
     "RecoverySettings",
     "SenderLog",

@@ -25,6 +25,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from wirewise.errors import InputError, PeerError
 from wirewise.files import make_folder, write_json
 from wirewise.runtime.recovery import control
 from wirewise.runtime.recovery.bus import Bus
+from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.generations import (
     Begin,
     Command,
@@ -45,12 +47,12 @@ from wirewise.runtime.recovery.generations import (
     Generation,
     GiveUp,
     Over,
-    Progress,
+    PhaseReached,
     Raised,
-    Ready,
     Refuse,
     Worker,
     WorkerLost,
+    WorkerReady,
 )
 
 __all__ = ["PRELOAD", "Agent", "Recovered", "Recoveries", "run_script"]
@@ -346,7 +348,7 @@ class Agent:
             while one.channel.poll():
                 event = _heard.decode(one.channel.recv_bytes())
                 one.heard_s = time.monotonic()
-                one.ready = one.ready or isinstance(event, Ready)
+                one.ready = one.ready or isinstance(event, WorkerReady)
                 if not isinstance(event, control.Beat):
                     self._report(event)
         except (EOFError, OSError):
@@ -355,7 +357,7 @@ class Agent:
                 self._selector.unregister(one.channel)
 
     def _bury(self, one: _Process) -> None:
-        seen_s = time.time()
+        seen_s = clock_s()
         self._listen(one)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(one.channel)
@@ -386,13 +388,13 @@ class Agent:
             self._too_late(event.worker, f"it raised an error:\n{event.text}")
         if isinstance(event, WorkerLost):
             self._held_until = time.monotonic() + _DECIDE_S
-        elif isinstance(event, Progress) and event.phase == "committed":
+        elif isinstance(event, PhaseReached) and event.phase == "committed":
             self._held_until = 0.0
         if self._coordinator is None:
             assert self._bus is not None
             self._bus.post(event)
             return
-        if isinstance(event, Progress):
+        if isinstance(event, PhaseReached):
             self._note(event)
         for command in self._coordinator.heard(event):
             if self._bus is not None:
@@ -439,11 +441,11 @@ class Agent:
                     generation=generation.number,
                     ranks=generation.dead,
                     causes=tuple(generation.notes.values()),
-                    seen_s=generation.since_s or time.time(),
+                    seen_s=generation.since_s or clock_s(),
                 )
             )
 
-    def _note(self, event: Progress) -> None:
+    def _note(self, event: PhaseReached) -> None:
         """Write down how far a recovery is."""
         if event.phase == "committed":
             self.outcome.step = max(self.outcome.step, event.step)
@@ -531,7 +533,7 @@ def _enter(
     log: str | None,
 ) -> None:
     """First act in a new process."""
-    # The forkserver ends with the agent, and this process with it, even where it is stopped.
+    _leave_server()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if log is not None:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -560,6 +562,14 @@ def _enter(
     sys.stderr.flush()
     # Threads of torch that still wait must not keep it.
     os._exit(0)
+
+
+def _leave_server() -> None:
+    """Close what keeps the forkserver alive: it ends with the agent, and this process with it, even a stopped one."""
+    server = vars(forkserver._forkserver)
+    if (alive := server["_forkserver_alive_fd"]) is not None:
+        os.close(alive)
+        server["_forkserver_alive_fd"] = None
 
 
 def _sweep() -> None:

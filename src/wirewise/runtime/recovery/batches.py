@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sequ
 
 from wirewise.errors import InputError
 
-__all__ = ["Batches", "Drawn", "seed_all", "shares_of"]
+__all__ = ["Drawn", "TrainingBatches", "seed_all", "shares_of"]
 
 Drawn = Callable[[int, int], Any]
 """Batch of a step, counted from 0, for a share of the global batch."""
@@ -46,7 +46,7 @@ def seed_all(seed: int, step: int, share: int) -> None:
     np.random.seed(mixed % 2**32)  # noqa: NPY002
 
 
-class Batches:
+class TrainingBatches:
     """The batches of a training.
 
     Args:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from torch.distributed import DistStoreError
 
+from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.generations import Command, Event, GiveUp, HostLost
 
 __all__ = ["Bus"]
@@ -140,7 +141,7 @@ class Bus:
                 self._beats[host] = beats, now
             elif beats and now - since > self._lease_s + _MARGIN_S:
                 self._beats[host] = beats, float("inf")
-                self._put(HostLost(host, time.time()))
+                self._put(HostLost(host, clock_s()))
 
     def _watch(self) -> None:
         """Give up where the store does not answer, whatever the other threads wait for."""

@@ -11,9 +11,10 @@ or back, by one of three journals:
 - "journal": the inverse, and the compressed difference of its bits to those before: bit by bit in about a fifth of the
   memory, for the time of another update and its compression in each step;
 - "roll-forward": nothing is kept, so an update that has begun cannot be taken back;
-- "auto": "ping-pong" where a quarter of the free memory holds the buffers, else "undo", else "roll-forward".
+- "auto": "roll-forward" with one bucket, whose update begins when all gradients are there, so that it can always be
+  finished; else "ping-pong" where a quarter of the free memory holds the buffers, else "undo", else "roll-forward".
 
-The last committed update can be taken back too, until the next one begins.
+With a journal the last committed update can be taken back too, until the next one begins.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wirewise.errors import InputError
-from wirewise.runtime.memory import available_bytes
-from wirewise.runtime.recovery.journals import JOURNALS, Consistency, Member
+from wirewise.memory import available_bytes
+from wirewise.runtime.recovery.journals import JOURNALS, BucketParameter, Consistency
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.recovery.undo import check_undo
 from wirewise.runtime.trees import copied
@@ -75,7 +76,7 @@ class Updates:
     ) -> None:
         self.state, self._clip, self._prepare = state, clip, prepare
         members = [
-            Member(optimizer, group, parameter)
+            BucketParameter(optimizer, group, parameter)
             for optimizer in state.optimizers
             for group in optimizer.param_groups
             for parameter in group["params"]
@@ -83,7 +84,7 @@ class Updates:
         self._buckets = _split(members, buckets)
         if len(self._buckets) > 1:
             check_apart(clip, state.scaler, prepare)
-        self.consistency = _chosen(state, members) if consistency == "auto" else consistency
+        self.consistency = _chosen(state, self._buckets) if consistency == "auto" else consistency
         if self.consistency in ("undo", "journal"):
             for optimizer in state.optimizers:
                 check_undo(optimizer)
@@ -277,7 +278,7 @@ class Updates:
             schedule.step()
         self._commit()
 
-    def _step(self, optimizer: Optimizer, members: Sequence[Member]) -> bool:
+    def _step(self, optimizer: Optimizer, members: Sequence[BucketParameter]) -> bool:
         """Let an optimizer update the parameters of a bucket; whether it did."""
         done: list[bool] = []
         hook = optimizer.register_step_post_hook(lambda *_: done.append(True))
@@ -326,7 +327,7 @@ class Updates:
 
 
 @contextmanager
-def _only(optimizer: Optimizer, members: Sequence[Member], *, whole: bool) -> Iterator[bool]:
+def _only(optimizer: Optimizer, members: Sequence[BucketParameter], *, whole: bool) -> Iterator[bool]:
     """The optimizer with the parameters of a bucket alone; whether there are any."""
     if whole:
         yield True
@@ -342,7 +343,9 @@ def _only(optimizer: Optimizer, members: Sequence[Member], *, whole: bool) -> It
             group["params"] = parameters
 
 
-def _split(members: Sequence[Member], buckets: Sequence[Sequence[nn.Parameter]] | None) -> list[list[Member]]:
+def _split(
+    members: Sequence[BucketParameter], buckets: Sequence[Sequence[nn.Parameter]] | None
+) -> list[list[BucketParameter]]:
     """Members of each bucket."""
     if buckets is None:
         return [list(members)]
@@ -371,8 +374,11 @@ def check_apart(clip: float | None, scaler: object, prepare: object) -> None:
             )
 
 
-def _chosen(state: TrainingState, members: Sequence[Member]) -> Consistency:
+def _chosen(state: TrainingState, buckets: Sequence[Sequence[BucketParameter]]) -> Consistency:
     """What "auto" comes to: averages of an optimizer that has none yet are taken as two for each parameter."""
+    if len(buckets) == 1:
+        return "roll-forward"
+    members = [member for bucket in buckets for member in bucket]
     needed = 3 * sum(member.parameter.nbytes for member in members)
     device = members[0].parameter.device if members else torch.device("cpu")
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()

@@ -11,7 +11,6 @@ import hashlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -23,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from wirewise.errors import PeerError
+from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.generations import (
     Begin,
     Command,
@@ -32,13 +32,13 @@ from wirewise.runtime.recovery.generations import (
     Generation,
     GiveUp,
     Over,
-    Progress,
-    Ready,
+    PhaseReached,
     Refuse,
     Worker,
+    WorkerReady,
 )
 
-__all__ = ["Beat", "Link", "Welcome", "current", "fingerprint", "interrupt", "take_over"]
+__all__ = ["Beat", "ControlChannel", "Welcome", "current", "fingerprint", "interrupt", "take_over"]
 
 BEAT_S = 0.1
 _POISON = timedelta(milliseconds=3)
@@ -91,7 +91,7 @@ def fingerprint(code: bytes) -> dict[str, str]:
     }
 
 
-class Link:
+class ControlChannel:
     """The control channel of this process.
 
     Args:
@@ -128,7 +128,7 @@ class Link:
         self, rank: int, generation: int, phase: Any, step: int, at_s: float = 0.0, **more: Any
     ) -> None:
         """Tell the agent that this rank has come to a phase of a recovery, now or at a time."""
-        self.say(Progress(self.worker, rank, generation, phase, at_s or time.time(), step, **more))
+        self.say(PhaseReached(self.worker, rank, generation, phase, at_s or clock_s(), step, **more))
 
     def over(self, generation: int) -> bool:
         """Whether a generation is over."""
@@ -155,7 +155,7 @@ class Link:
         """
         if not self._asked:
             self._asked = True
-            self.say(Ready(self.worker, fingerprint(self._code)))
+            self.say(WorkerReady(self.worker, fingerprint(self._code)))
 
         def there() -> bool:
             new = self._generation is not None and self._generation.number > max(after, self._over)
@@ -237,21 +237,21 @@ class Link:
 
 
 def _leave() -> None:
-    """Without its agent a process would be nobody's."""
+    """End this process: without its agent it would be nobody's."""
     os._exit(_LOST_AGENT)
 
 
-_link: Link | None = None
+_link: ControlChannel | None = None
 
 
-def current() -> Link | None:
+def current() -> ControlChannel | None:
     """The control channel of this process; None where no agent has started it."""
     return _link
 
 
-def take_over(channel: Connection, code: Path | Callable[..., Any]) -> Link:
+def take_over(channel: Connection, code: Path | Callable[..., Any]) -> ControlChannel:
     """Make a channel that of this process; the agent's first act in a process."""
     global _link
     source = code if isinstance(code, Path) else Path(sys.modules[code.__module__].__file__ or "")
-    _link = Link(channel, source.read_bytes() if source.is_file() else b"")
+    _link = ControlChannel(channel, source.read_bytes() if source.is_file() else b"")
     return _link

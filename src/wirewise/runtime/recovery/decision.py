@@ -15,7 +15,7 @@ import msgspec
 
 from wirewise.errors import PeerError
 
-__all__ = ["NOTHING", "Action", "Decision", "RankRecord", "decide", "filled"]
+__all__ = ["NOTHING", "RankRecord", "RecoveryAction", "RecoveryDecision", "decide", "filled"]
 
 NOTHING = -1
 """Committed step of a process that holds no state: a spare that has just taken a role, or whose copy was cut short."""
@@ -66,7 +66,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-class Action(msgspec.Struct, frozen=True, kw_only=True):
+class RecoveryAction(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank does."""
 
     rank: int
@@ -80,19 +80,19 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """Step of the checkpoint that is loaded."""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class RecoveryDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What all ranks do after a failure."""
 
     step: int
     """Step whose state all ranks have afterwards."""
-    actions: tuple[Action, ...]
+    actions: tuple[RecoveryAction, ...]
     """One for each rank that has a process, in rank order."""
     vacant: tuple[int, ...] = ()
     """Ranks that no process takes: the others share their work."""
     units: tuple[tuple[int, ...], ...] = ()
     """Stages that recompute together; messages between them travel, those from other stages come from logs."""
 
-    def of(self, rank: int) -> Action:
+    def of(self, rank: int) -> RecoveryAction:
         """What a rank does."""
         return next(action for action in self.actions if action.rank == rank)
 
@@ -132,7 +132,7 @@ def decide(
     checkpoints: Mapping[int, Sequence[int]] | None = None,
     logs: Mapping[Edge, tuple[int, int]] | None = None,
     spares: int = 0,
-) -> Decision:
+) -> RecoveryDecision:
     """The step that all ranks go on from, and what each does to get there.
 
     The step is the highest that needs the fewest stages to recompute. Without a checkpoint for all it is never below
@@ -170,7 +170,7 @@ def decide(
         if units is not None and sum(map(len, units)) < len(stages):
             starts = {stage: _start(unit, step, checkpoints) for unit in units for stage in unit}
             actions = tuple(_action(record, step, known, starts) for record in known)
-            return Decision(step=step, actions=actions, vacant=vacant, units=units)
+            return RecoveryDecision(step=step, actions=actions, vacant=vacant, units=units)
     start = _start(tuple(stages), max(lost, default=None), checkpoints)
     if start == NOTHING:
         gone = [stage for stage in stages if not steps[stage]] or stages
@@ -178,8 +178,8 @@ def decide(
             f"the state of stages {gone} is lost and no checkpoint "
             f"is whole for stages {stages} (found {dict(checkpoints)}); start the training again, with checkpoints"
         )
-    loads = tuple(Action(rank=record.rank, kind="load", from_step=start) for record in known)
-    return Decision(step=start, actions=loads, vacant=vacant)
+    loads = tuple(RecoveryAction(rank=record.rank, kind="load", from_step=start) for record in known)
+    return RecoveryDecision(step=start, actions=loads, vacant=vacant)
 
 
 def _check_replicas(records: Iterable[RankRecord]) -> None:
@@ -239,13 +239,13 @@ def _components(stages: set[int], edges: Iterable[Edge]) -> tuple[tuple[int, ...
 
 def _action(
     record: RankRecord, step: int, records: Sequence[RankRecord], starts: Mapping[int, int]
-) -> Action:
+) -> RecoveryAction:
     if record.stage in starts:
-        return Action(rank=record.rank, kind="recompute", from_step=starts[record.stage])
+        return RecoveryAction(rank=record.rank, kind="recompute", from_step=starts[record.stage])
     sources = _sources([other for other in records if other.stage == record.stage], step)
     if record.rank in sources:
-        return Action(rank=record.rank, kind=record.reachable()[step])
-    return Action(rank=record.rank, kind="copy", sources=sources)
+        return RecoveryAction(rank=record.rank, kind=record.reachable()[step])
+    return RecoveryAction(rank=record.rank, kind="copy", sources=sources)
 
 
 def _sources(replicas: Sequence[RankRecord], step: int) -> tuple[int, ...]:

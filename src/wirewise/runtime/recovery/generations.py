@@ -1,4 +1,4 @@
-"""Who belongs to which generation of the process group: the coordinator's decisions, without processes or sockets.
+"""Generations of the process group and their members: the coordinator's decisions, without processes or sockets.
 
 A generation is one process group's life. The agent that holds the store coordinates: it alone makes generations, so two
 halves of a cut network never both go on. The other half's agents stop their processes when they have not reached the
@@ -22,9 +22,9 @@ __all__ = [
     "GiveUp",
     "HostLost",
     "Over",
-    "Ready",
     "Refuse",
     "WorkerLost",
+    "WorkerReady",
 ]
 
 Worker = tuple[int, int]
@@ -38,7 +38,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """One process group's life."""
 
     number: int
-    """Counted from 1."""
+    """Number of the generation, counted from 1."""
     world_size: int
     """Ranks of the job, with and without a process."""
     workers: dict[int, Worker]
@@ -53,6 +53,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Newest step that a rank has told to be committed; -1: none."""
     notes: dict[int, str] = {}
     """What was lost how, by rank."""
+    elastic: bool = False
+    """Whether a later one may have fewer ranks with a process."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -60,7 +62,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted(self.workers))
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
+class WorkerReady(msgspec.Struct, frozen=True, tag=True):
     """A process waits for a role."""
 
     worker: Worker
@@ -90,7 +92,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     generation: int
 
 
-class Progress(msgspec.Struct, frozen=True, tag=True):
+class PhaseReached(msgspec.Struct, frozen=True, tag=True):
     """A process has come to a phase of a recovery, or committed its first step after it."""
 
     worker: Worker
@@ -114,7 +116,7 @@ class Raised(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-Event = Ready | WorkerLost | HostLost | Finished | Progress | Raised
+Event = WorkerReady | WorkerLost | HostLost | Finished | PhaseReached | Raised
 
 
 class Over(msgspec.Struct, frozen=True, tag=True):
@@ -199,7 +201,7 @@ class Coordinator:
         return commands
 
     def _heard(self, event: Event) -> Iterator[Command]:
-        if isinstance(event, Ready):
+        if isinstance(event, WorkerReady):
             yield from self._welcome(event)
         elif isinstance(event, WorkerLost):
             yield from self._lose({event.worker: event.cause}, event.seen_s)
@@ -208,7 +210,7 @@ class Coordinator:
             yield from self._lose(dict.fromkeys(gone, f"host {event.host} is lost"), event.seen_s)
         elif isinstance(event, Finished):
             yield from self._finish(event)
-        elif isinstance(event, Progress):
+        elif isinstance(event, PhaseReached):
             if event.step > self._step:
                 self._step, self._fruitless = event.step, 0
         elif event.worker not in self._refused:
@@ -218,7 +220,7 @@ class Coordinator:
         rank = next((rank for rank, one in self._roles.items() if one == worker), None)
         return f"process {worker[1]} of host {worker[0]}" if rank is None else f"rank {rank}"
 
-    def _welcome(self, event: Ready) -> Iterator[Command]:
+    def _welcome(self, event: WorkerReady) -> Iterator[Command]:
         if self._fingerprint is None:
             self._fingerprint = event.worker, event.fingerprint
         first, expected = self._fingerprint
@@ -297,6 +299,7 @@ class Coordinator:
             since_s=self._since_s,
             committed_step=self._step,
             notes=dict(sorted(self._dead.items())),
+            elastic=self.elastic,
         )
         self._over, self._dead, self._since_s = False, {}, 0.0
         self._finished = set()

@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 from wirewise.plans.recovery import Consistency
 from wirewise.runtime.recovery.undo import AppliedUpdate, Before, applied, before, group_settings, put_back
 
-__all__ = ["JOURNALS", "Consistency", "Journal", "Member"]
+__all__ = ["JOURNALS", "BucketParameter", "Consistency", "Journal"]
 
 
-class Member(NamedTuple):
+class BucketParameter(NamedTuple):
     """A parameter of a bucket."""
 
     optimizer: Optimizer
@@ -31,7 +31,7 @@ class Journal(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
-    def keep(self, members: Sequence[Member]) -> None:
+    def keep(self, members: Sequence[BucketParameter]) -> None:
         """Called before an update."""
 
     def seal(self, *, stepped: bool) -> None:
@@ -44,7 +44,7 @@ class Journal(Protocol):
 class _Nothing:
     size_bytes = 0
 
-    def keep(self, members: Sequence[Member]) -> None:
+    def keep(self, members: Sequence[BucketParameter]) -> None:
         pass
 
     def seal(self, *, stepped: bool) -> None:
@@ -59,14 +59,14 @@ class _PingPong:
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[nn.Parameter, str], Tensor] = {}
-        self._kept: list[tuple[Member, list[str], dict[str, Any]]] = []
+        self._kept: list[tuple[BucketParameter, list[str], dict[str, Any]]] = []
 
     @property
     def size_bytes(self) -> int:
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
     @torch.no_grad()
-    def keep(self, members: Sequence[Member]) -> None:
+    def keep(self, members: Sequence[BucketParameter]) -> None:
         self._kept, values, copies = [], [], []
         for member in members:
             if member.parameter.grad is None:
@@ -102,13 +102,13 @@ class _Undo:
     """Gradients, for the inverse of the update."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[Member, AppliedUpdate]] = []
+        self._kept: list[tuple[BucketParameter, AppliedUpdate]] = []
 
     @property
     def size_bytes(self) -> int:
         return sum(update.gradient.nbytes for _, update in self._kept)
 
-    def keep(self, members: Sequence[Member]) -> None:
+    def keep(self, members: Sequence[BucketParameter]) -> None:
         old = {member.parameter: update.gradient for member, update in self._kept}
         groups = {id(m.group): group_settings(m.optimizer, m.group) for m in _first_of_groups(members)}
         found = (
@@ -139,7 +139,7 @@ class _Exact(_Undo):
         return super().size_bytes + sum(len(one) for of in self._differences for one in of.values())
 
     @torch.no_grad()
-    def keep(self, members: Sequence[Member]) -> None:
+    def keep(self, members: Sequence[BucketParameter]) -> None:
         super().keep(members)
         self._values = [
             {name: tensor.clone() for name, tensor in _tensors(member).items()} for member, _ in self._kept
@@ -180,11 +180,11 @@ JOURNALS: dict[Consistency, type[Journal]] = {
 }
 
 
-def _first_of_groups(members: Sequence[Member]) -> list[Member]:
+def _first_of_groups(members: Sequence[BucketParameter]) -> list[BucketParameter]:
     return list({id(member.group): member for member in members}.values())
 
 
-def _guess(member: Member, update: AppliedUpdate) -> dict[str, Tensor]:
+def _guess(member: BucketParameter, update: AppliedUpdate) -> dict[str, Tensor]:
     """Values before an update as the inverse has them, in the types of the values; those it does not give as now."""
     values = before(member.optimizer, member.parameter, update)
     now = {name: tensor for name, tensor in _tensors(member).items() if not name or name in update.known}
@@ -216,13 +216,13 @@ def _decompressed(data: bytes, dtype: torch.dtype) -> Tensor:
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _tensors(member: Member) -> dict[str, Tensor]:
+def _tensors(member: BucketParameter) -> dict[str, Tensor]:
     """The parameter, under the name "", and the tensors of its state."""
     state = member.optimizer.state.get(member.parameter, {})
     return {"": member.parameter.detach()} | {n: v for n, v in state.items() if isinstance(v, Tensor)}
 
 
-def _forget(member: Member, known: set[str]) -> None:
+def _forget(member: BucketParameter, known: set[str]) -> None:
     """Remove state that an update made."""
     state = member.optimizer.state.get(member.parameter, {})
     for name in state.keys() - known:

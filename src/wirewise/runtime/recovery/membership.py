@@ -15,30 +15,33 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.recovery import control, points
+from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.generations import Generation
+from wirewise.runtime.startup import join_group
 from wirewise.runtime.transport import Transport
 
 __all__ = ["Member", "join"]
 
 _JOIN_S, _COME_S = 10.0, 30.0
-"""Seconds that a new group has to connect, and the others to come to it: one of them may still connect in the group
-before, to a peer that died meanwhile, which nothing interrupts."""
+"""Seconds that a new group has to connect, and the others to come to it once what they waited in has timed out: one may
+connect in the group before, to a peer that died meanwhile, or wait in a call of torch that an interruption missed."""
 _GRACE_S = 10.0
 """Seconds that the agent has to tell of a failure after its first effect was seen here."""
 _DOUBT_S = 0.5
 """Seconds likewise for an error that does not look like a failure of another rank."""
 
 
-def join(timeout_s: float = 60.0) -> Member:
+def join(timeout_s: float = 60.0, *, bound: str = "each rank has a part that no other has") -> Member:
     """Wait for the role of a rank, and join the process group of all.
 
     A spare waits here. The group is torch's default one; after a failure `Member.regroup` joins the next.
 
     Args:
         timeout_s: Seconds that one call of the process group may take.
+        bound: Why the training cannot go on with fewer ranks; "": it can.
 
     Raises:
-        InputError: No agent has started this process.
+        InputError: No agent has started this process, or one that lets fewer ranks go on, which these cannot.
         PeerError: This process is refused, or the job has failed.
     """
     link = control.current()
@@ -48,6 +51,11 @@ def join(timeout_s: float = 60.0) -> Member:
             "recovery.Agent"
         )
     member = Member(link, timeout_s)
+    if bound and member.generation.elastic:
+        raise InputError(
+            f"the agent lets training go on with fewer ranks (elastic=True), and {bound}; expected elastic=False, with "
+            "which ranks wait for a spare"
+        )
     member.regroup(None)
     return member
 
@@ -67,7 +75,7 @@ class Member:
         memory: Folder in the memory of this host, which outlives the processes of the job.
     """
 
-    def __init__(self, link: control.Link, timeout_s: float) -> None:
+    def __init__(self, link: control.ControlChannel, timeout_s: float) -> None:
         self._link, self._timeout_s = link, timeout_s
         self.memory = Path(link.memory)
         self._store: Any = TCPStore(link.address, link.port, is_master=False, wait_for_workers=False)
@@ -108,7 +116,7 @@ class Member:
             if not self.is_failure(error):
                 raise error
             points.reach("fault")
-        noticed_s = 0.0 if error is None else time.time()
+        noticed_s = 0.0 if error is None else clock_s()
         while True:
             self.leave()
             self.generation = self._link.next_generation(self._last, None)
@@ -124,7 +132,7 @@ class Member:
                     raise
                 # What it holds would keep connections open.
                 traceback.clear_frames(failed.__traceback__)
-                noticed_s = time.time()
+                noticed_s = clock_s()
 
     def is_failure(self, error: Exception) -> bool:
         """Whether an error comes from a failure of another rank, of which the agent tells."""
@@ -160,22 +168,21 @@ class Member:
         store = PrefixStore(f"generation-{generation.number}", self._store)
         store.set(f"here-{self.rank}", "")
         missing = [rank for rank in ranks if rank != self.rank]
-        deadline = time.monotonic() + _COME_S
+        limit_s = self._timeout_s + _COME_S
+        deadline = time.monotonic() + limit_s
         # A wait of torch's could not be interrupted, so the group is joined when all are there.
         while missing and not self._link.over(generation.number):
             missing = [rank for rank in missing if not store.check([f"here-{rank}"])]
             if missing and time.monotonic() > deadline:
                 raise PeerError(
-                    f"rank {self.rank} waited {_COME_S:g} s for ranks {missing} of generation {generation.number}; "
+                    f"rank {self.rank} waited {limit_s:g} s for ranks {missing} of generation {generation.number}; "
                     "look at their logs"
                 )
             time.sleep(0.001)
         if missing:
             raise PeerError(f"generation {generation.number} was over before ranks {missing} came")
         points.reach("connect")
-        timeout = timedelta(seconds=_JOIN_S)
-        place = ranks.index(self.rank)
-        dist.init_process_group("gloo", store=store, rank=place, world_size=len(ranks), timeout=timeout)
+        join_group(store, ranks.index(self.rank), len(ranks), _JOIN_S)
         group = dist.group.WORLD
         assert group is not None
         dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self._timeout_s), group)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+import torch
 import torch.distributed as dist
 
 from wirewise.errors import InputError, PeerError
@@ -14,6 +15,7 @@ from wirewise.runtime.recovery import points
 from wirewise.runtime.recovery.checkpoints import Checkpoints
 from wirewise.runtime.recovery.helping import Helping, recompute_together
 from wirewise.runtime.recovery.recompute import RecoveryJournal
+from wirewise.runtime.recovery.state import copy_tree
 from wirewise.runtime.transport import Transport
 
 __all__ = ["Membership", "train_through_faults"]
@@ -48,13 +50,14 @@ def train_through_faults(
     checkpoints: Checkpoints | None = None,
     every: int = 0,
     helping: Helping | None = None,
+    keep: Literal["checkpoint", "replicas"] = "checkpoint",
 ) -> Iterator[UpdateResult]:
     """Train to the last batch, whatever ranks are lost meanwhile.
 
-    A replacement makes a `Pipeline` on the new process group and calls this too. It loads the newest state that its
-    rank saved; where there is none it starts as all ranks did, from the model. It gives the results of the updates
-    that it recomputes, first (`RecoveryJournal.catching_up`). Where the logs lack a message all ranks go back to the
-    newest checkpoint that all have.
+    A replacement makes a `Pipeline` on the new process group and calls this too. It takes the state of a replica of its
+    stage. Where there is none it loads the newest state that its rank saved, or starts as all ranks did, from the
+    model, and gives the results of the updates that it recomputes, first (`RecoveryJournal.catching_up`). Where the
+    logs lack a message all ranks go back to the newest checkpoint that all have.
 
     Args:
         pipeline: Pipeline of this rank, made with `journal`.
@@ -64,29 +67,44 @@ def train_through_faults(
         checkpoints: States of this rank; None: replacements recompute all updates.
         every: Updates from one checkpoint to the next; 0: none is written.
         helping: How ranks that wait help a replacement, the same on all ranks; None: they do not.
+        keep: How long messages are kept: until a checkpoint that all ranks have, or, where replicas of each stage give
+            its state back, until all ranks have done their update. Then all go back where a stage has lost all.
 
     Yields:
         Result of each update, as `Pipeline.train`.
 
     Raises:
-        InputError: The logs lack what a replacement needs, and no checkpoint is whole on all ranks.
+        InputError: The logs lack what a replacement needs, and no checkpoint is whole on all ranks; or messages are not
+            kept and there are no replicas.
         PeerError: The job has failed.
     """
+    if keep == "replicas" and pipeline.plan.replicas == 1:
+        raise InputError(
+            f"got keep={keep!r} and a plan without replicas; expected replicas of each stage, or keep='checkpoint'"
+        )
     states = _States(pipeline, journal, checkpoints, every)
     if journal.generation > 1:
         states.load()
     fault: Exception | None = None
+    transport: Transport | None = None
     while True:
+        if fault is not None:
+            # What it raises comes from no failure of another rank, or tells of the end of the job.
+            journal.generation, transport = member.regroup(fault)
+            fault = None
         try:
-            if fault is not None:
-                journal.generation, transport = member.regroup(fault)
+            if transport is not None:
                 pipeline.reconnect(transport)
-                fault = None
+                # A replacement does not know of it; where logs lack something still, all learn so again.
+                journal.incomplete = False
+                transport = None
             member.guard(pipeline.groups)
-            points.reach("restore")
+            points.reach("restore", int(journal.incomplete))
             if back := journal.incomplete:
                 states.go_back()
-            progress = _Progress(member, journal, pipeline.update, "checkpoint" if back else "log")
+            copied = journal.generation > 1 and not back and _take_from_replicas(pipeline)
+            strategy = "checkpoint" if back else "replica" if copied else "log"
+            progress = _Progress(member, journal, pipeline.update, strategy)
             if journal.generation > 1 and helping is not None:
                 recompute_together(pipeline, journal, batches, helping)
                 if pipeline.update == max(journal.done):
@@ -98,6 +116,8 @@ def train_through_faults(
                 points.at(pipeline.transport.rank, pipeline.update)
                 progress.committed(pipeline.update)
                 states.save()
+                if keep == "replicas":
+                    journal.checkpointed(pipeline.update)
                 yield result
             if member.finish():
                 return
@@ -108,6 +128,32 @@ def train_through_faults(
         except InputError:
             if not journal.incomplete or checkpoints is None:
                 raise
+
+
+def _take_from_replicas(pipeline: Pipeline) -> bool:
+    """Give each rank the state of the replica of its stage that has done most updates; whether nobody is behind then.
+
+    All ranks call it. A stage that all replicas have lost stays behind, and its ranks recompute it.
+
+    Raises:
+        PeerError: A peer is gone.
+    """
+    if pipeline.plan.replicas == 1:
+        return False
+    transport, behind = pipeline.transport, False
+    told = transport.all_gather(torch.tensor([pipeline.update]), "the updates of replicas")
+    done = [int(one) for one in told]
+    for own in pipeline.plan.ranks:
+        ranks = [rank for replica in own for rank in replica]
+        newest = max(done[rank] for rank in ranks)
+        behind = behind or newest < max(done)
+        targets = [rank for rank in ranks if done[rank] < newest]
+        if targets:
+            sources = [rank for rank in ranks if done[rank] == newest]
+            found = copy_tree(pipeline.state_dict, transport, sources, targets)
+            if found is not None:
+                pipeline.load_state_dict(found)
+    return len(set(done)) > 1 and not behind
 
 
 def _reached(batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -175,7 +221,7 @@ class _Progress:
             self._member.tell("resumed", update)
 
     def committed(self, updates: int) -> None:
-        """So many updates are done."""
+        """Note how many updates are done."""
         caught_up = max(self._journal.done)
         if self._told or updates < caught_up:
             return

@@ -24,6 +24,8 @@ class RecoverySettings:
     """`protect(model, optimizer, loader, **session)`, of a job of one stage."""
     log: dict[str, Any]
     """`SenderLog(folder, rank, spill=..., **log)`, of a pipeline."""
+    keep: Literal["checkpoint", "replicas"]
+    """`train_through_faults(..., keep=keep)`, of a pipeline."""
     every: int
     """Steps from one checkpoint to the next, `train_through_faults(..., every=every)`; sessions leave it to scripts."""
     helping: dict[str, Any]
@@ -45,11 +47,16 @@ def settings_of(plan: RecoveryPlan, hosts: int = 1) -> RecoverySettings:
         raise PlanError(f"{fault}; plan again, or change it")
     consistency: Consistency = plan.consistency
     mode: Literal["exact", "fast"] = plan.parallel_mode
-    on_disk = any(log.tier == "disk" for log in plan.logs)
+    replicas = plan.stages[0].strategy == "replica"
+    # What replicas have need not be kept, but a stage may be an update behind another.
+    log: dict[str, Any] = {"chunk_steps": 1} if replicas else {}
+    if any(one.tier == "disk" for one in plan.logs):
+        log = {"memory_bytes": 0}
     return RecoverySettings(
         agent={"spares": plan.spares // hosts, "silence_s": plan.silence_limit_s},
         session={"consistency": consistency},
-        log={"memory_bytes": 0} if on_disk else {},
+        log=log,
+        keep="replicas" if replicas else "checkpoint",
         every=plan.interval_steps,
         helping={"ranks": plan.helpers + 1, "mode": mode} if plan.helpers else {},
     )
@@ -66,14 +73,23 @@ def _faults(plan: RecoveryPlan, hosts: int) -> Iterator[str]:
         if plan.helpers:
             yield f"helpers is {plan.helpers} - at `$.helpers`; a job of one stage has nothing to recompute"
         return
+    first = plan.stages[0]
     for number, stage in enumerate(plan.stages):
         where = f"stage {number} - at `$.stages[{number}]`"
-        if stage.strategy != "log":
-            yield f"{where}: recovered by {stage.strategy}; pipelines are recovered by log"
-        if len(stage.ranks) > 1:
-            yield f"{where}: has the ranks {list(stage.ranks)}; pipelines recover stages of one rank"
-        if stage.group != number:
+        if stage.strategy == "checkpoint" or stage.strategy != first.strategy:
+            yield (
+                f"{where}: recovered by {stage.strategy}, stage 0 by {first.strategy}; pipelines are recovered by log "
+                "or from replicas, all stages alike"
+            )
+        if len(stage.ranks) != len(first.ranks):
+            yield (
+                f"{where}: has the ranks {list(stage.ranks)}, stage 0 {list(first.ranks)}; pipelines have as many "
+                "replicas of each stage"
+            )
+        if stage.strategy == "log" and stage.group != number:
             yield f"{where}: group is {stage.group}; every stage logs all that it sends, expected {number}"
+    if plan.helpers and first.strategy == "replica":
+        yield f"helpers is {plan.helpers} - at `$.helpers`; stages that replicas give back have nothing to recompute"
     if plan.consistency != "auto":
         yield (
             f"consistency is {plan.consistency!r} - at `$.consistency`; a rank of a pipeline begins an update anew, "

@@ -13,10 +13,10 @@ import msgspec
 
 from wirewise.decoding import decode_json
 
-__all__ = ["FAULTS", "POINTS", "Fault", "at", "listen", "reach"]
+__all__ = ["FAULTS", "POINTS", "InjectedFault", "at", "listen", "reach"]
 
 FAULTS = "WIREWISE_FAULTS"
-"""Environment variable with the faults to carry out, a JSON list of `Fault`."""
+"""Environment variable with the faults to carry out, a JSON list of `InjectedFault`."""
 
 POINTS = {
     "batch": "a batch was drawn, before the forward pass",
@@ -33,13 +33,13 @@ POINTS = {
     "regroup": "the new process group is about to be joined",
     "connect": "all ranks of the new process group are there, before they connect",
     "decide": "all records are known, before any state changes",
-    "restore": "the state is about to be restored or copied",
+    "restore": "the state is about to be restored or copied; index 1: a pipeline that lacks logs goes back",
     "resume": "the state is restored, before training goes on",
 }
 """Meaning of each point; those with an index say so by "this"."""
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
+class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
     """A fault at a point."""
 
     act: Literal["kill", "stop"]
@@ -47,7 +47,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     point: str
     index: int | None = None
-    """None: whatever the index is."""
+    """Index at which it strikes; None: at any."""
     step: int | None = None
     """Step that is under way, counted from 0; None: any."""
     claim: str
@@ -83,7 +83,7 @@ class _Faults:
     """Carries out the faults of the environment."""
 
     def __init__(self, text: str) -> None:
-        self._faults = decode_json(text.encode(), list[Fault])
+        self._faults = decode_json(text.encode(), list[InjectedFault])
 
     def __call__(self, point: str, index: int) -> None:
         rank, step = _place
@@ -93,7 +93,7 @@ class _Faults:
             if all(one is None or one == other for one, other in zip(wanted, here, strict=True)):
                 self._carry_out(fault)
 
-    def _carry_out(self, fault: Fault) -> None:
+    def _carry_out(self, fault: InjectedFault) -> None:
         try:
             with Path(fault.claim).open("x") as file:
                 file.write(f"{time.time()!r} {fault.rank} {os.getpid()}\n")

@@ -184,7 +184,7 @@ class RecoveryJournal(MessageJournal):
         self._collect()
 
     def checkpointed(self, update: int) -> None:
-        """Say that this rank's state after `update` updates is durable.
+        """Say that this rank's state after `update` updates is durable, or comes from a replica.
 
         Messages of updates before it are deleted as soon as all ranks have said so.
         """
@@ -197,7 +197,7 @@ class RecoveryJournal(MessageJournal):
             return
         keys = [f"wirewise/durable/{rank}" for rank in range(len(self._done))]
         if self._store.check(keys):
-            durable = min(int(self._store.get(key)) for key in keys)
+            durable = min(map(int, self._store.multi_get(keys)))
             self.log.collect(durable)
             if durable >= self._uncollected:
                 self._uncollected = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 import torch
@@ -21,14 +21,17 @@ from wirewise.runtime.recovery.folds import OrderedFold
 from wirewise.runtime.recovery.points import reach
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.transport import Transport
+from wirewise.sim.data_parallel import buckets
 
-__all__ = ["Reduction", "Through", "Way", "buckets_of", "default_plan", "pools_of"]
+if TYPE_CHECKING:
+    from wirewise.runtime.recovery.sharding import Shards
+
+__all__ = ["Reduction", "ReductionConfig", "Through", "buckets_of", "default_plan", "pools_of"]
 
 Through = Literal["buckets", "ddp", "fold", "backward"]
-_BUCKET_BYTES = 25 * 2**20
 
 
-class Way(NamedTuple):
+class ReductionConfig(NamedTuple):
     """How gradients are reduced; arguments as in `session.protect`."""
 
     through: Through
@@ -37,6 +40,8 @@ class Way(NamedTuple):
     pools: Pools | None
     """What codecs remember, which outlives generations; None without codecs."""
     unused: Literal["error", "zeros"]
+    shards: Shards | None = None
+    """Shards of FSDP2, which then reduces; None: models are whole."""
 
 
 class Reduction:
@@ -57,24 +62,21 @@ class Reduction:
         own: Shares that this process computes.
 
     Raises:
-        InputError: There are codecs and fewer processes than shares.
         PeerError: A peer is gone.
     """
 
-    def __init__(self, way: Way, model: nn.Module, transport: Transport, shares: int) -> None:
+    def __init__(self, way: ReductionConfig, model: nn.Module, transport: Transport, shares: int) -> None:
         self.model, self._bare, self._transport = model, model, transport
         self._shares, self._processes = shares, transport.world_size
         self.own = shares_of(transport.rank, self._processes, shares)
         self._reducer: Reducer | None = None
         self._fold: OrderedFold | None = None
+        self._shards = way.shards
         self._planned: tuple[Bucket, ...] = ()
         self._before: list[Tensor] = []
         self._after: list[Tensor] = []
-        if way.pools is not None and self._processes < shares:
-            raise InputError(
-                f"the plan has codecs, whose memory belongs to {shares} ranks, and {self._processes} are left; "
-                "expected spares, or a plan without codecs for training with fewer ranks"
-            )
+        if way.shards is not None:
+            return
         if way.through == "fold":
             self._fold = OrderedFold(model, shares, transport)
         elif way.through == "ddp":
@@ -127,6 +129,8 @@ class Reduction:
             self._fold.fold()
         elif self._reducer is not None:
             self._reducer.finish()
+        elif self._shards is not None:
+            self._shards.settle(self._transport)
         if self._fold is None and self._processes < self._shares:
             # The mean was over processes.
             for parameter in self._bare.parameters():
@@ -191,9 +195,12 @@ def pools_of(model: nn.Module, plan: FusionPlan | None, compression: Compression
 
 
 def default_plan(model: nn.Module) -> FusionPlan:
-    """Buckets of 25 MiB, from the last parameter to the first."""
+    """Buckets by the rule of DistributedDataParallel, from the last parameter to the first."""
     sizes = {name: p.nbytes for name, p in reversed(list(model.named_parameters())) if p.requires_grad}
-    return FusionPlan.by_size(sizes, 1, _BUCKET_BYTES)
+    names = list(sizes)
+    groups = [[names[place] for place in group] for group in buckets(list(sizes.values()))]
+    planned = [Bucket(parameters=tuple(group), size_bytes=sum(sizes[n] for n in group)) for group in groups]
+    return FusionPlan(world_size=1, planner="by size", buckets=tuple(planned))
 
 
 def buckets_of(state: TrainingState, plan: FusionPlan | None) -> list[list[nn.Parameter]]:

@@ -16,12 +16,14 @@ from __future__ import annotations
 import os
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -33,20 +35,32 @@ from wirewise.errors import InputError, PeerError
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel import Compression
 from wirewise.runtime.recovery import control, points
-from wirewise.runtime.recovery.batches import Batches, Drawn, seed_all, shares_of
+from wirewise.runtime.recovery.batches import Drawn, TrainingBatches, seed_all, shares_of
 from wirewise.runtime.recovery.checkpoints import Checkpoints
 from wirewise.runtime.recovery.consistency import Consistency, Updates, check_apart
-from wirewise.runtime.recovery.decision import NOTHING, Action, Decision, RankRecord, decide
+from wirewise.runtime.recovery.decision import NOTHING, RankRecord, RecoveryAction, RecoveryDecision, decide
 from wirewise.runtime.recovery.generations import Generation
 from wirewise.runtime.recovery.membership import Member, join
-from wirewise.runtime.recovery.reduction import Reduction, Through, Way, buckets_of, default_plan, pools_of
+from wirewise.runtime.recovery.reduction import (
+    Reduction,
+    ReductionConfig,
+    Through,
+    buckets_of,
+    default_plan,
+    pools_of,
+)
 from wirewise.runtime.recovery.snapshots import Snapshots, fetch, keep, mirror
 from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_state
 from wirewise.runtime.startup import start_group
 from wirewise.runtime.transport import transport_of
 from wirewise.runtime.trees import digest_of
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 __all__ = ["Training", "protect"]
+
+_Told = TypeVar("_Told")
 
 
 class _Saving(NamedTuple):
@@ -70,6 +84,8 @@ def protect(
     through: Through = "buckets",
     plan: FusionPlan | None = None,
     unused: Literal["error", "zeros"] = "error",
+    shard: Callable[[Any, DeviceMesh], object] | None = None,
+    replicas: int = 0,
     compression: Compression | None = None,
     mirrored: bool = False,
     consistency: Consistency = "auto",
@@ -98,8 +114,12 @@ def protect(
             whose model is `Training.model`; "fold", all shares in one order, so that results do not depend on the
             number of ranks; "backward", the buckets of `plan`, each of which is updated as soon as it is reduced, while
             back-propagation goes on.
-        plan: Buckets for "buckets" and "backward"; None: 25 MiB each, from the last parameter to the first.
+        plan: Buckets for "buckets" and "backward"; None: those of DistributedDataParallel.
         unused: What to do with a parameter without gradient, "error" or "zeros", with "buckets".
+        shard: Function of the model and a mesh, of replicas by shards, that calls torch's `fully_shard` on modules of
+            the model and then on the model itself. It is called once, when this process has its role; FSDP2 then
+            reduces gradients, and the model is called within `step()` only. None: each rank has all.
+        replicas: Number of ranks that have each shard, with `shard`: a lost one takes its shard from another.
         compression: How the codecs of the plan are used. What they remember on a rank is kept in the memory of its
             host, where a spare of that host finds it.
         mirrored: Whether the next rank keeps what codecs remember too, so that a spare of another host finds it when
@@ -115,21 +135,25 @@ def protect(
         InputError: Something that cannot be protected; the message names it.
         PeerError: The other ranks did not come.
     """
-    for module in model.modules():
-        kind = type(module).__name__
-        if isinstance(module, DistributedDataParallel):
-            raise InputError(
-                f"got a {kind}, whose process group dies with a rank; give the module that it wraps, and through='ddp'"
-            )
-        if kind.startswith("FSDP"):
-            raise InputError(
-                "got a module that fully_shard has sharded; its device mesh holds process groups that no other can "
-                "take the place of, and a shard without replica is lost with its rank: protect the module unsharded"
-            )
+    _check_unwrapped(model)
     if through not in get_args(Through):
         raise InputError(f"got through={through!r}; expected one of {', '.join(get_args(Through))}")
     if plan is not None and through not in ("buckets", "backward"):
         raise InputError(f"got a plan and through={through!r}; expected 'buckets' or 'backward' with a plan")
+    if shard is not None:
+        others = {
+            "through": through != "buckets",
+            "plan": plan is not None,
+            "compression": compression is not None,
+            "unused": unused != "error",
+            "scaler": scaler is not None,
+            "consistency": consistency not in ("auto", "roll-forward"),
+        }
+        _check_beside_shard(others)
+    elif replicas:
+        raise InputError(
+            f"got replicas={replicas} without shard; expected both, or none where each rank has all"
+        )
     if (steps is None) == (epochs is None):
         raise InputError(f"got steps={steps} and epochs={epochs}; expected one of them")
     if checkpoint_every < 1:
@@ -154,11 +178,18 @@ def protect(
         own={} if pools is None else {"pools": pools},
         buffers="shared",
     )
+    shards = None
+    if shard is not None:
+        # Imported here: it takes a second, in a spare before it has a role.
+        from wirewise.runtime.recovery.sharding import Shards
+
+        shards = Shards(shard, replicas, clip)
+        shards.check(state)
     training = Training(
         state,
-        Way(through, plan, compression, pools, unused),
+        ReductionConfig(through, plan, compression, pools, unused, shards),
         consistency=consistency,
-        clip=clip,
+        clip=None if shards is not None else clip,
         saving=None if checkpoints is None else _Saving(Path(checkpoints), checkpoint_every),
         mirrored=mirrored,
         seed=seed,
@@ -166,6 +197,30 @@ def protect(
     )
     training._take(loader, steps, epochs)
     return training
+
+
+def _check_unwrapped(model: nn.Module) -> None:
+    """Raise for a model whose process groups would die with a rank."""
+    for module in model.modules():
+        kind = type(module).__name__
+        if isinstance(module, DistributedDataParallel):
+            raise InputError(
+                f"got a {kind}, whose process group dies with a rank; give the module that it wraps, and through='ddp'"
+            )
+        if kind.startswith("FSDP"):
+            raise InputError(
+                "got a module that fully_shard has sharded, on a mesh whose process groups die with a rank; give the "
+                "module unsharded, and the calls of fully_shard as protect(shard=..., replicas=2)"
+            )
+
+
+def _check_beside_shard(others: Mapping[str, bool]) -> None:
+    """Raise for arguments, by name, that were given and mean nothing to FSDP2."""
+    if given := [name for name, there in others.items() if there]:
+        raise InputError(
+            f"got shard and {', '.join(given)}; expected neither: FSDP2 reduces gradients itself, no loss scale is "
+            "known on all ranks before the update, and an update that has begun can always be finished"
+        )
 
 
 class Training:
@@ -190,7 +245,7 @@ class Training:
     def __init__(
         self,
         state: TrainingState,
-        way: Way,
+        way: ReductionConfig,
         *,
         consistency: Consistency,
         clip: float | None,
@@ -202,8 +257,13 @@ class Training:
         self._state, self._way, self._saving = state, way, saving
         self._seed, self._timeout_s = seed, timeout_s
         prepare = None if way.pools is None else self._keep_own
+        if way.shards is not None:
+            prepare = self._meet
         buckets = buckets_of(state, way.plan) if way.through == "backward" else None
-        self._updates = Updates(state, buckets=buckets, consistency=consistency, clip=clip, prepare=prepare)
+        self._make = partial(
+            Updates, state, buckets=buckets, consistency=consistency, clip=clip, prepare=prepare
+        )
+        self._updates = self._make()
         self._holds_state = self._drawn = False
         self._told_first = True
         self._place = 0
@@ -219,7 +279,10 @@ class Training:
         if control.current() is None:
             self._join_alone()
             return
-        self._member = join(timeout_s)
+        bound = "" if way.pools is None else "the plan's codecs remember what each has sent"
+        if way.shards is not None:
+            bound = "shards are cut for all ranks"
+        self._member = join(timeout_s, bound=bound)
         self.rank, self.world_size = self._member.rank, self._member.world_size
         if way.pools is not None:
             self._snapshots = Snapshots(self._member.memory, self.rank)
@@ -235,7 +298,7 @@ class Training:
 
     def _take(self, loader: DataLoader | Drawn, steps: int | None, epochs: int | None) -> None:
         """Draw batches from a loader, for so many steps or epochs."""
-        self._batches = Batches(loader, self.world_size, self._seed)
+        self._batches = TrainingBatches(loader, self.world_size, self._seed)
         if steps is None:
             if not self._batches.steps_per_epoch:
                 raise InputError("got epochs and a function as loader; expected steps with a function")
@@ -349,6 +412,11 @@ class Training:
         if self._snapshots is not None:
             keep(self._snapshots, step, self._state.own(), self._transport, self._others)
 
+    def _meet(self, step: int) -> None:
+        """Wait until all ranks have their gradients; then replicas of each shard can finish the step, whoever dies."""
+        self._updates.mark_reduced(0)
+        self._transport.all_gather(torch.tensor([step]), "the gradients of all shards")
+
     def _recover(self, error: Exception) -> None:
         """Come to the next generation that holds, and to a step that all ranks agree on."""
         assert self._member is not None
@@ -367,6 +435,8 @@ class Training:
         if self._reduction is not None:
             self._reduction.abandon()
             self._reduction = None
+        if self._way.shards is not None and self._member is not None:
+            self._way.shards.release()
 
     def _leave(self) -> None:
         """End the training on this rank."""
@@ -390,6 +460,7 @@ class Training:
         model = self._state.model
         self._transport.broadcast(dict([*model.named_parameters(), *model.named_buffers()]))
         self._updates.adopt(0)
+        self._connect(lambda groups: None)
         self._reduction = Reduction(self._way, model, self._transport, self.world_size)
 
     def _agree(self) -> None:
@@ -398,14 +469,16 @@ class Training:
         assert member is not None
         self._transport = member.transport
         self._place, self._drawn = 0, False
+        self._connect(member.guard)
         points.at(self.rank, self.position)
         before = self.position if self._holds_state else NOTHING
         record, heavy = self._record()
         saved = [] if self._checkpoints is None else self._checkpoints.steps()
-        told = self._gathered((msgspec.json.encode(record), saved))
-        records = [msgspec.json.decode(one, type=RankRecord) for one, _ in told]
-        common = sorted(set.intersection(*(set(steps) for _, steps in told)))
-        decision = _decided(records, common, member.generation)
+        built = "" if self._way.shards is None else self._way.shards.built
+        told = self._gathered((record, saved, built), tuple[RankRecord, list[int], str])
+        records = [one for one, _, _ in told]
+        common = sorted(set.intersection(*(set(steps) for _, steps, _ in told)))
+        decision = _decided(records, common, member.generation, {model for _, _, model in told})
         points.reach("decide")
         member.tell("decided", self.position, strategy=decision.strategy)
         action = decision.of(self.rank)
@@ -419,15 +492,27 @@ class Training:
         self._told_first = False
         member.tell("resumed", self.position)
 
+    def _connect(self, guard: Callable[[Any], None]) -> None:
+        """Give shards the groups of this generation; all ranks call it."""
+        if self._way.shards is not None and self._way.shards.connect(self._state, self._transport, guard):
+            # Parameters are the shards now.
+            self._updates = self._make()
+
+    @property
+    def _width(self) -> int:
+        """Number of shards of the model; replicas of one are as many ranks apart."""
+        return 1 if self._way.shards is None else self._way.shards.width
+
     def _record(self) -> tuple[RankRecord, str | None]:
         """What this rank holds, and the digest of its heavy part where that is whole."""
         updates = self._updates
         if not self._holds_state or updates.committed_step == NOTHING:
-            return RankRecord(rank=self.rank), None
+            return RankRecord(rank=self.rank, stage=self.rank % self._width), None
         heavy = None if updates.begun else digest_of(self._state.heavy())
         record = RankRecord(
             rank=self.rank,
-            replica=self.rank,
+            stage=self.rank % self._width,
+            replica=self.rank // self._width,
             committed_step=updates.committed_step,
             versions=updates.versions,
             reduced=updates.reduced,
@@ -437,7 +522,7 @@ class Training:
         )
         return record, heavy
 
-    def _act(self, action: Action, decision: Decision, ranks: Sequence[int]) -> None:
+    def _act(self, action: RecoveryAction, decision: RecoveryDecision, ranks: Sequence[int]) -> None:
         """Come to the step of a decision; sources do so before others copy from them."""
         if action.kind in ("keep", "finish", "restore"):
             self._updates.bring_to(decision.step)
@@ -447,9 +532,9 @@ class Training:
             self._state.load_state_dict(tree)
             self._updates.adopt(step)
         copies = [one for one in decision.actions if one.kind == "copy"]
-        if copies:
-            sources = [ranks.index(rank) for rank in copies[0].sources]
-            targets = [ranks.index(one.rank) for one in copies]
+        for own in sorted({one.sources for one in copies}):
+            sources = [ranks.index(rank) for rank in own]
+            targets = [ranks.index(one.rank) for one in copies if one.sources == own]
             copy_state(self._state, self._transport, sources, targets, self._timeout_s)
         if self._snapshots is not None and self._others is not None:
             fetch(self._snapshots, self._others, decision.step, self._transport)
@@ -471,31 +556,44 @@ class Training:
             PeerError: They differ.
         """
         heavy = digest_of(self._state.heavy()) if heavy is None else heavy
-        found = self._gathered((heavy, digest_of(self._state.light())))
-        if differ := [place for place, one in enumerate(found) if one != found[0]]:
+        found = self._gathered((heavy, digest_of(self._state.light())), tuple[str, str])
+        expected = [(found[place % self._width][0], found[0][1]) for place in range(len(found))]
+        if differ := [place for place, one in enumerate(found) if one != expected[place]]:
             raise PeerError(
                 f"after recovery processes {differ} of {len(found)} hold another state of step {self.position} than "
                 "the first; look for an operation that is not deterministic, and start again from a checkpoint"
             )
 
-    def _gathered(self, value: Any) -> list[Any]:
+    def _gathered(self, value: _Told, kind: type[_Told]) -> list[_Told]:
         """What each process of the group gives."""
-        found: list[Any] = [None] * self._transport.world_size
-        dist.all_gather_object(found, value)
-        return found
+        found = self._transport.from_all(msgspec.json.encode(value), "what ranks tell of their state")
+        return [msgspec.json.decode(one, type=kind) for one in found]
 
 
-def _decided(records: Sequence[RankRecord], saved: Sequence[int], generation: Generation) -> Decision:
-    """The decision on records; where nobody has trained yet, the first rank's initial state counts as step 0."""
-    if all(record.committed_step == NOTHING for record in records):
-        trained = generation.committed_step
+def _decided(
+    records: Sequence[RankRecord], saved: Sequence[int], generation: Generation, built: Collection[str]
+) -> RecoveryDecision:
+    """The decision on records; where nobody has trained yet, initial states of the first ranks count as step 0."""
+    shards = sorted({record.stage for record in records})
+    held = {record.stage for record in records if record.committed_step != NOTHING}
+    if gone := set(shards) - held:
+        trained = max(generation.committed_step, *(record.committed_step for record in records))
         if not saved and trained > 0:
             raise PeerError(
                 f"all replicas of the state were lost, after step {trained} at least, and there is no checkpoint that "
                 "all ranks have; all is lost: start again, with protect(checkpoints=FOLDER)"
             )
+        if not saved and len(built) > 1:
+            raise InputError(
+                "ranks have built models of other values, of which each would keep its shards; expected one model: "
+                "seed torch alike before it is built"
+            )
         if not saved:
-            records = [msgspec.structs.replace(records[0], committed_step=0), *records[1:]]
+            firsts = {min(one.rank for one in records if one.stage == stage) for stage in gone}
+            records = [
+                msgspec.structs.replace(one, committed_step=0) if one.rank in firsts else one
+                for one in records
+            ]
         elif trained > max(saved):
             warnings.warn(
                 f"all replicas of the state were lost; training goes on from the checkpoint of step {max(saved)}, what "
@@ -503,5 +601,8 @@ def _decided(records: Sequence[RankRecord], saved: Sequence[int], generation: Ge
                 RuntimeWarning,
                 stacklevel=2,
             )
+        if saved:
+            # What is left of other shards is of no use without these.
+            records = [RankRecord(rank=one.rank, stage=one.stage) for one in records]
     vacant = {rank: 0 for rank in range(generation.world_size) if rank not in generation.workers}
-    return decide(records, dead=vacant, checkpoints={0: saved})
+    return decide(records, dead=vacant, checkpoints=dict.fromkeys(shards, saved))

@@ -18,10 +18,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from wirewise.errors import InputError
+from wirewise.runtime.pipeline.dtensors import local_part, with_part
 from wirewise.runtime.transport import PendingExchange, Transport, transport_of
 from wirewise.runtime.trees import Tree, digest_of, pack, raw_bytes, unpack
 
-__all__ = ["Stateful", "TrainingState", "copy_state"]
+__all__ = ["Stateful", "TrainingState", "copy_state", "copy_tree"]
 
 _PIECE_BYTES, _LEAST_PIECE_BYTES = 2**24, 2**16
 _TAG = 0x5EC0
@@ -71,7 +72,7 @@ class TrainingState:
             if hasattr(parameter, "to_local"):
                 raise InputError(
                     f"parameter {name!r} is a {type(parameter).__name__}, sharded over ranks; expected whole ones, as "
-                    "before fully_shard: a shard has no replica that it could come back from"
+                    "before fully_shard: give `protect` the function that shards the model"
                 )
         known = set(model.parameters())
         for optimizer in self.optimizers:
@@ -84,12 +85,12 @@ class TrainingState:
                 )
 
     def heavy(self) -> Tree:
-        """Parameters and the state of the optimizers' parameters: references, not copies."""
+        """Parameters and the state of the optimizers' parameters, this rank's shards: references, not copies."""
         return {
-            "parameters": {name: p.detach() for name, p in self.model.named_parameters()},
+            "parameters": self._parameters(),
             "optimizers": [
                 [
-                    [dict(one.state[p]) if p in one.state else {} for p in group["params"]]
+                    [_parts(one.state[p]) if p in one.state else {} for p in group["params"]]
                     for group in one.param_groups
                 ]
                 for one in self.optimizers
@@ -129,7 +130,7 @@ class TrainingState:
         Raises:
             InputError: It does not fit the model or the optimizers; the message names the first difference.
         """
-        _fill("parameter", dict(self.model.named_parameters()), tree["parameters"])
+        _fill("parameter", self._parameters(), tree["parameters"])
         for one, groups in zip(self.optimizers, tree["optimizers"], strict=True):
             for group, states in zip(one.param_groups, groups, strict=True):
                 for parameter, state in zip(group["params"], states, strict=True):
@@ -183,6 +184,9 @@ class TrainingState:
         """Sixteen hex digits that replicas have alike if their shared parts are equal bit by bit."""
         return digest_of(self.shared())
 
+    def _parameters(self) -> dict[str, Tensor]:
+        return {name: local_part(p) for name, p in self.model.named_parameters()}
+
     def _buffers(self) -> dict[str, Tensor]:
         return {name: buffer.detach() for name, buffer in self.model.named_buffers()}
 
@@ -220,19 +224,19 @@ def copy_state(
     if not set(fresh) <= set(targets):
         raise InputError(f"got fresh {sorted(fresh)}; expected some of the targets {list(targets)}")
     transport = transport_of(group, timeout_s=timeout_s)
-    found = _copied(state.shared, transport, sources, targets)
+    found = copy_tree(state.shared, transport, sources, targets)
     if found is not None:
         state.load_shared(found)
     new = [rank for rank in targets if rank in fresh]
-    stand_in = _copied(state.own, transport, sources[:1], new) if new else None
+    stand_in = copy_tree(state.own, transport, sources[:1], new) if new else None
     if stand_in is not None:
         state.load_own(stand_in)
 
 
-def _copied(
+def copy_tree(
     tree: Callable[[], Tree], transport: Transport, sources: Sequence[int], targets: Sequence[int]
 ) -> Tree | None:
-    """The tree of the sources on targets; None on other ranks."""
+    """Give ranks the tree of the sources, as `copy_state` does; on ranks that are no targets None."""
     rank = transport.rank
     if rank in sources:
         frame, tensors = pack(tree())
@@ -357,11 +361,21 @@ def _take(optimizer: Optimizer, parameter: Tensor, state: Mapping[str, Any]) -> 
         held = own.get(name)
         if not isinstance(value, Tensor):
             own[name] = value
-        elif isinstance(held, Tensor) and (held.shape, held.dtype) == (value.shape, value.dtype):
-            held.copy_(value)
+        elif isinstance(held, Tensor) and _like(local_part(held), value):
+            local_part(held).copy_(value)
         else:
             # Counts of steps stay on the CPU unless the optimizer is to be captured.
-            own[name] = value.clone() if value.dim() == 0 else value.to(parameter.device, copy=True)
+            moved = value.to(parameter.device, copy=True)
+            own[name] = value.clone() if value.dim() == 0 else with_part(moved, parameter)
+
+
+def _parts(state: Mapping[str, Any]) -> dict[str, Any]:
+    """State of a parameter, this rank's part of tensors."""
+    return {name: local_part(one) if isinstance(one, Tensor) else one for name, one in state.items()}
+
+
+def _like(held: Tensor, value: Tensor) -> bool:
+    return (held.shape, held.dtype) == (value.shape, value.dtype)
 
 
 def _load_named(objects: Mapping[str, Stateful], states: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ Vector = NDArray[np.float64]
 
 
 class Graph(NamedTuple):
-    """n ops: executions of T tasks, then F flows; each of them in N iterations, which count fastest."""
+    """A graph of n ops: executions of T tasks, then F flows; each of them in N iterations, which count fastest."""
 
     duration: Vector
     """Seconds of an execution; 0 of a flow. [n]"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wirewise.plans.jobs import JobPlan
-from wirewise.sim.jobs.engine import DONE, gain
+from wirewise.sim.jobs.engine import run_slots
 from wirewise.trace.queues import JobQueue
 
 __all__ = ["job_ends"]
@@ -16,16 +16,15 @@ def job_ends(plan: JobPlan, queue: JobQueue) -> dict[str, float]:
         plan: Plan for the queue, as `predict` accepts it.
         queue: Jobs and clusters.
     """
-    arrays = queue.arrays()
-    found = {}
-    for number, job in enumerate(queue.queue):
-        done, end = 0.0, 0.0
-        for one in plan.of(job.name):
-            for slot in range(one.start, one.end):
-                changed = slot == one.start and done > 0.0
-                step = gain(arrays, number, one.cpus, one.gpus, done) * (plan.kept if changed else 1.0)
-                if done < 1.0 - DONE and step > 0.0:
-                    end = slot + min(1.0, (1.0 - done) / step)
-                done += step
-        found[job.name] = end * queue.slot_s
+    arrays, found = queue.arrays(), {job.name: 0.0 for job in queue.queue}
+    numbers = {name: number for number, name in enumerate(found)}
+    done = [0.0] * len(found)
+    for one in plan.allotments:
+        job = numbers[one.job]
+        first = plan.kept if done[job] > 0.0 else 1.0
+        done[job], taken, share = run_slots(
+            arrays, job, one.cpus, one.gpus, one.end - one.start, done[job], first
+        )
+        if share > 0.0:
+            found[one.job] = (one.start + taken - 1 + share) * queue.slot_s
     return found

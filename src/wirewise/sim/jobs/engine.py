@@ -26,6 +26,7 @@ __all__ = [
     "gain",
     "leave",
     "new_state",
+    "run_slots",
     "slots_left",
     "start",
     "stop",
@@ -72,7 +73,7 @@ class QueueState(NamedTuple):
 
 
 def new_state(queue: QueueArrays, log: int = 0) -> QueueState:
-    """Before the first slot; nobody has arrived.
+    """State before the first slot; nobody has arrived.
 
     Args:
         queue: Jobs and clusters.
@@ -213,6 +214,33 @@ def gain(queue: QueueArrays, job: int, cpus: int, gpus: int, done: float) -> flo
     if ceiling > 0.0:
         step *= np.sqrt(ceiling - done)
     return step
+
+
+@inner
+def run_slots(
+    queue: QueueArrays, job: int, cpus: int, gpus: int, slots: int, done: float, first: float
+) -> tuple[float, int, float]:
+    """Let a job run alone with what it has until it is done.
+
+    Args:
+        queue: Jobs and clusters.
+        job: Number of the job.
+        cpus: Processors that it has.
+        gpus: Accelerators that it has.
+        slots: Slots that it may take.
+        done: Progress that it has before the first of them.
+        first: Share of the first slot's progress that is left to it.
+
+    Returns:
+        Progress after, slots taken, and the share of the last of them that it needed; 0 if that one gave nothing.
+    """
+    taken, share = 0, 0.0
+    while taken < slots and done < 1.0 - DONE:
+        step = gain(queue, job, cpus, gpus, done) * (first if taken == 0 else 1.0)
+        share = min(1.0, (1.0 - done) / step) if step > 0.0 else 0.0
+        done += step
+        taken += 1
+    return done, taken, share
 
 
 @inner

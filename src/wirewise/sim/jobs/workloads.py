@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import tanh
+from math import inf, tanh
 
 import numpy as np
 
@@ -15,7 +15,7 @@ __all__ = ["EVEN", "UNEVEN", "draw_queue", "edge_kinds", "numbered_clusters"]
 EVEN = ((16, 16),) * 3
 """Processors and accelerators of TapFinger's three equal clusters."""
 UNEVEN = ((4, 4), (8, 8), (12, 12), (16, 16), (24, 24), (32, 32))
-"""Its six unequal ones."""
+"""Processors and accelerators of TapFinger's six unequal clusters."""
 
 _MOST = 16
 """Processors and accelerators that its kinds have a use for."""
@@ -55,7 +55,7 @@ def draw_queue(
 
     Args:
         clusters: Processors and accelerators of each cluster.
-        rate: Jobs that arrive in a slot on average.
+        rate: Jobs that arrive in a slot on average; infinite: all are there in the first.
         jobs: Number of jobs; None: 64 for each cluster.
         kinds: Kinds, as often as each other; None: those of `edge_kinds`.
         swing: Share by which the rate swings up and down, as a sine over 32 slots.
@@ -79,7 +79,8 @@ def draw_queue(
     slot = 0
     while len(drawn) < count:
         now = rate * (1.0 + swing * np.sin(2 * np.pi * slot / 32))
-        for _ in range(min(int(generator.poisson(now)), count - len(drawn))):
+        arrived = generator.poisson(now) if rate < inf else count
+        for _ in range(min(int(arrived), count - len(drawn))):
             size = int(generator.integers(1, len(clusters) + 1))
             where = np.sort(generator.choice(len(clusters), size, replace=False))
             kind = names[int(generator.integers(len(names)))]

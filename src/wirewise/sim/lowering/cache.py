@@ -59,10 +59,12 @@ def lower_cache(plan: CachePlan, job: Any, links: Any) -> Prediction:
     }
     spans, now = [], 0.0
     for phase, seconds in lengths.items():
-        for rank in range(plan.world_size if seconds > 0 else 0):
-            spans.append(Span(rank=rank, phase=phase, exchange="batch", start_s=now, end_s=now + seconds))
+        if seconds > 0:
+            spans.append(Span(rank=0, phase=phase, exchange="batch", start_s=now, end_s=now + seconds))
         now += seconds
-    return prediction_of(plan, "batch", Timeline(spans=tuple(spans), world_size=plan.world_size), now)
+    everybody = (tuple(range(plan.world_size)),)
+    timeline = Timeline(spans=tuple(spans), world_size=plan.world_size, classes=everybody)
+    return prediction_of(plan, "batch", timeline, now)
 
 
 def _exchange_s(rows: NDArray[np.float64], row_bytes: int, links: Links) -> float:

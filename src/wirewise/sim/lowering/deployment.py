@@ -43,7 +43,7 @@ def lower_deployment(
         plan: Plan of the modules of the job.
         job: The `StageTrace` of the model.
         links: Links between its ranks.
-        profiles: The same modules measured on other types of devices, by name of the type.
+        profiles: Profiles of the same modules measured on other types of devices, by name of the type.
 
     Raises:
         PlanError: Other modules or ranks, an op in front of one that it needs, or too little memory.
@@ -65,7 +65,7 @@ def spread_of(plan: DeploymentPlan, trace: StageTrace) -> Spread:
     """The plan as arrays: a unit for each group, under mp for each run of ops with one owner.
 
     Raises:
-        PlanError: As `lower_deployment`.
+        PlanError: Raised by `lower_deployment`.
     """
     _check_ops(plan, trace)
     numbers, devices = trace.numbers, plan.world_size

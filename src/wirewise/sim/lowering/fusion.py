@@ -42,6 +42,7 @@ def lower_fusion(
     encode_contention: float | None = None,
     overlap_rate: float | None = None,
     other_s: float | None = None,
+    fold: bool | None = None,
 ) -> Prediction:
     """Lower the plan onto the job's grain; see `predict`.
 
@@ -57,6 +58,8 @@ def lower_fusion(
         encode_contention: Contention of a gradient trace, as `CompressionProblem` has it.
         overlap_rate: Rate at which operators compute while a bucket travels, of 1 alone.
         other_s: Seconds that a step takes beside its operators.
+        fold: Whether ranks of a module trace that compute equally fast are simulated once, as by default; False: each
+            by itself, which says the same.
 
     Raises:
         InputError: A description of another kind, or a condition that this grain has no use for.
@@ -74,6 +77,7 @@ def lower_fusion(
         "encode_contention": encode_contention,
         "overlap_rate": overlap_rate,
         "other_s": other_s,
+        "fold": fold,
     }
     given = {name: value for name, value in given.items() if value is not None}
     allowed = lower.__kwdefaults__ or {}

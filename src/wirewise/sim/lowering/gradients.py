@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from wirewise.cost.gradients import V100, GradientCosts, GroupCost, group_costs
 from wirewise.cost.links import Links
@@ -61,9 +60,10 @@ def lower_gradients(
     whole_s = 1e-6 * sum(one.gap_us for one in job.tensors)
     flow = _sketch(parts, forward_share * whole_s, whole_s, encode_contention).dataflow()
     found = replay(flow, Links.uniform(1, np.inf))
-    one = found.timeline().spans
-    spans = tuple(replace(span, rank=rank) for rank in range(plan.world_size) for span in one)
-    return prediction_of(plan, "step", Timeline(spans=spans, world_size=plan.world_size), found.step_s)
+    timeline = Timeline(
+        spans=found.timeline().spans, world_size=plan.world_size, classes=(tuple(range(plan.world_size)),)
+    )
+    return prediction_of(plan, "step", timeline, found.step_s)
 
 
 def _parts(plan: FusionPlan, job: GradientTrace, links: Links | None, costs: Costs) -> list[_Part]:

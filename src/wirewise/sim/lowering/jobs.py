@@ -8,7 +8,7 @@ import numpy as np
 
 from wirewise.errors import PlanError
 from wirewise.plans.jobs import JobAllotment, JobPlan
-from wirewise.sim.jobs.engine import DONE, gain
+from wirewise.sim.jobs.engine import DONE, run_slots
 from wirewise.sim.lowering.kinds import expect, same_ranks
 from wirewise.sim.prediction import Prediction, prediction_of
 from wirewise.sim.timeline import Span, Timeline
@@ -109,11 +109,10 @@ def _end(plan: JobPlan, arrays: QueueArrays, job: int, name: str, own: list[tupl
             raise PlanError(
                 f"{where} has {one.cpus} cpus and {one.gpus} gpus; it starts with {least[0]} and {least[1]}"
             )
-        for slot in range(one.start, one.end):
-            if done >= 1.0 - DONE:
-                raise PlanError(f"{where} lasts to slot {one.end}; the job is done in slot {slot}")
-            changed = slot == one.start and done > 0.0
-            done += gain(arrays, job, one.cpus, one.gpus, done) * (plan.kept if changed else 1.0)
+        slots, first = one.end - one.start, plan.kept if done > 0.0 else 1.0
+        done, taken, _ = run_slots(arrays, job, one.cpus, one.gpus, slots, done, first)
+        if taken < slots:
+            raise PlanError(f"{where} lasts to slot {one.end}; the job is done in slot {one.start + taken}")
     if done < 1.0 - DONE:
         raise PlanError(
             f"job {name!r} has {done:.1%} of its progress at the end of its last allotment - at "

@@ -19,6 +19,7 @@ from wirewise.sim.modules import Decision, groups_of, layers, one_op_a_launch
 from wirewise.sim.prediction import Prediction, prediction_of
 from wirewise.sim.recorded import modules_of_trace
 from wirewise.sim.replay import replay
+from wirewise.sim.timeline import alike
 from wirewise.trace.modules import ModuleTrace
 from wirewise.trace.records import Trace
 
@@ -26,7 +27,7 @@ __all__ = ["lower_modules", "lower_trace"]
 
 
 def lower_trace(
-    plan: FusionPlan, job: Trace, links: Any, *, costs: GradientCosts | None = None
+    plan: FusionPlan, job: Trace, links: Any, *, costs: GradientCosts | None = None, fold: bool = True
 ) -> Prediction:
     """The step of a recorded run, medians over its steps; links None: those that the trace tells."""
     if (between := links_or_none(plan, links)) is not None and list(hosts_of(job)) != list(
@@ -37,13 +38,13 @@ def lower_trace(
             f"{hosts_of(job).tolist()}; expected links of ranks that are spread as recorded"
         )
     modules, found = modules_of_trace(job, links)
-    return lower_modules(plan, modules, found, costs=costs)
+    return lower_modules(plan, modules, found, costs=costs, fold=fold)
 
 
 def lower_modules(
-    plan: FusionPlan, job: ModuleTrace, links: Any, *, costs: GradientCosts | None = None
+    plan: FusionPlan, job: ModuleTrace, links: Any, *, costs: GradientCosts | None = None, fold: bool = True
 ) -> Prediction:
-    """The step op by op, all ranks.
+    """The step op by op; ranks that compute equally fast do the same, as collectives begin and end for all at once.
 
     Where computing beside communication is slower, what runs between two launches is one op, as the slowdown is known
     as a mean.
@@ -57,8 +58,10 @@ def lower_modules(
     ops, sent = layers(job, decision), _transfers(plan, job, decision, costs)
     if job.interference != 1.0:
         ops, sent = one_op_a_launch(ops, sent)
-    found = replay(module_step(job, ops, sent), links, interference=job.interference)
-    return prediction_of(plan, "step", found.timeline(), found.step_s)
+    classes = alike(job.slowdown or [1.0] * plan.world_size) if fold else ()
+    flow = module_step(job, ops, sent, simulated=[own[0] for own in classes] or None)
+    found = replay(flow, links, interference=job.interference)
+    return prediction_of(plan, "step", found.timeline(classes), found.step_s)
 
 
 def _decision(plan: FusionPlan, job: ModuleTrace) -> Decision:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from wirewise.cost.gradients import V100, GradientCosts, group_costs
 from wirewise.cost.link import LinkCost
@@ -60,9 +59,10 @@ def lower_operators(
         Links.uniform(1, np.inf),
         interference=1 / overlap_rate,
     )
-    one = found.timeline().spans
-    spans = tuple(replace(span, rank=rank) for rank in range(plan.world_size) for span in one)
-    return prediction_of(plan, "step", Timeline(spans=spans, world_size=plan.world_size), found.step_s)
+    timeline = Timeline(
+        spans=found.timeline().spans, world_size=plan.world_size, classes=(tuple(range(plan.world_size)),)
+    )
+    return prediction_of(plan, "step", timeline, found.step_s)
 
 
 def all_reduce_line(
@@ -71,7 +71,7 @@ def all_reduce_line(
     """Fixed seconds of an all-reduce, and seconds a byte: the line that is nearest up to all gradients at once.
 
     Raises:
-        InputError: As `group_costs`.
+        InputError: Raised by `group_costs`.
     """
     ways = {one.scheme: one.communicate_s for one in group_costs(costs, "none", links, ranks=ranks)}
     whole = sum(job.operators[i].output_bytes for i in job.gradients)

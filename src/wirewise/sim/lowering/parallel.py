@@ -61,22 +61,17 @@ def _timeline(plan: ParallelPlan, step: ParallelStep) -> Timeline:
     if step.pipeline is not None:
         found = pipeline_timeline(step.pipeline, 0.0, step.seconds)
         place = {
-            own: rank
+            position[0][0]: ranks[0]
             for position, ranks in zip(step.pipeline.plan.ranks, plan.ranks, strict=True)
-            for own, rank in zip(position[0], ranks, strict=True)
         }
         spans = [
             Span(rank=place[s.rank], phase=s.phase, exchange=s.exchange, start_s=s.start_s, end_s=s.end_s)
             for s in found.spans
         ]
-        spans.sort(key=lambda span: (span.rank, span.start_s, span.end_s))
-        return Timeline(spans=tuple(spans), world_size=plan.world_size)
-    own = sorted(step.spans, key=lambda span: (span.start_s, span.end_s))
-    return Timeline(
-        spans=tuple(
-            Span(rank=rank, phase=s.phase, exchange=s.label, start_s=s.start_s, end_s=s.end_s)
-            for rank in range(plan.world_size)
-            for s in own
-        ),
-        world_size=plan.world_size,
-    )
+    else:
+        spans = [
+            Span(rank=plan.ranks[0][0], phase=s.phase, exchange=s.label, start_s=s.start_s, end_s=s.end_s)
+            for s in step.spans
+        ]
+    spans.sort(key=lambda span: (span.rank, span.start_s, span.end_s))
+    return Timeline(spans=tuple(spans), world_size=plan.world_size, classes=plan.ranks)

@@ -42,14 +42,11 @@ def lower_recovery(plan: RecoveryPlan, job: Any, links: Any, *, mtbf_s: float | 
     parts = _parts(plan, trace, found, mtbf_s)
     spans, at_s = list[Span](), 0.0
     for phase, seconds in parts.items():
-        spans += [
-            Span(rank=rank, phase=phase, exchange="", start_s=at_s, end_s=at_s + seconds)
-            for rank in range(plan.world_size)
-            if seconds > 0
-        ]
+        if seconds > 0:
+            spans.append(Span(rank=0, phase=phase, exchange="", start_s=at_s, end_s=at_s + seconds))
         at_s += seconds
-    spans.sort(key=lambda span: (span.rank, span.start_s))
-    timeline = Timeline(spans=tuple(spans), world_size=plan.world_size)
+    everybody = (tuple(range(plan.world_size)),)
+    timeline = Timeline(spans=tuple(spans), world_size=plan.world_size, classes=everybody)
     return prediction_of(plan, "work between failures", timeline, mtbf_s / found.efficiency.goodput)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
 from wirewise.cost.links import Links
@@ -27,6 +29,8 @@ def lower_stages(
     *,
     shared_nics: bool = True,
     edge_s: EdgeSeconds | None = None,
+    slowdown: Sequence[float] | None = None,
+    fold: bool = True,
 ) -> Prediction:
     """Simulate an update; of a plan without flushes, one among many. See `predict`.
 
@@ -37,11 +41,16 @@ def lower_stages(
         shared_nics: Whether messages share the interfaces of hosts; otherwise each has its link for itself.
         edge_s: Seconds of a message between two stages, `(sending stage, receiving stage, bytes)`; none: what links
             say.
+        slowdown: Factor of each rank's compute, [ranks]; none: all are alike.
+        fold: Whether replicas that do the same are simulated once; False: each by itself, which says the same.
     """
     trace, links = expect("job", job, StageTrace, plan), expect("links", links, Links, plan)
     same_ranks(plan, links.world_size, "the links have")
     costs = costs_of_plan(plan, trace)
-    run, begin_s, end_s = steady_update(plan, costs, links, shared_nics=shared_nics, edge_s=edge_s)
+    by = None if slowdown is None else np.asarray(slowdown, np.float64)
+    run, begin_s, end_s = steady_update(
+        plan, costs, links, shared_nics=shared_nics, edge_s=edge_s, slowdown=by, fold=fold
+    )
     return prediction_of(plan, "update", pipeline_timeline(run, begin_s, end_s), end_s - begin_s)
 
 
@@ -57,7 +66,7 @@ def with_predictions(
         edge_s: Seconds of a message between two stages; none: what links say.
 
     Raises:
-        PlanError: As `predict`.
+        PlanError: Raised by `predict`.
     """
     costs = costs_of_plan(plan, trace)
     _, begin_s, end_s = steady_update(plan, costs, links, edge_s=edge_s)
@@ -93,18 +102,31 @@ def costs_of_plan(plan: StagePlan, trace: StageTrace) -> StageCosts:
 
 
 def pipeline_timeline(run: PipelineSimulation, begin_s: float, end_s: float) -> Timeline:
-    """Spans of all ranks between two times, which becomes 0 and the end; a message is one of those who send it."""
+    """Spans between two times, which become 0 and the end; a message is one of those who send it.
+
+    The ranks that share a stage, and those at its position in replicas that do the same, are one class.
+    """
     plan, spans = run.plan, []
     for number, op in enumerate(run.ops):
         start = max(float(run.start_s[number]), begin_s) - begin_s
         end = min(float(run.end_s[number]), end_s) - begin_s
         if end <= start:
             continue
-        replicas = range(plan.replicas) if op.replica < 0 else (op.replica,)
         spans += [
-            Span(rank=rank, phase=op.phase, exchange=op.label, start_s=start, end_s=end)
-            for replica in replicas
-            for rank in plan.ranks[op.position][replica]
+            Span(
+                rank=plan.ranks[op.position][own[0]][0],
+                phase=op.phase,
+                exchange=op.label,
+                start_s=start,
+                end_s=end,
+            )
+            for own in run.classes
+            if op.replica in (-1, own[0])
         ]
     spans.sort(key=lambda span: (span.rank, span.start_s, span.end_s))
-    return Timeline(spans=tuple(spans), world_size=plan.world_size)
+    classes = tuple(
+        tuple(rank for replica in own for rank in replicas[replica])
+        for replicas in plan.ranks
+        for own in run.classes
+    )
+    return Timeline(spans=tuple(spans), world_size=plan.world_size, classes=classes)

@@ -24,19 +24,19 @@ def record(task: Record) -> None:
         if not tracers:
             tracers.append(_tracer(task))
 
-    def init_process_group(*args: Any, **kwargs: Any) -> None:
+    def init(*args: Any, **kwargs: Any) -> None:
         original_init(*args, **kwargs)
         begin()
 
-    def destroy_process_group(group: Any = None) -> None:
+    def destroy(group: Any = None) -> None:
         if group is None and tracers:
             # While an error is on its way the other ranks may not come here.
             (tracers[0].close if sys.exc_info()[0] is None else tracers[0].abandon)()
         original_destroy(group)
 
     for module in (dist, dist.distributed_c10d):
-        for ours in (init_process_group, destroy_process_group):
-            setattr(module, ours.__name__, ours)
+        for name, ours in (("init_process_group", init), ("destroy_process_group", destroy)):
+            setattr(module, name, ours)
     register_optimizer_step_pre_hook(lambda *_: begin())
 
 

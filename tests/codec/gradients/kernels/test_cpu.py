@@ -13,6 +13,7 @@ SMALLEST = 2.0**-149
 SHAPES = ([1], [7, 1, 9], [4095, 4097, 8192], [40000, 3], [300, 70001])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("sizes", SHAPES, ids=str)
 def test_implementations_agree_to_the_bit(name, sizes):

@@ -192,6 +192,7 @@ def test_a_sketch_is_turned_around_for_sums():
     assert pairs.mirrored().mirrored() == pairs
 
 
+@pytest.mark.slow
 def test_the_published_sketch_of_ndv2_sums_on_its_preset():
     net = network(preset("ndv2x2"))
     problem = CollectiveProblem(network=net, collective="all_reduce", size_bytes=1e6)

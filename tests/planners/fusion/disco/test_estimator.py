@@ -315,6 +315,7 @@ def missed(**knobs) -> float:
     )
 
 
+@pytest.mark.slow
 def test_what_training_hides_is_learned_less_by_heart():
     assert missed(epochs=60, dropout=0.0) < missed(epochs=60, dropout=0.5)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -52,6 +55,18 @@ def test_one_file_serves_any_number_of_device_groups(hosts):
     assert likely.shape == (len(problem.actions[problem.order[1]]),)
     assert likely.sum() == pytest.approx(1.0)
     assert (likely > 0).all()
+
+
+def test_modules_that_take_no_time_have_features():
+    problem = random_problem(11, hosts=3, groups=6)
+    first, *others = problem.trace.modules
+    nothing = (0.0,) * len(problem.trace.sizes)
+    idle = msgspec.structs.replace(first, forward_s=nothing, backward_s=nothing, weight_gradient_s=nothing)
+    trace = msgspec.structs.replace(problem.trace, modules=(idle, *others))
+    made = dataclasses.replace(problem, trace=trace)
+    seen = see(made, made.baseline(), 0)
+    assert all(np.isfinite(one).all() for one in seen)
+    assert seen.ops.shape == (len(made.op_groups), see(problem, problem.baseline(), 0).ops.shape[1])
 
 
 def test_weights_survive_a_file(tmp_path):

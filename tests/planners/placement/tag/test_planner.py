@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+import msgspec
 import pytest
 
 from wirewise.errors import InputError, PlanError
@@ -63,6 +64,10 @@ def test_memory_that_is_short_is_said_and_little_of_it_is_enough():
 
 def test_what_it_cannot_plan_for_is_refused():
     trace = random_model(1)
+    nothing = dict.fromkeys(("forward_s", "backward_s", "weight_gradient_s"), (0.0,) * len(trace.sizes))
+    idle = msgspec.structs.replace(
+        trace, modules=tuple(msgspec.structs.replace(one, **nothing) for one in trace.modules)
+    )
     for call, kind, message in (
         (lambda: TAG(trace, None), InputError, "expected the Topology"),
         (lambda: TAG(None), InputError, "a model on unequal devices"),
@@ -74,6 +79,12 @@ def test_what_it_cannot_plan_for_is_refused():
             InputError,
             "profile of 'x' is of other modules",
         ),
+        (
+            lambda: TAG(trace, lab_hosts(["1gbit"] * 2), profiles={"x": trace}),
+            InputError,
+            "got profiles of 'x'; expected types of the devices: they have none",
+        ),
+        (lambda: TAG(idle, lab_hosts(["1gbit"] * 2)), InputError, "modules take no time at all"),
     ):
         with pytest.raises(kind, match=message):
             call()

@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from wirewise.planners.placement.tag import Times, descend, tree_search
+from wirewise.planners.placement.tag import StrategyTimes, descend, tree_search
 from wirewise.planners.placement.tag.drawn import random_problem
 from wirewise.planners.placement.tag.search import inherited, value
 
@@ -24,26 +24,26 @@ def test_it_comes_within_two_percent_of_enumeration():
     close = 0
     for seed in range(6):
         problem = random_problem(seed, hosts=2, groups=4)
-        every = Times(problem)
+        every = StrategyTimes(problem)
         best = optimum(every)
         assert 4**4 < len(every.known) <= 10**5
         if best == inf:
             close += 1
             continue
-        close += best / tree_search(Times(problem), playouts=500, seed=seed).seconds >= 0.98
+        close += best / tree_search(StrategyTimes(problem), playouts=500, seed=seed).seconds >= 0.98
     assert close >= 5
 
 
 def test_a_small_tree_is_seen_whole():
     problem = random_problem(3, hosts=2, groups=2)
-    times = Times(problem)
-    best = optimum(Times(problem))
+    times = StrategyTimes(problem)
+    best = optimum(StrategyTimes(problem))
     found = tree_search(times, playouts=5000, seed=1)
     assert found.seconds == best
     assert len(found.trail) < 5000
     assert found.trail == sorted(found.trail, reverse=True)
-    assert tree_search(Times(problem), playouts=60, seed=1) == tree_search(
-        Times(problem), playouts=60, seed=1
+    assert tree_search(StrategyTimes(problem), playouts=60, seed=1) == tree_search(
+        StrategyTimes(problem), playouts=60, seed=1
     )
 
 
@@ -58,20 +58,37 @@ def test_a_policy_that_knows_leads_there():
         return likely
 
     until_s = problem.seconds_of(best) * 1.0001
-    led = tree_search(Times(problem), playouts=400, policy=knows, until_s=until_s)
+    led = tree_search(StrategyTimes(problem), playouts=400, policy=knows, until_s=until_s)
     assert led.seconds <= until_s
     assert len(led.trail) <= 12
 
 
+def test_a_policy_that_is_sure_and_wrong_is_left_soon():
+    problem = random_problem(115, hosts=2, most_devices=1, groups=4)
+    alone = [
+        tuple(own.index(one) for own in problem.actions) for one in problem.actions[0] if len(one.groups) == 1
+    ]
+    best_s = min(map(problem.seconds_of, alone))
+
+    def spreads(_, strategy, place):
+        own = problem.actions[problem.order[place]]
+        return np.array([0.9 if one.communication == "allreduce" else 0.1 / len(own) for one in own])
+
+    found = tree_search(StrategyTimes(problem), playouts=300, policy=spreads, until_s=best_s)
+    assert found.seconds <= best_s
+
+
 def test_descent_keeps_to_what_is_allowed_and_to_its_limit():
     problem = random_problem(7, groups=4)
-    start, times = problem.baseline(), Times(problem, 50)
+    start, times = problem.baseline(), StrategyTimes(problem, 50)
     found = descend(times, start)
     assert times.of(found) <= times.of(start)
     assert len(times.known) == 50
-    with pytest.raises(Times.Spent):
+    with pytest.raises(StrategyTimes.Spent):
         times.of(tuple(0 for _ in start) if tuple(0 for _ in start) not in times.known else (1, *start[1:]))
-    assert descend(Times(problem), start, allowed=lambda group, action: action == start[group]) == start
+    assert (
+        descend(StrategyTimes(problem), start, allowed=lambda group, action: action == start[group]) == start
+    )
 
 
 def test_values_and_what_is_inherited():

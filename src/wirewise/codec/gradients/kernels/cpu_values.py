@@ -58,7 +58,7 @@ def keep(memory, i, rest):
 
 
 def part_of(memory, lo, hi):
-    """memory[lo:hi], or None of None."""
+    """Slice memory[lo:hi], or None of None."""
     return None if memory is None else memory[lo:hi]
 
 

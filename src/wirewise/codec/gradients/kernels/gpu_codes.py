@@ -138,7 +138,7 @@ def write_cast(
     KEEP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """v, at most `most`, as float16, or bfloat16 where `out_ptr` has int16; and the first segment not finite."""
+    """Value v, at most `most`, as float16, or bfloat16 where `out_ptr` has int16; and the first segment not finite."""
     segment, first, local, mask = _block(table_ptr, BLOCK)
     v = _value(gradient_ptr, memory_ptr, first + local, mask, KEEP)
     if KEEP:

@@ -56,11 +56,11 @@ class Chosen(NamedTuple):
     """Where the elements that are kept of all segments are written, and how many they are."""
 
     indices: Tensor
-    """int32 [sum of most]."""
+    """Indices, int32 [sum of most]."""
     values: Tensor
-    """float32 [sum of most]."""
+    """Values, float32 [sum of most]."""
     counts: Tensor
-    """int32 [s]."""
+    """Elements kept of each segment, int32 [s]."""
 
 
 def slices(segments: Segments) -> Iterator[slice]:

@@ -28,7 +28,7 @@ class StepDraft(NamedTuple):
 
 
 class _Cell(NamedTuple):
-    """Who used one chunk of memory last."""
+    """Last users of one chunk of memory."""
 
     writer: list[_At]
     readers: list[_At]

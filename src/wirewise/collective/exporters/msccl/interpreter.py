@@ -227,7 +227,7 @@ def _block(machine: _Machine, at: tuple[int, int], pieces: list[_Piece]) -> Iter
 def _send(
     machine: _Machine, at: tuple[int, int], block: ThreadBlock, index: int, begin: int, piece: _Piece
 ) -> Iterator[bool]:
-    """Up to `chunks_a_send` chunks of one step."""
+    """Send up to `chunks_a_send` chunks of one step."""
     rank, number = at
     step, kind = block.steps[index], KINDS[block.steps[index].kind]
     count = min(machine.chunks_a_send, step.chunks - begin)

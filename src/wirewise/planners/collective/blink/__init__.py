@@ -54,7 +54,7 @@ def synthesize(
     Args:
         problem: What to plan, for all ranks of its network.
         time_limit_s: Seconds for the integer programs.
-        seed: Without effect, nothing is random.
+        seed: Seed without effect, nothing is random.
         epsilon: Epsilon of the multiplicative weights.
         tolerance: Part of the best rate that may be given up for fewer trees.
         servers: Ranks of each server, for an all-reduce in three phases; none: one server.

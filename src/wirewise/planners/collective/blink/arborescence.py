@@ -66,7 +66,7 @@ def shortest_tree(length: NDArray[np.float64], root: int) -> NDArray[np.int64]:
     """Parents in the spanning tree from the root of least total length; -1 at the root (Chu and Liu; Edmonds 1967).
 
     Args:
-        length: From each vertex to each, `FAR` where there is no edge; [n, n].
+        length: Length from each vertex to each, `FAR` where there is no edge; [n, n].
         root: Where all paths start.
     """
     n = len(length)
@@ -134,7 +134,7 @@ def pack(
     they fill. At least 1 - 2 epsilon of the optimum, in O(m log(m) / epsilon**2) trees for m edges.
 
     Args:
-        capacity: From each vertex to each; [n, n]. With `both`, symmetric.
+        capacity: Capacity from each vertex to each; [n, n]. With `both`, symmetric.
         root: Root of all trees.
         both: Whether a tree uses its edges in both directions, as an all-reduce does.
         epsilon: Smaller is nearer to the optimum, and slower.

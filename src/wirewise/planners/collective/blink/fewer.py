@@ -49,7 +49,7 @@ def fewest(
 
     Args:
         uses: How often each tree uses each edge; [trees, edges]. The best trees should come first.
-        capacity: In units in which whole weights make sense, such as links; [edges].
+        capacity: Capacities in units in which whole weights make sense, such as links; [edges].
         optimum: Largest sum that any trees reach.
         tolerance: Part of it that may be lost.
         time_limit_s: Seconds for each integer program.

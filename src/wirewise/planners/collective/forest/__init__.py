@@ -30,7 +30,7 @@ from wirewise.planners.collective.forest.flows import Division, divided, routed_
 from wirewise.planners.collective.forest.packing import TreeBatch, grow
 from wirewise.planners.collective.forest.rates import carries, exact, with_trees
 from wirewise.planners.collective.forest.splitting import Paths, as_capacities, direct_paths
-from wirewise.planners.collective.problem import CollectiveProblem
+from wirewise.planners.collective.problem import CollectiveProblem, Proposal
 from wirewise.planners.collective.trees import (
     Tree,
     loads_of,
@@ -41,7 +41,7 @@ from wirewise.planners.collective.trees import (
 )
 from wirewise.sim.programs import simulate
 
-__all__ = ["Forest", "forest", "forests", "synthesize"]
+__all__ = ["Forest", "forest", "forests", "propose", "synthesize"]
 
 _MOST_TREES = 128
 _WORTH = 0.005
@@ -62,6 +62,8 @@ class Forest(NamedTuple):
     """The weights of each root's trees add up to 1."""
     loads: tuple[float, ...]
     """What each edge of the network carries, where each root sends its rate."""
+    packed: bool = True
+    """False: a tree of quickest ways for each root, as time was up before there was a packing."""
 
     def seconds(self, network: Network) -> float:
         """Time of the busiest edge for one byte of a unit of rate."""
@@ -78,12 +80,20 @@ class Forest(NamedTuple):
 def synthesize(
     problem: CollectiveProblem, *, time_limit_s: float = 60.0, seed: int = 0, most_trees: int = _MOST_TREES
 ) -> Program:
-    """Program of the forest for broadcast, reduce, all-gather, reduce-scatter or all-reduce.
+    """Program of the forest, as `propose` has it, whose arguments and errors it shares."""
+    return propose(problem, time_limit_s=time_limit_s, seed=seed, most_trees=most_trees).program
+
+
+def propose(
+    problem: CollectiveProblem, *, time_limit_s: float = 60.0, seed: int = 0, most_trees: int = _MOST_TREES
+) -> Proposal:
+    """Forest for broadcast, reduce, all-gather, reduce-scatter or all-reduce.
 
     Args:
         problem: What to plan.
-        time_limit_s: For the packing. Where it ends before there is one, each root gets one tree of quickest ways.
-        seed: Without effect, nothing is random.
+        time_limit_s: Seconds for the packing. Where it ends before there is one, each root gets one tree of quickest
+            ways.
+        seed: Seed without effect, nothing is random.
         most_trees: Trees a root; where rates have no common measure, fewer trees come near the best rate.
 
     Raises:
@@ -92,10 +102,10 @@ def synthesize(
     collective, backward = problem.collective, reversed_network(problem.network)
     if collective in ("broadcast", "all_gather"):
         made = _timed(problem.network, problem, time_limit_s, most_trees)
-        return spread(problem, _name(made), made.trees)
+        return _proposed(spread(problem, _name(made), made.trees), made)
     if collective in ("reduce", "reduce_scatter"):
         made = _timed(backward, problem, time_limit_s, most_trees)
-        return summed(problem, _name(made), made.trees)
+        return _proposed(summed(problem, _name(made), made.trees), made)
     if collective != "all_reduce":
         raise PlanError(
             f"got {collective}, which trees do not serve; expected broadcast, reduce, all_gather, reduce_scatter or "
@@ -136,7 +146,7 @@ def forests(
         pass
     if not made:
         trees = quickest_trees(network, tuple(roots), group)
-        made.append(Forest(trees, loads_of(network, trees, roots)))
+        made.append(Forest(trees, loads_of(network, trees, roots), packed=False))
     return made
 
 
@@ -183,14 +193,18 @@ def _ends(
 
 
 def _split_exactly(split: Callable[[], Paths | None]) -> Paths | None:
-    """None: a switch that takes in more than it lets out, or less, cannot be split so that all ranks stay joined."""
+    """Paths; None: a switch that takes in more than it lets out, or less, cannot be split with all ranks joined."""
     try:
         return split()
     except TopologyError:
         return None
 
 
-def _all_reduce(problem: CollectiveProblem, time_limit_s: float, most_trees: int) -> Program:
+def _proposed(program: Program, *made: Forest) -> Proposal:
+    return Proposal(program, cut_short=not all(one.packed for one in made))
+
+
+def _all_reduce(problem: CollectiveProblem, time_limit_s: float, most_trees: int) -> Proposal:
     """Two phases with all edges each; where that misses the bound, edges divided between the phases may come nearer."""
     network, size_bytes = problem.network, problem.size_bytes
     down = _timed(network, problem, time_limit_s, most_trees)
@@ -204,13 +218,14 @@ def _all_reduce(problem: CollectiveProblem, time_limit_s: float, most_trees: int
     least_s = bound(network, "all_reduce", size_bytes, members=problem.members).seconds
     division = divided(network, problem.group, time_limit_s) if needs_s > least_s * (1 + _WORTH) else None
     if division is None:
-        return phases
+        return _proposed(phases, up, down)
     try:
         joint = _joint(problem, division, most_trees, time_limit_s / 2)
     except WirewiseError:
         # An edge that gets no part can leave ranks without a route of their own.
-        return phases
-    return joint if busiest_edge_s(joint, network, size_bytes) < needs_s * (1 - _WORTH) else phases
+        return _proposed(phases, up, down)
+    better = busiest_edge_s(joint, network, size_bytes) < needs_s * (1 - _WORTH)
+    return _proposed(joint if better else phases, up, down)
 
 
 def _joint(problem: CollectiveProblem, division: Division, most_trees: int, time_limit_s: float) -> Program:

@@ -47,7 +47,7 @@ def routed_paths(
         time_limit_s: Seconds for the linear program.
 
     Returns:
-        By route (numbers of edges) its capacity; None: too many ranks, or no time.
+        Capacities by route (numbers of edges); None: too many ranks, or no time.
     """
     if network.ranks > _MOST_RANKS:
         return None

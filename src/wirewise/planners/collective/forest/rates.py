@@ -36,7 +36,7 @@ class Scaled(NamedTuple):
     """U: capacities were multiplied by it, and perhaps rounded down."""
 
     def times(self, factor: int) -> Scaled:
-        """So many times the trees at the same rate."""
+        """A multiple of the trees at the same rate."""
         larger = self.found._replace(amounts=self.found.amounts * factor)
         return Scaled(larger, self.trees * factor, self.scale * factor)
 

@@ -50,7 +50,7 @@ def direct_paths(
 
     Args:
         network: Network of the paths.
-        scaled: Its edges in numbers of trees.
+        scaled: Edges of the network in numbers of trees.
         supply: Units of trees that start at each vertex; [vertices].
         sinks: Vertices that all trees must reach.
         group: Ranks to keep.

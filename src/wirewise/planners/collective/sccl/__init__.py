@@ -40,7 +40,7 @@ def pareto(
 
     Args:
         problem: A collective that moves.
-        time_limit_s: For all of it; the walk ends early where a point is not decided.
+        time_limit_s: Seconds for all of it; the walk ends early where a point is not decided.
         slack: Rounds above the number of steps that are tried (the k of k-synchronous).
         most_chunks: Most chunks of a block.
     """
@@ -65,7 +65,7 @@ def propose(
 
     Args:
         problem: Any collective; those that add up are planned backwards.
-        time_limit_s: For the search.
+        time_limit_s: Seconds for the search.
         seed: Seed of the planner greedy; the search itself is exact.
         point: Chunks of a block, steps, rounds; None: walk the front.
         slack: Slack as in `pareto`.

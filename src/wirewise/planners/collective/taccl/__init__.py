@@ -67,7 +67,7 @@ def synthesize(
         sketch: What the algorithm should look like; None: derived from the network.
         profile: Costs of links for the sketch. One with the size of its chunk is brought to the problem's; another
             one is taken as it is. None: those of the network.
-        time_limit_s: For the whole search. Where, without a sketch, it ends before the first matching does, the
+        time_limit_s: Seconds for the whole search. Where, without a sketch, it ends before the first matching does, the
             program is that of the planner greedy.
         seed: Seed of matchings and solver.
         heuristic: Rule of order; None: all are tried.

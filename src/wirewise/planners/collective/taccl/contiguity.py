@@ -53,7 +53,7 @@ def group(
     Args:
         instance: Chunks and topology.
         places: Places of each send, from `ordering.order`.
-        time_limit_s: After it the best found counts.
+        time_limit_s: Seconds after which the best found counts.
         most: Most chunks of a message.
         own_apart: Whether a sender's own chunks and those of others stay apart (heuristic 11).
         upwards: Whether chunks are summed up the trees.

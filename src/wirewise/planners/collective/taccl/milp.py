@@ -20,7 +20,7 @@ class Solution(NamedTuple):
     """Values of the columns."""
     objective: float
     bound: float
-    """No solution is less."""
+    """Bound below which no solution is."""
     optimal: bool
 
 
@@ -68,7 +68,7 @@ class Model:
         """Solve the program.
 
         Args:
-            time_limit_s: After it the best solution found counts.
+            time_limit_s: Seconds after which the best solution found counts.
             seed: Seed of the solver's random choices.
             start: A solution to begin with.
             gap: Absolute difference between objective and bound that is close enough.

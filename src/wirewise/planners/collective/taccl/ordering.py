@@ -24,7 +24,7 @@ class _Facts(NamedTuple):
     to_travel: int
     """Longest time to a leaf, this hop included."""
     to_travel_sum: int
-    """Over all hops from here on."""
+    """Sum of these times over all hops from here on."""
     has_travelled: int
     own: bool
     """Whether the chunk starts on the host of the sender."""

@@ -145,4 +145,4 @@ SKETCHES: dict[str, Sketch] = {
     "ndv2-sk-1-n4": _mesh(4, _ONE),
     "ndv2-sk-2-n4": _mesh(4, _ALL),
 }
-"""Those of TACCL's evaluation (NSDI 2023, section 7), on one, two and four hosts."""
+"""Sketches of TACCL's evaluation (NSDI 2023, section 7), on one, two and four hosts."""

@@ -34,7 +34,7 @@ class Routing(NamedTuple):
     time: int
     """Objective: of the busiest link or port, or of the longest way, if that is longer."""
     bound: int
-    """No routing has less."""
+    """Objective that no routing is below."""
     seconds: float
     size: tuple[int, int] = (0, 0)
     """Columns and rows of the program; none: the cut proved the matching best."""
@@ -103,7 +103,7 @@ def route(
     Args:
         instance: Chunks and topology.
         matched: An algorithm to begin with; its time bounds the constants.
-        time_limit_s: After it the best routing found counts, with its gap.
+        time_limit_s: Seconds after which the best routing found counts, with its gap.
         seed: Seed of the solver's random choices.
         warm: Whether the solver begins with `matched`, and is left out where a cut proves that best.
 

@@ -249,7 +249,7 @@ def loads_profile(text: str | bytes) -> Profile:
     """Read a profile from JSON.
 
     Raises:
-        InputError: As `loads_sketch`.
+        InputError: Raised by `loads_sketch`.
     """
     return _decode(text, Profile, "profile")
 
@@ -258,7 +258,7 @@ def load_sketch(path: str | os.PathLike[str]) -> Sketch:
     """Read a sketch file.
 
     Raises:
-        InputError: As `loads_sketch`, or the file cannot be read; the message names the file.
+        InputError: Raised by `loads_sketch`, or the file cannot be read; the message names the file.
     """
     return read_file(path, "sketch file", loads_sketch)
 
@@ -267,7 +267,7 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
     """Read a profile file.
 
     Raises:
-        InputError: As `load_sketch`.
+        InputError: Raised by `load_sketch`.
     """
     return read_file(path, "profile file", loads_profile)
 

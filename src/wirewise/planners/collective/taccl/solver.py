@@ -39,7 +39,7 @@ class Result:
     finish: int
     """Time at which the schedule ends."""
     bound: int
-    """No schedule with these ways ends before."""
+    """Time before which no schedule with these ways ends."""
     apart: int
     """Finish of the same schedule with all chunks sent one by one."""
     together: int

@@ -78,7 +78,8 @@ class Grouping(NamedTuple):
     groups: list[GradientGroup]
     step_s: float
     lower_bound_s: float
-    """No plan takes less, but for 1e-10 of it: the shortest step, if it is proved, else the best bound known."""
+    """Seconds that no plan is below, but for 1e-10 of it: the shortest step, if it is proved, else the best bound
+    known."""
     optimal: bool
     """Whether no other plan is better by more than 1e-10 of the step: proved by the search or by the bound."""
     labels: int
@@ -141,7 +142,7 @@ def cupcake(
     Args:
         problem: What is decided on.
         seed: Recorded in the plan; the search draws nothing.
-        room: As of `solve`.
+        room: Most labels to keep, as in `solve`.
         least_gain: Share of the step with the best uncompressed groups that compressing has to save, where the problem
             has options without a codec. Both steps are recorded in the plan.
         slack: Share of the shortest step that is given up for less to encode, send and decode (see `eased`).

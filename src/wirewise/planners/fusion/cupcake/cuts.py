@@ -47,7 +47,7 @@ class _Bound:
 
     places: tuple[int, ...]
     fixed_s: Vector
-    """Behind the first j tensors, [tensors + 1]."""
+    """Fixed seconds behind the first j tensors, [tensors + 1]."""
     each: Weights
     """What every group adds."""
     first: Weights = _NONE

@@ -29,7 +29,7 @@ class LabelSearch(NamedTuple):
     """What a search found."""
 
     groups: list[GradientGroup] | None
-    """None: nothing below the limit."""
+    """The best groups; None: nothing below the limit."""
     labels: int
     """Number of labels that were kept."""
     complete: bool

@@ -61,7 +61,7 @@ def spans(ready_s: Vector, sums: Vector, costs: Lines, limit_s: float = np.inf) 
 
     Args:
         ready_s: When the first j tensors are there, [tensors + 1].
-        sums: Their elements, [tensors + 1].
+        sums: Elements of the first tensors, [tensors + 1].
         costs: Costs of a group.
         limit_s: Seconds behind the forward pass in which some plan is known to end.
     """

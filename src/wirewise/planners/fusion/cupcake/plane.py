@@ -36,7 +36,7 @@ class Planned(NamedTuple):
 
     groups: list[GradientGroup]
     bound_s: float
-    """No plan takes less than that."""
+    """Seconds that no plan is below."""
     labels: int
     """Number of labels that were kept in all walks."""
 

@@ -80,13 +80,13 @@ class CompressionProblem:
     forward_s: float = 0.0
     """Forward pass and optimizer."""
     names: Sequence[str] = ()
-    """None: the numbers of the tensors."""
+    """Names of the tensors; none: their numbers."""
     splits: Mapping[str, int] = field(default_factory=dict)
     """Tensors that are in pieces, which have names of `plans.splits`, and the elements of each piece but the last."""
     ranks: int = 2
     encode_contention: float | None = None
-    """None: encoding runs on the thread that computes and delays back-propagation by its time. Otherwise it runs
-    beside it and delays it by this share of its time."""
+    """Share of its time by which encoding, beside the thread that computes, delays back-propagation; None: it runs on
+    that thread and delays it by all of its time."""
 
     def __post_init__(self) -> None:
         n = len(self.elements)
@@ -154,17 +154,17 @@ def compression_problem(
 
     Args:
         job: Gradients of the model.
-        links: Between the ranks; None: collectives take what was measured into the costs.
+        links: Links between the ranks; None: collectives take what was measured into the costs.
         codec: One that groups have to choose from beside none, "auto": all of the costs, or names, of which "none"
             allows no compression.
         costs: Costs of the codecs; None: `V100`.
         ranks: Expected number of ranks; None: those of the links, or of the measured collectives.
         decodes: Places where decoding may run.
         forward_share: Time of the forward pass over that of back-propagation, which traces do not say.
-        encode_contention: As in `CompressionProblem`.
+        encode_contention: Share by which encoding delays back-propagation, as in `CompressionProblem`.
 
     Raises:
-        InputError: As `group_costs`, no codec, an unknown place to decode, or links of another kind.
+        InputError: Raised by `group_costs`; no codec, an unknown place to decode, or links of another kind.
     """
     costs, links = costs or V100, links if links is None else expect_links(links)
     names = (

@@ -32,7 +32,7 @@ def slower(costs: GradientCosts, slowdown: float, size_bytes: int) -> GradientCo
     What a collective costs beside its bytes stays as it was.
 
     Args:
-        costs: With measured collectives.
+        costs: Costs with measured collectives.
         slowdown: How many times longer an all-reduce takes; below 1: it got faster.
         size_bytes: Bytes of that all-reduce.
 
@@ -94,10 +94,10 @@ def replanner(
     Args:
         trace: Gradients of the model.
         costs: Costs as measured before.
-        codecs: That groups may choose from; without a codec they always may.
+        codecs: Codecs that groups may choose from; without a codec they always may.
         forward_s: Forward pass and optimizer; None: half of back-propagation.
         probe_bytes: Bytes of the all-reduce by which the slowdown is found.
-        split: As of `plan_groups`.
+        split: Tensors that travel in pieces, as in `plan_groups`.
     """
 
     def plan(slowdown: float, present: FusionPlan) -> FusionPlan:

@@ -26,7 +26,7 @@ def layer_wise(problem: CompressionProblem, option: int) -> list[GradientGroup]:
 
 
 def even(problem: CompressionProblem, option: int, count: int) -> list[GradientGroup]:
-    """So many groups of about as many tensors each."""
+    """Groups of about as many tensors each."""
     n = len(problem.elements)
     parts = np.array_split(np.arange(n), min(count, n))
     return [GradientGroup(int(part[0]), int(part[-1]), option) for part in parts]

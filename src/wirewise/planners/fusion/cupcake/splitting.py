@@ -57,7 +57,7 @@ def with_splits(problem: CompressionProblem, splits: Mapping[str, int]) -> Compr
     """The problem with some tensors in pieces.
 
     Args:
-        problem: With whole tensors.
+        problem: Problem with whole tensors.
         splits: Elements of a piece of each of them, by name (`plans.splits`).
 
     Raises:
@@ -113,12 +113,12 @@ def choose(
     """The plan with as many pieces as the option asks for; `unsplit_step_s` tells what none would take.
 
     Args:
-        problem: With whole tensors.
+        problem: Problem with whole tensors.
         plan: Makes the plan of a problem.
         split: Value of the option.
 
     Raises:
-        InputError: As of `with_splits`, or a limit below an element.
+        InputError: Raised by `with_splits`, or a limit below an element.
     """
     whole = plan(problem)
     if _checked(split) == "none" or (split == "auto" and _of_matrices(problem)):
@@ -132,7 +132,7 @@ def choose(
 
 
 def _problems(problem: CompressionProblem, split: Split, whole_s: float) -> Iterator[CompressionProblem]:
-    """Those that may lead to a plan; of "auto" those whose bound is low enough."""
+    """Problems that may lead to a plan; of "auto" those whose bound is low enough."""
     elements = sum(problem.elements)
     limits = [max(elements // share, 1) for share in _SHARES] if isinstance(split, str) else [split]
     before: dict[str, int] = {}

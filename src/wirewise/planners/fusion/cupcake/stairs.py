@@ -16,7 +16,7 @@ __all__ = ["extend"]
 
 
 _COARSER = 20.0
-"""So many times wider are steps of labels that hardly end before the limit."""
+"""Factor by which steps of labels that hardly end before the limit are wider."""
 
 
 @outer
@@ -28,7 +28,7 @@ def extend(
 
     Args:
         place: Tensors that they have behind them.
-        u: Of all places before, next to each other.
+        u: First value of each label of all places before, next to each other.
         v: Second value of each label, beside u.
         starts: Where each place's begin, and the end.
         ready: Back-propagation of the first tensors, [tensors + 1].
@@ -43,7 +43,7 @@ def extend(
         real: If there are more, whether some of them are kept, or labels that beat them all.
 
     Returns:
-        u, v, parent * options + option of each label, and whether there were more than there is room for.
+        Values u and v and parent * options + option of each label, and whether there were more than there is room for.
     """
     options, count, thinned, most = len(knots), 0, False, max(4 * room, 1024)
     at = np.zeros((options, 2), dtype=np.int64)

@@ -72,7 +72,7 @@ def finalists(plans: Mapping[str, FusionPlan]) -> list[str]:
     """Names of the plans that are worth a trial: predicted to be short, and each once.
 
     Args:
-        plans: By name; of equal ones the first is taken.
+        plans: Plans by name; of equal ones the first is taken.
     """
     longest = _WITHIN * min(plan.predicted_step_s for plan in plans.values())
     # The best with all codecs may be that with one.

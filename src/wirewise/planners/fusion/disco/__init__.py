@@ -53,7 +53,7 @@ class PlannedOperators(NamedTuple):
     baselines: dict[tuple[str, str], Times]
     """Times of baselines by fusion and rule of buckets."""
     found: SearchResult | None
-    """None: there was no search."""
+    """Result of the search; None: there was no search."""
 
 
 def plan_operators(
@@ -68,7 +68,7 @@ def plan_operators(
     Args:
         model: The captured step, with what regions and all-reduces take.
         method: One of `METHODS`.
-        other_s: Of a step beside what is in the graph, such as the optimizer.
+        other_s: Seconds of a step beside what is in the graph, such as the optimizer.
         knobs: Knobs of the search.
 
     Raises:

@@ -61,9 +61,9 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """What weights were trained on."""
 
     device: str
-    """Such as "cpu"."""
+    """Type of the device, such as "cpu"."""
     machine: str
-    """Such as "AMD EPYC, AVX2, one thread"."""
+    """Processor in words, such as "AMD EPYC, AVX2, one thread"."""
     compiler: str
     kinds: tuple[str, ...]
     """Kinds of operators, in the order of their numbers, from 1 on; number 0 stands for all others."""
@@ -77,8 +77,8 @@ class Estimator:
     """Networks that say what a region takes.
 
     Args:
-        about: Of the weights.
-        weights: By "NUMBER.NAME" of the network and the parameter (`wirewise.profile.estimator.Network`).
+        about: Description of the weights.
+        weights: Arrays by "NUMBER.NAME" of the network and the parameter (`wirewise.profile.estimator.Network`).
 
     Raises:
         InputError: Weights are missing, or have other shapes.
@@ -191,10 +191,10 @@ class LearnedCosts:
 
     Args:
         graph: Graph of the operators, with measured times.
-        estimator: For the device that they were measured on.
+        estimator: Estimator for the device that they were measured on.
 
     Raises:
-        InputError: As `fit`: no operator was measured.
+        InputError: Raised by `fit`: no operator was measured.
     """
 
     def __init__(self, graph: FusionGraph, estimator: Estimator) -> None:
@@ -219,7 +219,7 @@ def costs_for(graph: FusionGraph, estimator: Estimator | None = None) -> ChosenC
 
     Args:
         graph: Graph of the operators, with measured times.
-        estimator: None: the one that comes with wirewise, which is for CPUs.
+        estimator: Estimator; None: the one that comes with wirewise, which is for CPUs.
 
     Raises:
         InputError: No operator was measured.

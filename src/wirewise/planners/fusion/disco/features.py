@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from wirewise.planners.fusion.disco.passes import (
     LAST_CACHE,
     OWN_CACHE,
-    Loops,
+    OperatorLoops,
     Walk,
     beyond,
     loops_of,
@@ -83,7 +83,7 @@ class _Region(NamedTuple):
     graph: FusionGraph
     operators: tuple[int, ...]
     leaving: set[int]
-    loops: Mapping[int, Loops]
+    loops: Mapping[int, OperatorLoops]
     held: Mapping[int, int]
     """Bytes of results."""
     used: set[int]
@@ -107,7 +107,7 @@ def region_graph(graph: FusionGraph, operators: tuple[int, ...], outputs: tuple[
     Args:
         graph: Graph of the operators; one without a measured time counts as a launch.
         operators: Numbers of the region's, ascending.
-        outputs: Those whose results leave it.
+        outputs: Operators whose results leave the region.
     """
     inside = set(operators)
     outside = dict.fromkeys(i for one in operators for i in graph.operators[one].inputs if i not in inside)
@@ -201,7 +201,7 @@ def _rows(region: _Region, members: tuple[int, ...], read_by: list[int]) -> Arra
 
 def _features(region: _Region, number: int, read_by: int) -> list[float]:
     one, own_s = region.graph.operators[number], region.own_s(number)
-    inside, loops = number in region.loops, region.loops.get(number, Loops(False, 0, 0))
+    inside, loops = number in region.loops, region.loops.get(number, OperatorLoops(False, 0, 0))
     read = one.outside_bytes + sum(region.held[i] for i in one.inputs) if inside else 0
     written, moved = region.held[number], read + region.held[number]
     return [

@@ -83,7 +83,7 @@ class StepModel:
         costs: Costs of regions; they are asked once for each region.
         all_reduce: Seconds by bytes of a bucket.
         overlap_rate: How fast it computes while a bucket travels, of 1 alone.
-        ranks: That the line holds for.
+        ranks: Ranks that the line holds for.
 
     Raises:
         InputError: The graph is not sound, the line falls or is not finite, or the rate is none.

@@ -71,11 +71,11 @@ def _grouped(model: StepModel, state: State, count: int, random: Random) -> Stat
 
 
 _KINDS = (FUSE, COPY, None, CUT)
-"""None: an all-reduce is fused."""
+"""Kinds of moves; None: an all-reduce is fused."""
 
 
 def _mixed(model: StepModel, state: State, count: int, random: Random) -> State:
-    """So many changes of any kind, one after the other; those of regions in a row need no times in between."""
+    """A number of changes of any kind, one after the other; those of regions in a row need no times in between."""
     drawn = [_KINDS[kind] for kind in random.integers(len(_KINDS), size=count).tolist()]
     for _, run in groupby(drawn, lambda kind: kind is None):
         own = list(run)

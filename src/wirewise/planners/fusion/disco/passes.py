@@ -19,7 +19,7 @@ from wirewise.trace.operators import FusionGraph, Operator
 __all__ = [
     "LAST_CACHE",
     "OWN_CACHE",
-    "Loops",
+    "OperatorLoops",
     "Walk",
     "beyond",
     "loops_of",
@@ -70,7 +70,7 @@ _STEPS = 3
 """Instructions of an operator in Inductor's intermediate language, about."""
 
 
-class Loops(NamedTuple):
+class OperatorLoops(NamedTuple):
     """Loops of one operator of a region."""
 
     live: bool
@@ -86,13 +86,15 @@ def name_of(kind: str) -> str:
     return kind.split(".")[1] if kind.count(".") > 1 else kind
 
 
-def loops_of(graph: FusionGraph, operators: tuple[int, ...], outputs: tuple[int, ...]) -> dict[int, Loops]:
+def loops_of(
+    graph: FusionGraph, operators: tuple[int, ...], outputs: tuple[int, ...]
+) -> dict[int, OperatorLoops]:
     """Loops of the operators of a region, by number.
 
     Args:
         graph: Graph of the operators.
         operators: The region's, ascending.
-        outputs: Those whose results leave it.
+        outputs: Operators whose results leave the region.
     """
     first, leaving = _first(graph, operators), set(outputs)
     readers: dict[int, list[int]] = {i: [] for i in operators}
@@ -108,16 +110,16 @@ def loops_of(graph: FusionGraph, operators: tuple[int, ...], outputs: tuple[int,
             if (r in leaving or wanting[r]) and not _shape_only(graph, r, i, readers, leaving)
         ]
     stored = _stored(graph, operators, wanting, leaving)
-    found, needed = dict[int, Loops](), dict[int, set[int]]()
+    found, needed = dict[int, OperatorLoops](), dict[int, set[int]]()
     for i in reversed(operators):
         loops = {loop for r in wanting[i] for loop in _needs(graph.operators[r], first[r], needed[r])}
         needed[i] = {first[i]} if i in stored or not loops else loops
-        found[i] = Loops(i in leaving or bool(wanting[i]), first[i], len(needed[i]))
+        found[i] = OperatorLoops(i in leaving or bool(wanting[i]), first[i], len(needed[i]))
     return found
 
 
 def stored_between(
-    graph: FusionGraph, operators: tuple[int, ...], leaving: set[int], loops: Mapping[int, Loops]
+    graph: FusionGraph, operators: tuple[int, ...], leaving: set[int], loops: Mapping[int, OperatorLoops]
 ) -> set[int]:
     """Operators of a region whose results do not leave it, but are kept by one loop for a later one."""
     return {
@@ -222,7 +224,7 @@ def walks_of(
     graph: FusionGraph,
     operators: tuple[int, ...],
     written: set[int],
-    loops: Mapping[int, Loops],
+    loops: Mapping[int, OperatorLoops],
     held: Mapping[int, int],
 ) -> dict[int, Walk]:
     """The first loop of each operator of a region that has one.
@@ -230,7 +232,7 @@ def walks_of(
     Args:
         graph: Graph of the operators.
         operators: The region's, ascending.
-        written: Those whose results are written to memory.
+        written: Operators whose results are written to memory.
         loops: Loops of the operators.
         held: Bytes of results, of outside operators too.
     """

@@ -168,7 +168,7 @@ def greedy(model: StepModel, state: State, *, shared: bool) -> State:
     Args:
         model: Model of the step.
         state: State without copies.
-        shared: Also producers whose result is read elsewhere too.
+        shared: Whether producers whose result is read elsewhere too are fused.
     """
     return model.fused(state, fused_greedily(model.arrays, state.fusion, shared))
 

@@ -8,7 +8,7 @@ programme, whose solution mostly is integral; if not, as an integer one that say
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-__all__ = ["ChoiceProblem", "Chosen"]
+__all__ = ["Assignment", "ChoiceProblem"]
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -32,7 +32,7 @@ _STEPS = 10
 """Prices of memory that are tried."""
 
 
-class Chosen(NamedTuple):
+class Assignment(NamedTuple):
     """A value for each variable."""
 
     values: list[int]
@@ -56,7 +56,7 @@ class _Removed(NamedTuple):
     neighbours: tuple[int, ...]
     best: NDArray[np.int64]
     best_cost: float = 0.0
-    """Its cost where it has no neighbours."""
+    """Cost of the variable where it has no neighbours."""
 
 
 class ChoiceProblem:
@@ -83,6 +83,23 @@ class ChoiceProblem:
         before = self.pairs.get((first, second))
         self.pairs[first, second] = cost.copy() if before is None else before + cost
 
+    def preferring(self, preferred: Mapping[int, NDArray[np.bool_]]) -> ChoiceProblem:
+        """The problem where values that are not preferred cost more than all others together; numbers of values stay.
+
+        Args:
+            preferred: Which values are preferred, by variable; of others, all are.
+        """
+        most = 1.0 + sum(
+            float(table[np.isfinite(table)].max(initial=0.0)) for table in (*self.cost, *self.pairs.values())
+        )
+        found = ChoiceProblem()
+        found.memory, found.pairs = self.memory, self.pairs
+        found.cost = [
+            cost + most * ~preferred[variable] if variable in preferred else cost
+            for variable, cost in enumerate(self.cost)
+        ]
+        return found
+
     def total(self, values: Sequence[int]) -> tuple[float, float]:
         """Cost and memory of values."""
         own = sum(float(cost[v]) for cost, v in zip(self.cost, values, strict=True))
@@ -95,7 +112,7 @@ class ChoiceProblem:
         memory: float = np.inf,
         time_limit_s: float = 60.0,
         fixed: dict[int, int] | None = None,
-    ) -> Chosen | None:
+    ) -> Assignment | None:
         """The cheapest values within a limit of memory; None: there are none.
 
         Memory has a price, which rises until the values fit; the dual bound at every price is a bound of the problem.
@@ -148,11 +165,11 @@ class ChoiceProblem:
                 found[core.kept[first][row], at] = core.least(taken, max(ends - perf_counter(), 0.05))
         return found
 
-    def solve_lightest(self) -> Chosen | None:
+    def solve_lightest(self) -> Assignment | None:
         """Values of the least memory; None: there are none."""
         return self._lightest(None)
 
-    def _lightest(self, fixed: dict[int, int] | None) -> Chosen | None:
+    def _lightest(self, fixed: dict[int, int] | None) -> Assignment | None:
         largest = [
             max(float(one[np.isfinite(one)].max(initial=0.0)) for one in of)
             for of in (self.memory, self.cost)
@@ -171,9 +188,11 @@ class ChoiceProblem:
         if chosen is None:
             return None
         total, needed = self.total(chosen.values)
-        return Chosen(chosen.values, total, needed, -np.inf, chosen.linear)
+        return Assignment(chosen.values, total, needed, -np.inf, chosen.linear)
 
-    def _priced(self, price: float, fixed: dict[int, int] | None, limit: float, ends: float) -> Chosen | None:
+    def _priced(
+        self, price: float, fixed: dict[int, int] | None, limit: float, ends: float
+    ) -> Assignment | None:
         """The cheapest values where memory has a price; `bound` counts it."""
         unary = [cost + price * memory for cost, memory in zip(self.cost, self.memory, strict=True)]
         for variable, value in (fixed or {}).items():
@@ -189,7 +208,7 @@ class ChoiceProblem:
             return None
         values, bound, linear = solved
         cost, memory = self.total(values)
-        return Chosen(values, cost, memory, min(bound, cost + price * memory), linear)
+        return Assignment(values, cost, memory, min(bound, cost + price * memory), linear)
 
 
 class _Core:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
@@ -14,7 +14,9 @@ from msgspec.structs import replace as replaced
 
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
-from wirewise.planners.parallel.rhino.choices import Chosen
+from wirewise.planners.parallel.rhino.buckets import bucketed
+from wirewise.planners.parallel.rhino.choices import Assignment
+from wirewise.planners.parallel.rhino.known import data_parallel
 from wirewise.planners.parallel.rhino.layouts import REPLICATED
 from wirewise.planners.parallel.rhino.recompute import RECOMPUTE, Recompute, recomputed
 from wirewise.planners.parallel.rhino.segments import solve_by_segments
@@ -27,7 +29,7 @@ from wirewise.sim.parallel_steps import StepSimulator, in_flight_of
 from wirewise.trace.operator_graph import OperatorGraph
 from wirewise.units import format_size
 
-__all__ = ["Level", "ParallelProblem", "Shape", "plan", "sequential", "solve_shardings"]
+__all__ = ["Level", "ParallelProblem", "Shape", "plan", "plan_of", "sequential", "solve_shardings"]
 
 Level = Literal["O2", "O3"]
 
@@ -80,9 +82,11 @@ class _Candidate(NamedTuple):
     shape: Shape
     plan: ParallelPlan
     problem: ShardingProblem
-    chosen: Chosen
+    chosen: Assignment
     memory: float
     """Most bytes of a rank."""
+    known: bool = False
+    """Whether it is data parallelism, which was not searched."""
 
 
 def plan(
@@ -126,13 +130,15 @@ def plan(
         )
     if recompute is not None and recompute not in RECOMPUTE:
         raise PlanError(f"recompute is {recompute!r}; expected one of: {', '.join(RECOMPUTE)}")
+    if not time_limit_s > 0:
+        raise PlanError(f"got {time_limit_s:g} seconds for the search; expected more than 0")
     ends = perf_counter() + time_limit_s
     shapes = list(_shapes(problem, stages, mesh, microbatches))
     if not shapes:
         raise PlanError(
             f"no shape: {problem.links.world_size} ranks, {stages or 'any'} stages, mesh {list(mesh or []) or 'any'}, "
-            f"{microbatches or 'any'} microbatches of {problem.batch} samples; expected stages times mesh to be the "
-            "ranks, and microbatches that divide the samples"
+            f"{microbatches or 'any'} microbatches of {problem.batch} samples; expected stages times a mesh of one or "
+            "two dimensions to be the ranks, and microbatches that divide the samples"
         )
     modes: list[Recompute] = [recompute] if recompute is not None else ["nothing"]
     found, short = _compared(problem, shapes, modes, strided=strided, ends=ends)
@@ -153,6 +159,33 @@ def plan(
     pool = fit if level == "O2" and fit else [*found, *fit]
     best = min(pool, key=lambda one: one.plan.predicted_step_s)
     return _told(problem, best, found, level=level, seed=seed)
+
+
+def plan_of(
+    problem: ParallelProblem, choose: Callable[[ShardingProblem], Assignment | None], name: str
+) -> ParallelPlan | None:
+    """Plan of one stage on a mesh of one dimension with shardings from elsewhere (`known`); None: there are none.
+
+    Args:
+        problem: Training step and links; its memory is not looked at.
+        choose: Chooses the shardings.
+        name: What the plan says of who made it.
+    """
+    shape = Shape(1, (problem.links.world_size,), 1)
+    ranks = [tuple(range(problem.links.world_size))]
+    sharding = ShardingProblem(
+        graph=problem.graph,
+        mesh=shape.mesh,
+        costs=MeshCosts(problem.links, ranks, shape.mesh),
+        states=problem.states,
+    )
+    chosen = choose(sharding)
+    if chosen is None:
+        return None
+    stage_of = [0] * len(problem.graph.nodes)
+    sharded = sharding.sharded(chosen.values, stage_of)
+    memory = _memory(problem, shape, sharding, sharded, stage_of)
+    return replaced(_plan(problem, shape, sharded, stage_of, ranks, memory, frozenset()), planner=name)
 
 
 def _shapes(
@@ -224,7 +257,7 @@ def _no_room(problem: ParallelProblem, short: _Short | None) -> PlanError:
 
 def solve_shardings(
     sharding: ShardingProblem, *, level: Level, memory: float = inf, time_limit_s: float = 60.0
-) -> Chosen | None:
+) -> Assignment | None:
     """Values of the choices of a mesh.
 
     Args:
@@ -247,7 +280,7 @@ def solve_shardings(
 
 def sequential(
     sharding: ShardingProblem, first: int, *, memory: float = inf, time_limit_s: float = 60.0
-) -> Chosen | None:
+) -> Assignment | None:
     """Choices of a mesh of two dimensions, one dimension after the other; values are those of `sharding`.
 
     Args:
@@ -303,6 +336,13 @@ def _solved(
         recomputed=again,
         boundary=boundary,
     )
+
+    def made(chosen: Assignment, *, known: bool = False) -> _Candidate:
+        sharded = sharding.sharded(chosen.values, stage_of)
+        memory = _memory(problem, shape, sharding, sharded, stage_of)
+        plan = _plan(problem, shape, sharded, stage_of, ranks, memory, again)
+        return _Candidate(shape, plan, sharding, chosen, max(memory), known)
+
     limit, best = problem.memory_bytes * shape.stages, None
     for _ in range(_TRIES):
         chosen = solve_shardings(
@@ -313,19 +353,16 @@ def _solved(
             if best is not None or lightest is None:
                 break
             chosen = lightest
-        sharded = sharding.sharded(chosen.values, stage_of)
-        memory = _memory(problem, shape, sharding, sharded, stage_of)
-        best = _Candidate(
-            shape,
-            _plan(problem, shape, sharded, stage_of, ranks, memory, again),
-            sharding,
-            chosen,
-            max(memory),
-        )
-        if max(memory) <= problem.memory_bytes or limit <= 0:
+        best = made(chosen)
+        if best.memory <= problem.memory_bytes or limit <= 0:
             break
-        limit = min(limit, chosen.memory) * 0.98 * problem.memory_bytes / max(memory)
-    return best
+        limit = min(limit, chosen.memory) * 0.98 * problem.memory_bytes / best.memory
+    # A sum of costs does not see what gradients hide behind; two dimensions of a mesh are no other data parallelism.
+    usual = data_parallel(sharding) if best is not None and len(shape.mesh) == 1 else None
+    if best is None or usual is None:
+        return best
+    both = best, made(usual._replace(bound=best.chosen.bound), known=True)
+    return min(both, key=lambda one: (max(one.memory, problem.memory_bytes), one.plan.predicted_step_s))
 
 
 def _alive(shape: Shape) -> float:
@@ -402,7 +439,13 @@ def _plan(
         recompute=tuple(sorted(again)),
         memory_bytes=tuple(map(round, memory)),
     )
-    return replaced(made, predicted_step_s=StepSimulator(made, problem.graph, problem.links).step().seconds)
+    return min(
+        (
+            replaced(one, predicted_step_s=StepSimulator(one, problem.graph, problem.links).step().seconds)
+            for one in bucketed(made, problem.graph)
+        ),
+        key=lambda one: one.predicted_step_s,
+    )
 
 
 def _told(
@@ -415,6 +458,9 @@ def _told(
         bound = problem.graph.time_s / prod(best.shape.mesh)
     compute = problem.graph.time_s / problem.links.world_size
     others = [(str(one.shape), one.plan.predicted_step_s) for one in found if one.shape != best.shape]
+    known = (
+        "It is data parallelism: exchanges of gradients are hidden behind the rest of the backward pass.",
+    )
     return replaced(
         best.plan,
         level=level,
@@ -422,7 +468,7 @@ def _told(
         bound_s=compute,
         gap=max(cost - bound, 0.0) / max(bound, 1e-30),
         choices=choices_of(problem.graph, best.plan),
-        why=tuple(reasons(problem.graph, best.plan, others)),
+        why=known * best.known + tuple(reasons(problem.graph, best.plan, others)),
         notes=tuple(
             f"no rule for {op}, which every rank runs whole ({count} times)"
             for op, count in best.problem.notes.items()

@@ -591,8 +591,6 @@ def strategies(
     *,
     factors: Callable[[bool, int, int], Iterable[int]] = lambda output, number, dim: (),
     strided: bool = True,
-    batch: int = 1,
-    of_batch: Callable[[int], int | None] = lambda number: None,
 ) -> list[Strategy] | None:
     """Ways to split an operator along a dimension of a mesh, that of nobody splitting it first; None: there is no rule.
 
@@ -602,8 +600,6 @@ def strategies(
         n: Ranks along the dimension.
         factors: Blocks into which cuts of a dimension may be strided, `(whether of an output, its number, dimension)`.
         strided: Whether strided cuts are ways at all.
-        batch: Microbatches: dimensions that grow with the batch have to be cut evenly of each.
-        of_batch: Dimension of an output that grows with the batch, by the output's number.
     """
     count = max(len(node.parts), 1)
     found = [Strategy((REPLICATED,) * len(shapes), (REPLICATED,) * count, share=False)]
@@ -648,7 +644,7 @@ def strategies(
                 continue
             given = tuple(PARTIAL if i == number else REPLICATED for i in range(len(shapes)))
             found.append(Strategy(given, (PARTIAL,) * count, share=False))
-    return [one for one in found if _even(one, outputs, n, batch, of_batch)]
+    return found
 
 
 def _dealt(
@@ -693,13 +689,3 @@ def _dealt(
             inner=loops.inner.get(label, ()),
         )
     ]
-
-
-def _even(one: Strategy, outputs: _Shapes, n: int, batch: int, of_batch: Callable[[int], int | None]) -> bool:
-    """Whether a cut of the batch is even of each microbatch."""
-    return batch == 1 or all(
-        placed.kind != "S"
-        or placed.dim != of_batch(number)
-        or shape[placed.dim] % (placed.factor * n * batch) == 0
-        for number, (placed, shape) in enumerate(zip(one.outputs, outputs, strict=True))
-    )

@@ -14,7 +14,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.planners.parallel.rhino.choices import ChoiceProblem, Chosen
+from wirewise.planners.parallel.rhino.choices import Assignment, ChoiceProblem
 from wirewise.planners.parallel.rhino.shardings import LEAVES, ShardingProblem
 
 __all__ = ["joints_of", "segments_of", "solve_by_segments"]
@@ -85,7 +85,7 @@ def _copies(problem: ShardingProblem) -> int:
 
 def solve_by_segments(
     problem: ShardingProblem, *, price: float = 0.0, time_limit_s: float = 60.0
-) -> Chosen | None:
+) -> Assignment | None:
     """Values of all variables, and a bound; None: there are none.
 
     Args:
@@ -141,7 +141,7 @@ def solve_by_segments(
     values = _improved(whole, unary, segment, count, values, until)
     cost, memory = whole.total(values)
     return (
-        Chosen(values, cost, memory, min(bound, cost + price * memory), linear=True)
+        Assignment(values, cost, memory, min(bound, cost + price * memory), linear=True)
         if np.isfinite(cost)
         else None
     )

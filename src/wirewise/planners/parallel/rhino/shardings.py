@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +31,8 @@ _FACTORS = 2
 """Numbers of blocks of strided cuts that are kept of a dimension."""
 _RELAXED = 1e-7
 """Part of a step's time that each move costs besides: of plans that cost the same, that of fewer moves is taken."""
+_BESIDE = 3e-7
+"""Share by which moves of gradients cost less: of plans that cost the same, nobody waits for those at the end."""
 
 
 class StepCosts(Protocol):
@@ -125,6 +127,9 @@ class ShardingProblem:
         """Dimension of each output that grows with the batch, [nodes, outputs]."""
         found: list[tuple[int | None, ...]] = []
         nodes = self.graph.nodes
+        # Uncut, a view would not tell which of two dimensions it leaves the batch in.
+        batch = gcd(*(node.shape[0] for node in nodes if node.op == "input" and node.shape))
+        parts = next((n for n in range(2, batch + 1) if batch % n == 0), 1)
         for node in nodes:
             own = [found[i][0] for i in node.inputs]
             count = max(len(node.parts), 1)
@@ -136,7 +141,7 @@ class ShardingProblem:
                 found.append((None,) * count)
             elif _name(node) in VIEWS:
                 cut = [DimPlacement("S", own[0])] if own[0] is not None else []
-                pairs = list(view_cuts(nodes[node.inputs[0]].shape, node.shape, cut, (), 1))
+                pairs = list(view_cuts(nodes[node.inputs[0]].shape, node.shape, cut, (), parts))
                 found.append((pairs[0][1].dim if pairs and pairs[0][1].factor == 1 else None,))
             else:
                 loops = loops_of(node, [nodes[i].shape for i in node.inputs])
@@ -266,8 +271,6 @@ class ShardingProblem:
                         (number, i, d) if output else (self.first[node.inputs[i]], 0, d), ()
                     ),
                     strided=self.strided,
-                    batch=self.microbatches,
-                    of_batch=lambda part: self.batch_dims[number][part],
                 )
                 if found is not None and "float" not in node.dtype:
                     found = [one for one in found if PARTIAL not in one.outputs]
@@ -282,9 +285,8 @@ class ShardingProblem:
         node = self.graph.nodes[number]
         found = [Strategy((), (REPLICATED,), share=False)]
         for dim, size in enumerate(node.shape):
-            every = self.microbatches if node.op == "input" and dim == 0 else 1
             for factor in (1, *self.factors.get((number, 0, dim), ())):
-                if size and size % (factor * n * every) == 0:
+                if size and size % (factor * n) == 0:
                     found.append(Strategy((), (DimPlacement("S", dim, factor),), share=False))
         return found
 
@@ -294,9 +296,16 @@ class ShardingProblem:
         along = [self._along(number, axis)[0] for axis in range(len(self.mesh))]
         if len(self.mesh) > 1 and node.flops > 0:
             # What computes much is dealt out along every dimension if it can be.
-            along = [[one for one in each if one.share or PARTIAL in one.outputs] or each for each in along]
+            dealt = [[one for one in each if one.share or PARTIAL in one.outputs] or each for each in along]
+            return self._joined(number, dealt) or self._joined(number, along)
+        return self._joined(number, along)
+
+    def _joined(self, number: int, along: Sequence[Sequence[Strategy]]) -> list[JointStrategy]:
+        """Strategies along each dimension of the mesh that go together."""
+        node = self.graph.nodes[number]
         shapes = [self.graph.nodes[i].shape for i in node.inputs]
         outputs = node.parts or (node.shape,)
+        grows = [*(self.batch_dims[i][0] for i in node.inputs), *self.batch_dims[number]]
         found = []
         for ones in itertools.product(*along):
             inputs = tuple(zip(*(one.inputs for one in ones), strict=True))
@@ -304,12 +313,24 @@ class ShardingProblem:
             if node.op in STATE and not all(map(_is_dtensors, made)):
                 continue
             if all(
-                _fits(layout, shape, self.mesh)
-                for layout, shape in zip((*inputs, *made), (*shapes, *outputs), strict=True)
+                _fits(layout, shape, self.mesh) and self._even(layout, shape, dim)
+                for layout, shape, dim in zip((*inputs, *made), (*shapes, *outputs), grows, strict=True)
             ):
                 share = prod(1.0 / n if one.share else 1.0 for one, n in zip(ones, self.mesh, strict=True))
                 found.append(JointStrategy(inputs, made, share, self._inner(ones)))
         return found
+
+    def _even(self, layout: Layout, shape: Sequence[int], dim: int | None) -> bool:
+        """Whether a cut of a dimension that grows with the batch is even of each microbatch, in whole blocks of it."""
+        count = self.microbatches
+        if count == 1 or dim is None:
+            return True
+        cuts = [
+            one.factor == 1 or one.factor % count == 0 for one in layout if one.kind == "S" and one.dim == dim
+        ]
+        part = [one._replace(factor=max(one.factor // count, 1)) if one.dim == dim else one for one in layout]
+        smaller = [size // count if d == dim else size for d, size in enumerate(shape)]
+        return all(cuts) and _fits(tuple(part), smaller, self.mesh)
 
     def _inner(self, ones: Sequence[Strategy]) -> tuple[MoveStep, ...]:
         found = []
@@ -406,8 +427,8 @@ class ShardingProblem:
 
     def _own_s(self, number: int, one: JointStrategy) -> float:
         again = 2.0 if number in self.recomputed else 1.0
-        inner = self.microbatches * sum(map(self.costs.seconds, one.inner))
-        return (self.graph.nodes[number].time_s * one.share + inner) * again
+        own = self.graph.nodes[number].seconds(one.share / self.microbatches)
+        return self.microbatches * (own + sum(map(self.costs.seconds, one.inner))) * again
 
     def output_bytes(self, number: int, one: JointStrategy) -> float:
         """Bytes of a rank's part of a node's outputs, of the whole batch."""
@@ -529,6 +550,7 @@ class ShardingProblem:
             ]
         )
         cost = small[np.ix_([rows[v] for v in values], [distinct[one] for one in need])] * (often * again)
+        cost *= 1.0 - _BESIDE * gradient
         if len(places) > 1:
             # An operator that reads a tensor twice takes it once.
             options = self.options[self.variables[user]]

@@ -252,7 +252,11 @@ def stage_graph(
 
 
 def stages_of_nodes(graph: OperatorGraph, op_of: Sequence[int], stage_of: Sequence[int]) -> list[int]:
-    """Stage of every node: backward ones are where their forward tensors are, parameters where the first user is."""
+    """Stage of every node: backward ones are where their forward tensors are, parameters where the first user is.
+
+    Raises:
+        PlanError: A backward node takes a parameter of a later stage than what its gradient comes from.
+    """
     nodes, last = graph.nodes, max(stage_of)
     found = [stage_of[op] if op >= 0 else -1 for op in op_of]
     for n, node in enumerate(nodes):
@@ -282,4 +286,34 @@ def stages_of_nodes(graph: OperatorGraph, op_of: Sequence[int], stage_of: Sequen
     for n, node in enumerate(nodes):
         if node.op == "getitem":
             found[n] = found[node.inputs[0]]
-    return [last if one < 0 else one for one in found]
+    found = [last if one < 0 else one for one in found]
+    _follow_the_pass(graph, found)
+    return found
+
+
+def _follow_the_pass(graph: OperatorGraph, stage: list[int]) -> None:
+    """Move backward nodes so that none takes what an earlier stage makes, and each is where its parameters are."""
+    nodes = graph.nodes
+    held = {node.source: n for n, node in enumerate(nodes) if node.op == "parameter"}
+    fixed = {number: stage[held[name]] for name, number in graph.gradients.items() if name in held}
+    backward = [n for n, node in enumerate(nodes) if node.phase == "backward" and node.op != "output"]
+    for n in backward:
+        own = [stage[i] for i in nodes[n].inputs if nodes[i].op == "parameter"]
+        fixed |= {n: max(own)} if own else {}
+    for n, one in fixed.items():
+        stage[n] = one
+    for n in reversed(backward):
+        taken = [stage[u] for u in graph.users[n] if nodes[u].op != "output"]
+        if n not in fixed:
+            stage[n] = max([stage[n], *taken])
+    for n in backward:
+        made = [stage[i] for i in nodes[n].inputs if nodes[i].phase == "backward"]
+        if nodes[n].op == "getitem":
+            stage[n] = stage[nodes[n].inputs[0]]
+        elif made and min(made) < stage[n]:
+            if n in fixed:
+                raise PlanError(
+                    f"backward operator {nodes[n].name!r} belongs to stage {stage[n]} by its parameter and takes what "
+                    f"stage {min(made)} makes; ask for other stages"
+                )
+            stage[n] = min(made)

@@ -8,7 +8,7 @@ from wirewise.planners.placement.tag.factors import FactorProblem, duplicated_op
 from wirewise.planners.placement.tag.operators import modules_of
 from wirewise.planners.placement.tag.planner import plan_tag
 from wirewise.planners.placement.tag.problem import Action, DeploymentProblem, problem_of
-from wirewise.planners.placement.tag.search import Times, descend, tree_search
+from wirewise.planners.placement.tag.search import StrategyTimes, descend, tree_search
 from wirewise.trace.operator_graph import OperatorGraph
 from wirewise.trace.stages import StageTrace
 
@@ -18,7 +18,7 @@ __all__ = [
     "Action",
     "DeploymentProblem",
     "FactorProblem",
-    "Times",
+    "StrategyTimes",
     "deploy",
     "descend",
     "duplicated_ops",

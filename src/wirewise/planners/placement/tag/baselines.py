@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from wirewise.planners.placement.tag.problem import DeploymentProblem, Strategy
-from wirewise.planners.placement.tag.search import Times, descend
+from wirewise.planners.placement.tag.search import StrategyTimes, descend
 from wirewise.plans.deployment import DeploymentPlan
 
 __all__ = ["METHODS", "deploy"]
@@ -50,7 +50,7 @@ def deploy(
 
 
 def _chain(problem: DeploymentProblem, simulations: int, seed: int, beta: float = 50.0) -> Strategy:
-    random, times = np.random.default_rng(seed), Times(problem, simulations)
+    random, times = np.random.default_rng(seed), StrategyTimes(problem, simulations)
     allowed = [
         [a for a, one in enumerate(own) if not one.proportional and one.communication != "duplicate"]
         for own in problem.actions
@@ -64,7 +64,7 @@ def _chain(problem: DeploymentProblem, simulations: int, seed: int, beta: float 
         tried = (*now[:group], int(random.choice(allowed[group])), *now[group + 1 :])
         try:
             then = times.of(tried)
-        except Times.Spent:
+        except StrategyTimes.Spent:
             break
         if then <= now_s or random.random() < np.exp(-beta * (then - now_s) / scale):
             now, now_s = tried, then
@@ -123,5 +123,5 @@ def _on_one_or_all(problem: DeploymentProblem, simulations: int, seed: int) -> S
         alone = len(one.groups) == 1 and one.communication == "mp"
         return alone or (len(one.groups) == whole and one.communication in ("allreduce", "ps"))
 
-    times = Times(problem, simulations)
+    times = StrategyTimes(problem, simulations)
     return descend(times, problem.baseline(), seed=seed, allowed=allowed)

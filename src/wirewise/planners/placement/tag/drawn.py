@@ -62,7 +62,7 @@ def random_model(seed: int, kind: str = "") -> StageTrace:
             factor_bytes=_FLOAT * one.factors,
             factored_bytes=_FLOAT * one.linear,
         )
-        for number, one in enumerate(layers)
+        for number, one in enumerate(_Layer(*map(float, layer)) for layer in layers)
     )
     names = [module.name for module in modules]
     return StageTrace(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from wirewise.planners.placement.tag.problem import Action, DeploymentProblem, Strategy
 from wirewise.sim.deployments import DeploymentStep
 
-__all__ = ["ACTION", "DEVICE", "LINK", "OP", "PAIR", "TENSOR", "Seen", "see"]
+__all__ = ["ACTION", "DEVICE", "LINK", "OP", "PAIR", "TENSOR", "Observation", "see"]
 
 Vector = NDArray[np.float64]
 
@@ -20,7 +20,7 @@ action."""
 _WAYS = ("allreduce", "ps", "duplicate", "mp")
 
 
-class Seen(NamedTuple):
+class Observation(NamedTuple):
     """G op groups on m device groups, of which one chooses among A actions."""
 
     ops: Vector
@@ -41,7 +41,7 @@ class Seen(NamedTuple):
     """1 where an action places it on a device group, [A, m]."""
 
 
-def see(problem: DeploymentProblem, strategy: Strategy, place: int) -> Seen:
+def see(problem: DeploymentProblem, strategy: Strategy, place: int) -> Observation:
     """Features of a partly decided strategy, all without units.
 
     Times are shares of what the model takes on the mean device, bytes what a mean port needs for them.
@@ -63,7 +63,7 @@ def see(problem: DeploymentProblem, strategy: Strategy, place: int) -> Seen:
     placed = np.stack([one.places[a] for one, a in zip(chosen, strategy, strict=True)])
     pairs = np.stack([scale.pairs, placed], axis=2)
     actions, places = _actions(problem, strategy, group, scale)
-    return Seen(ops, devices, scale.tensors[..., None], scale.links, pairs, group, actions, places)
+    return Observation(ops, devices, scale.tensors[..., None], scale.links, pairs, group, actions, places)
 
 
 class _Scale:
@@ -98,7 +98,8 @@ class _Scale:
             np.stack(
                 [
                     problem.seconds.mean(axis=1) * unit,
-                    small / large - 1.0,
+                    # What takes no time at all, or less a row in small batches, is no slower there.
+                    np.maximum(small / large - 1.0, 0.0),
                     parameters * self.per_byte,
                     factored * self.per_byte,
                     self.factor * batch * self.per_byte,

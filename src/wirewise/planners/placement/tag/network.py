@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from wirewise.decoding import ArchiveError, read_npz
 from wirewise.errors import InputError
 from wirewise.files import atomic_file
-from wirewise.planners.placement.tag.features import ACTION, DEVICE, LINK, OP, PAIR, TENSOR, Seen, see
+from wirewise.planners.placement.tag.features import ACTION, DEVICE, LINK, OP, PAIR, TENSOR, Observation, see
 from wirewise.planners.placement.tag.problem import DeploymentProblem, Strategy
 from wirewise.planners.placement.tag.search import Policy
 
 __all__ = ["SHIPPED", "new_weights", "read_weights", "scores", "shipped_policy", "write_weights"]
 
 SHIPPED = Path(__file__).parent / "data" / "tag.npz"
-"""Weights by `wirewise.planners.placement.tag.training`, three of its ten epochs."""
+"""Weights by `wirewise.planners.placement.tag.training`."""
 
 _WIDTH, _HEADS, _LAYERS = 32, 2, 2
 _RELATIONS = {
@@ -35,8 +35,8 @@ _RELATIONS = {
     "linked": ("devices", "devices", LINK),
 }
 """Kinds of nodes that take from others, those others, and features of the edges between them."""
-_UNIFORM = 0.1
-"""Share of the probability that all actions have alike, so that none is never tried."""
+_UNIFORM = 0.5
+"""Share of the probability that all actions have alike: where the network is sure and wrong, others are tried soon."""
 
 Weights = Mapping[str, Any]
 
@@ -72,7 +72,7 @@ def new_weights(seed: int) -> dict[str, NDArray[np.float32]]:
     }
 
 
-def scores(weights: Weights, seen: Seen, xp: Any = np) -> Any:
+def scores(weights: Weights, seen: Observation, xp: Any = np) -> Any:
     """Score of each action, [A]; relabelling op groups or device groups changes none.
 
     Args:

@@ -6,7 +6,7 @@ from math import inf
 
 from wirewise.errors import PlanError
 from wirewise.planners.placement.tag.problem import DeploymentProblem
-from wirewise.planners.placement.tag.search import Times, descend, tree_search
+from wirewise.planners.placement.tag.search import StrategyTimes, descend, tree_search
 from wirewise.plans.deployment import DeploymentPlan
 
 __all__ = ["plan_tag"]
@@ -49,7 +49,7 @@ def plan_tag(
         from wirewise.planners.placement.tag.network import shipped_policy
 
         policy = shipped_policy(weights)
-    times = Times(problem, simulations)
+    times = StrategyTimes(problem, simulations)
     starts = [problem.baseline()]
     if simulations > 2:
         starts += [problem.everywhere(way, proportional=True) for way in ("allreduce", "duplicate")]

@@ -67,7 +67,8 @@ class DeploymentProblem:
     """A model, unequal devices and a batch.
 
     Raises:
-        InputError: Devices that are not one a rank, or no rows.
+        InputError: Devices that are not one a rank, no rows, modules that take no time, or a profile of a type that no
+            device has.
     """
 
     trace: StageTrace
@@ -88,10 +89,19 @@ class DeploymentProblem:
                 f"got {len(self.devices)} devices for {self.links.world_size} ranks, {self.batch} rows and "
                 f"{self.groups} groups; expected a device a rank, and at least 1 of the others"
             )
+        if not any(sum(m.forward_s) + sum(m.backward_s) > 0 for m in self.trace.modules):
+            raise InputError(
+                "modules take no time at all; expected seconds of their passes, as `wirewise profile stages` measures"
+            )
         numbers = self.trace.numbers
         for name, profile in self.profiles.items():
             if profile.numbers != numbers:
                 raise InputError(f"the profile of {name!r} is of other modules; expected those of the job")
+        if unused := sorted(set(self.profiles) - (types := {device.type for device in self.devices})):
+            raise InputError(
+                f"got profiles of {', '.join(map(repr, unused))}; expected types of the devices: "
+                f"{', '.join(map(repr, sorted(types - {''}))) or 'they have none'}"
+            )
 
     @cached_property
     def simulator(self) -> DeploymentSimulator:

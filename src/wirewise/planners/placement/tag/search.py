@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wirewise.planners.placement.tag.problem import Action, DeploymentProblem, Strategy
 
-__all__ = ["Found", "Policy", "Times", "descend", "inherited", "tree_search", "value"]
+__all__ = ["Policy", "StrategyTimes", "TreeSearchResult", "descend", "inherited", "tree_search", "value"]
 
 Vector = NDArray[np.float64]
 
@@ -20,12 +20,12 @@ Policy = Callable[[DeploymentProblem, Strategy, int], Vector]
 places are decided."""
 
 
-class Times:
+class StrategyTimes:
     """Simulated seconds of strategies, each simulated once.
 
     Args:
         problem: What strategies are for.
-        most: Largest number of strategies to simulate; asking for more raises `Times.Spent`.
+        most: Largest number of strategies to simulate; asking for more raises `StrategyTimes.Spent`.
     """
 
     class Spent(Exception):
@@ -40,7 +40,7 @@ class Times:
         found = self.known.get(strategy)
         if found is None:
             if len(self.known) >= self.most:
-                raise Times.Spent
+                raise StrategyTimes.Spent
             found = self.known[strategy] = self.problem.seconds_of(strategy)
         return found
 
@@ -50,7 +50,7 @@ class Times:
         return min(self.known, key=lambda one: self.known[one])
 
 
-class Found(NamedTuple):
+class TreeSearchResult(NamedTuple):
     """What a tree search found."""
 
     strategy: Strategy
@@ -108,12 +108,14 @@ def value(seconds: float, baseline_s: float) -> float:
 
 
 def tree_search(
-    times: Times, *, playouts: int, policy: Policy | None = None, seed: int = 0, until_s: float = 0.0
-) -> Found:
+    times: StrategyTimes, *, playouts: int, policy: Policy | None = None, seed: int = 0, until_s: float = 0.0
+) -> TreeSearchResult:
     """Decide op groups in order, the longest first, each playout ending in a simulation.
 
     A playout follows `Q + c p sqrt(N) / (1 + n)` with `c = sqrt(actions / 10)` (PUCT, as in TAG, TPDS 2023) until it
-    comes to a new node, whose undecided groups follow the first one. Subtrees that were seen whole are left out.
+    comes to a new node, whose undecided groups follow the first one. An action that was not tried is taken to be worth
+    what its node is in the mean: at 0, as little as the baseline, those that a policy thinks unlikely were never tried
+    beside a good one. Subtrees that were seen whole are left out.
 
     Args:
         times: Simulated seconds of strategies.
@@ -146,7 +148,9 @@ def tree_search(
         while True:
             count = len(at.prior)
             bonus = np.sqrt(count / 10 * (1 + at.visits.sum())) * at.prior / (1 + at.visits)
-            mean = at.gains / np.maximum(at.visits, 1)
+            mean = np.where(
+                at.visits > 0, at.gains / np.maximum(at.visits, 1), at.gains.sum() / max(at.visits.sum(), 1)
+            )
             scores = np.where(at.done, -inf, mean + bonus + jitter[order[len(decided)]])
             chosen = int(np.argmax(scores))
             path.append((at, chosen))
@@ -161,7 +165,7 @@ def tree_search(
         strategy = inherited(problem, decided)
         try:
             seconds = times.of(strategy)
-        except Times.Spent:
+        except StrategyTimes.Spent:
             break
         if seconds < best_s:
             best, best_s = strategy, seconds
@@ -172,11 +176,11 @@ def tree_search(
             one.gains[action] += gain
             if place and one.children[action].done.all():
                 one.done[action] = True
-    return Found(best, best_s, trail)
+    return TreeSearchResult(best, best_s, trail)
 
 
 def descend(
-    times: Times, start: Strategy, *, seed: int = 0, allowed: Callable[[int, int], bool] | None = None
+    times: StrategyTimes, start: Strategy, *, seed: int = 0, allowed: Callable[[int, int], bool] | None = None
 ) -> Strategy:
     """Change runs of neighbouring op groups alike as long as steps get shorter; the fastest strategy that was met.
 
@@ -198,7 +202,7 @@ def descend(
                     continue
                 if (seconds := times.of(tried)) < best_s * (1 - 1e-9):
                     best, best_s, better = tried, seconds, True
-    except Times.Spent:
+    except StrategyTimes.Spent:
         pass
     return best
 

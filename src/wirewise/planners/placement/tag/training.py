@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wirewise.planners.placement.tag.drawn import random_problem
-from wirewise.planners.placement.tag.features import Seen, see
+from wirewise.planners.placement.tag.features import Observation, see
 from wirewise.planners.placement.tag.network import SHIPPED, new_weights, read_weights, scores, write_weights
 from wirewise.planners.placement.tag.problem import DeploymentProblem, problem_of
-from wirewise.planners.placement.tag.search import Times, descend, inherited
+from wirewise.planners.placement.tag.search import StrategyTimes, descend, inherited
 from wirewise.topology import load
 from wirewise.trace import read_stage_trace
 
@@ -37,7 +37,7 @@ _SHARP = 40.0
 class Lesson(NamedTuple):
     """What is seen, and how likely each action should be."""
 
-    seen: Seen
+    seen: Observation
     target: Tensor
 
 
@@ -50,7 +50,7 @@ def lessons(problem: DeploymentProblem, *, simulations: int, places: int, seed: 
         places: Places in the order to take, the first among them.
         seed: Seed of search and places.
     """
-    times, random = Times(problem, simulations), np.random.default_rng(seed)
+    times, random = StrategyTimes(problem, simulations), np.random.default_rng(seed)
     starts = [
         problem.baseline(),
         *(problem.everywhere(w, proportional=True) for w in ("allreduce", "duplicate")),
@@ -78,8 +78,10 @@ def _tensor(array: NDArray[np.float64]) -> Tensor:
     return torch.from_numpy(np.asarray(array, np.float32))
 
 
-def _tensors(seen: Seen) -> Seen:
-    found: dict[str, Any] = {name: _tensor(getattr(seen, name)) for name in Seen._fields if name != "group"}
+def _tensors(seen: Observation) -> Observation:
+    found: dict[str, Any] = {
+        name: _tensor(getattr(seen, name)) for name in Observation._fields if name != "group"
+    }
     return seen._replace(**found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import resource
 from pathlib import Path
 
 __all__ = [
@@ -31,10 +32,27 @@ def resident_bytes() -> int:
 
 
 def available_bytes() -> int:
-    """What processes can still get without swapping."""
+    """What this process can still get without swapping, within the limits of its group and its own."""
     text = Path("/proc/meminfo").read_text()
     match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
-    return int(match[1]) * 1024 if match else 1 << 62
+    rooms = [int(match[1]) * 1024 if match else 1 << 62, _group_room()]
+    for limit, used in ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize")):
+        most, _ = resource.getrlimit(limit)
+        if most != resource.RLIM_INFINITY:
+            rooms.append(most - _status(used))
+    return max(min(rooms), 0)
+
+
+def _group_room() -> int:
+    """Memory that the control group of this process has left; pages of files count as free."""
+    try:
+        group = re.search(r"^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+        folder = Path("/sys/fs/cgroup") / (group[1].lstrip("/") if group else "")
+        most, used = (folder / "memory.max").read_text().strip(), int((folder / "memory.current").read_text())
+        files = re.search(r"^file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
+    except (OSError, ValueError):
+        return 1 << 62
+    return 1 << 62 if most == "max" else int(most) - used + (int(files[1]) if files else 0)
 
 
 def peak_resident_bytes() -> int:

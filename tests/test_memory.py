@@ -27,6 +27,7 @@ print(full - fg.resident_bytes(), fg.peak_resident_bytes() > full - (1 << 20))
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 @pytest.mark.skipif(not HUGE.exists() or "[never]" in HUGE.read_text(), reason="needs huge pages")
 @pytest.mark.parametrize(

@@ -1,0 +1,195 @@
+"""Families of communication on 2 to 32 hosts of a lab: what each takes, and what is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from exchanges_worker import Case, Epochs
+from jobs import MB, run, saved
+from setting import quartiles_of
+
+from common import scratch
+from wirewise import graph, plans
+from wirewise.collective import build
+from wirewise.collective.bounds import bound
+from wirewise.cost import TCP_PAYLOAD, Links
+from wirewise.cost.gradients import load_costs
+from wirewise.lab import Lab
+from wirewise.plans import StagePlan
+from wirewise.recipes import cupcake
+from wirewise.recipes.cupcake_job import COSTS_FILE, TRACE_FILE, CupcakeJob, plan_file
+from wirewise.sim import predict, simulate_program
+from wirewise.sim.lowering.collective import network_of
+from wirewise.topology import lab_hosts
+from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradient_trace
+from wirewise.trace.stages import StageModule, StageTrace
+
+BENCHMARKS = Path(__file__).resolve().parents[1]
+MOST = 32
+"""Ranks at which strong and weak scaling do the same work, so that it is measured once."""
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """A job on so many ranks."""
+
+    what: str
+    scaling: str
+    """"strong": the work of all ranks together is fixed. "weak": the work of each."""
+    ranks: int
+    predicted_s: float
+    quartiles_s: tuple[float, float, float]
+    """Measured on the slowest rank: the median between the quartiles of repeats."""
+    ideal_s: float
+    """Seconds with nothing to wait for: of the slept computing; of collectives, the bound of the links."""
+
+    @property
+    def measured_s(self) -> float:
+        """The median."""
+        return self.quartiles_s[1]
+
+    @property
+    def error(self) -> float:
+        """Above 0: predicted to take longer than it does."""
+        return self.predicted_s / self.measured_s - 1.0
+
+
+def scalings(ranks: int) -> tuple[str, ...]:
+    return ("strong", "weak") if ranks < MOST else ("strong",)
+
+
+def share(scaling: str, ranks: int) -> float:
+    """Work of a rank, over that among 32."""
+    return MOST / ranks if scaling == "strong" else 1.0
+
+
+def links_of(link: str, ranks: int) -> Links:
+    return Links.of(lab_hosts([link] * ranks), payload=TCP_PAYLOAD)
+
+
+def collectives(ranks: int, link: str, sizes: dict) -> Iterator[Point]:
+    """Rings of the own transport: a buffer of all ranks that is fixed, or one that grows with them."""
+    network = network_of(links_of(link, ranks))
+    for name in sizes["names"]:
+        program = build(name, "ring", ranks, segments=sizes["segments"])
+        sizes_bytes = {
+            scaling: round(sizes["MB"] * MB * share(scaling, ranks) * ranks / MOST) // (4 * ranks) * 4 * ranks
+            for scaling in scalings(ranks)
+        }
+        with scratch() as folder, Lab(ranks, link) as lab:
+            job = {
+                "collective": name, "sizes": list(dict.fromkeys(sizes_bytes.values())), "repeats": sizes["repeats"],
+                "programs": {"ring": saved(folder, program)},
+            }  # fmt: skip
+            found = {one["size_bytes"]: one["seconds"]["ring"] for one in run(lab, "worker.py", job)[0]}
+        for scaling, size in sizes_bytes.items():
+            yield Point(
+                what=name, scaling=scaling, ranks=ranks, quartiles_s=quartiles_of(found[size]),
+                predicted_s=simulate_program(program, network, size).finish_s,
+                ideal_s=bound(network.routed, name, size).seconds,
+            )  # fmt: skip
+
+
+def gradients(ranks: int, link: str, sizes: dict) -> Iterator[Point]:
+    """Steps of the reducer: gradients of one model, the samples of a step fixed or those of a rank."""
+    for scaling in scalings(ranks):
+        backward_s = sizes["backward_s"] * share(scaling, ranks)
+        count = sizes["tensors"]
+        trace = GradientTrace(
+            tensors=tuple(
+                GradientTensor(
+                    name=f"layer{n}", elements=sizes["MB"] * MB // 4 // count, gap_us=1e6 * backward_s / count
+                )
+                for n in range(count)
+            ),
+            model="even layers",
+        )
+        job = CupcakeJob(
+            trace=trace, hosts=ranks, link=link, plans=(sizes["plan"],), least_gain=0.0, trials=0,
+            steps=sizes["steps"], rounds=sizes["rounds"], trace_steps=3,
+        )  # fmt: skip
+        with scratch() as folder:
+            found = cupcake.run(job, folder, lambda text: None)
+            record = found.plans[sizes["plan"]]
+            predicted = predict(
+                plans.load(plan_file(folder, sizes["plan"])), read_gradient_trace(folder / TRACE_FILE),
+                costs=load_costs(folder / COSTS_FILE), forward_share=found.forward_s / found.backward_s,
+            )  # fmt: skip
+        low, high = record.quartiles_s
+        yield Point(
+            what="reducer", scaling=scaling, ranks=ranks, quartiles_s=(low, record.step_s, high),
+            predicted_s=predicted.step_s, ideal_s=1.5 * backward_s,
+        )  # fmt: skip
+
+
+def pipelines(ranks: int, link: str, sizes: dict) -> Iterator[Point]:
+    """Updates of eager 1F1B: a model of 32 layers cut into as many stages as ranks, or a layer a rank."""
+    cases, predicted, ideal = {}, {}, {}
+    for scaling in scalings(ranks):
+        forward_s = sizes["forward_s"] * share(scaling, ranks)
+        names = [str(number) for number in range(ranks)]
+        plan = StagePlan.by_hand(names, range(1, ranks), style="eager", microbatches=sizes["microbatches"])
+        case = {
+            "engine": "own", "microbatches": sizes["microbatches"], "values": sizes["values"], "parameters": 64,
+            "forward_s": forward_s, "backward_s": 2 * forward_s, "weight_s": forward_s,
+            "plan": msgspec.to_builtins(plan),
+        }  # fmt: skip
+        modules = tuple(
+            StageModule(
+                name=name, forward_s=(forward_s,), backward_s=(2 * forward_s,), weight_gradient_s=(forward_s,),
+                output_bytes=4.0 * sizes["values"], parameter_bytes=256.0,
+            )
+            for name in names
+        )  # fmt: skip
+        cases[scaling] = case
+        predicted[scaling] = predict(plan, StageTrace(modules=modules), links_of(link, ranks)).step_s
+        ideal[scaling] = 3 * forward_s * sizes["microbatches"]
+    found = ranks_of(
+        ranks,
+        link,
+        "pipelines/worker.py",
+        {"cases": cases, "turns": sizes["turns"], "updates": sizes["updates"]},
+    )
+    for scaling in cases:
+        yield Point(
+            what="eager 1F1B", scaling=scaling, ranks=ranks, quartiles_s=quartiles_of(found[scaling]),
+            predicted_s=predicted[scaling], ideal_s=ideal[scaling],
+        )  # fmt: skip
+
+
+def ranks_of(ranks: int, link: str, script: str, job: dict) -> dict:
+    """What rank 0 of a job in a folder wrote there."""
+    with scratch() as folder, Lab(ranks, link) as lab:
+        (folder / "job.json").write_bytes(msgspec.json.encode(job))
+        done = lab.run([str(BENCHMARKS / script), str(folder)], launcher="direct", timeout_s=300)
+        if not done.ok:
+            raise SystemExit(f"{script} failed: {done.tails}")
+        return msgspec.json.decode((folder / "result.json").read_bytes())
+
+
+def exchanges(ranks: int, link: str, sizes: dict) -> Iterator[Point]:
+    """Epochs of full-graph training: a graph of all ranks that is fixed, or so many nodes a rank."""
+    for scaling in scalings(ranks):
+        nodes = round(sizes["nodes"] * share(scaling, ranks) * ranks)
+        data = graph.block_model(graph.BlockModel(nodes=nodes, features=8, mean_degree=sizes["degree"]))
+        slept = share(scaling, ranks)
+        case = Case(
+            width=sizes["width"], central_s=sizes["central_s"] * slept, marginal_s=sizes["marginal_s"] * slept,
+            epochs=sizes["epochs"], plans={"fp32": ("uniform", 32)},
+        )  # fmt: skip
+        with scratch() as folder:
+            graph.save_parts(data, graph.partition(data, ranks, method="random", seed=0), folder / "parts")
+            (folder / "case.json").write_bytes(msgspec.json.encode(case))
+            with Lab(ranks, link) as lab:
+                worker = str(BENCHMARKS / "prediction" / "exchanges_worker.py")
+                done = lab.run([worker, str(folder / "case.json")], launcher="direct", timeout_s=300)
+            if not done.ok:
+                raise SystemExit(f"a rank failed: {done.tails}")
+            found = msgspec.json.decode((folder / "epochs.json").read_bytes(), type=Epochs)
+        yield Point(
+            what="full-graph", scaling=scaling, ranks=ranks, quartiles_s=quartiles_of(found.seconds["fp32"]),
+            predicted_s=found.predicted_s["fp32"],
+            # Two layers, forward and back.
+            ideal_s=4 * (case.central_s + case.marginal_s),
+        )  # fmt: skip

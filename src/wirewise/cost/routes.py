@@ -1,0 +1,110 @@
+"""Latency and rate of the route between every two ranks, found from one host of those that can swap places."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numba
+import numpy as np
+
+from wirewise.collective import Network
+from wirewise.cost.pairs import Ints, PairCosts, Vector, inverse
+
+__all__ = ["hosts_alike", "routes_of"]
+
+
+def hosts_alike(graph: Network, host_of_vertex: Sequence[int]) -> list[tuple[int, ...]]:
+    """Classes of hosts any two of which can swap places, vertex by vertex, and leave the same graph.
+
+    They are the same inside, and each has the same links to the same vertices outside.
+
+    Args:
+        graph: Graph of the ranks.
+        host_of_vertex: Host of each vertex; -1: it is outside of hosts.
+    """
+    place, sizes = [0] * len(host_of_vertex), defaultdict[int, int](int)
+    within = defaultdict[int, list[tuple[float, ...]]](list)
+    for vertex, host in enumerate(host_of_vertex):
+        place[vertex], sizes[host] = sizes[host], sizes[host] + 1
+        within[host].append((0, vertex < graph.ranks))
+    for edge in graph.edges:
+        ends = [host_of_vertex[end] for end in (edge.source, edge.target)]
+        for host in {*ends} - {-1}:
+            # An end in the host counts by its place there, one outside by its own number.
+            told = [
+                place[end] if own == host else -1 - end
+                for end, own in zip((edge.source, edge.target), ends, strict=True)
+            ]
+            within[host].append((1, *told, edge.bandwidth_bytes_per_s, edge.latency_s))
+    found = defaultdict[tuple[tuple[float, ...], ...], list[int]](list)
+    for host in sorted({*host_of_vertex} - {-1}):
+        found[tuple(sorted(within[host]))].append(host)
+    return list(map(tuple, found.values()))
+
+
+def routes_of(graph: Network, host_of_vertex: Sequence[int]) -> PairCosts:
+    """Latency and rate of `Network.route` between every two ranks.
+
+    Where only other ranks can pass a message on, the pair has no rate, and the latency of all of the way.
+
+    Args:
+        graph: Graph of the ranks.
+        host_of_vertex: Host of each vertex, ranks among them; -1: it is outside of hosts.
+    """
+    ranks = graph.ranks
+    host = np.array(host_of_vertex, dtype=np.int64)[:ranks]
+    latency, rate = np.zeros((ranks, ranks)), np.full((ranks, ranks), np.inf)
+    arrays = _arrays(graph)
+    for alike in hosts_alike(graph, host_of_vertex):
+        first = np.flatnonzero(host == alike[0])
+        for row, source in enumerate(first.tolist()):
+            own = _labels(*arrays, ranks, source)
+            for other in alike:
+                there = np.flatnonzero(host == other)
+                order = np.arange(ranks)
+                order[first], order[there] = there, first
+                latency[there[row]], rate[there[row]] = own[0][order], own[1][order]
+    if not np.isfinite(latency).all():
+        for by in range(ranks):
+            latency = np.minimum(latency, latency[:, by : by + 1] + latency[by])
+    return PairCosts(latency, inverse(rate))
+
+
+def _arrays(graph: Network) -> tuple[Ints, Ints, Vector, Vector]:
+    """Where the edges of each vertex begin, and their targets, rates and latencies."""
+    order = [number for leaving in graph.leaving for number in leaving]
+    edges = [graph.edges[number] for number in order]
+    return (
+        np.cumsum([0, *map(len, graph.leaving)]).astype(np.int64),
+        np.array([edge.target for edge in edges], np.int64),
+        np.array([edge.bandwidth_bytes_per_s for edge in edges], np.float64),
+        np.array([edge.latency_s for edge in edges], np.float64),
+    )
+
+
+@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+def _labels(
+    first: Ints, target: Ints, rate: Vector, latency: Vector, ranks: int, source: int
+) -> tuple[Vector, Vector]:
+    """Latency and rate from a rank to each, as `Network.routes_from` has them: widest, then quickest, then shortest."""
+    count = len(first) - 1
+    wide, late, hops = np.zeros(count), np.full(count, np.inf), np.zeros(count, np.int64)
+    done = np.zeros(count, np.bool_)
+    wide[source], late[source] = np.inf, 0.0
+    queue = [(-np.inf, 0.0, 0, source)]
+    while queue:
+        here = heapq.heappop(queue)[3]
+        if done[here]:
+            continue
+        done[here] = True
+        if here < ranks and here != source:
+            continue
+        for edge in range(first[here], first[here + 1]):
+            there = target[edge]
+            label = (-min(wide[here], rate[edge]), late[here] + latency[edge], hops[here] + 1)
+            if not done[there] and label < (-wide[there], late[there], hops[there]):
+                wide[there], late[there], hops[there] = -label[0], label[1], label[2]
+                heapq.heappush(queue, (label[0], label[1], label[2], there))
+    return late[:ranks], wide[:ranks]

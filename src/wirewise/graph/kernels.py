@@ -1,0 +1,224 @@
+"""Loops over the edges of a graph that take memory for its nodes only, compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "add_degrees",
+    "drop_repeated",
+    "fill_targets",
+    "first_other",
+    "first_unsorted",
+    "is_symmetric",
+    "merge_rows",
+    "needed_and_cut",
+    "renumbered_rows",
+    "scatter_edges",
+]
+
+_LOW = 0xFFFFFFFF
+
+
+@numba.njit(nogil=True, cache=True)
+def add_degrees(source: NDArray[Any], target: NDArray[Any], degrees: NDArray[np.int64], both: bool) -> None:
+    """Add to the in-degrees [N] what some edges give, self loops left out; `both`: their reverse edges, too."""
+    for edge in range(len(source)):
+        if source[edge] != target[edge]:
+            degrees[target[edge]] += 1
+            if both:
+                degrees[source[edge]] += 1
+
+
+@numba.njit(nogil=True, cache=True)
+def scatter_edges(
+    source: NDArray[Any],
+    target: NDArray[Any],
+    weight: NDArray[np.float32],
+    cursor: NDArray[np.int64],
+    rows: NDArray[np.int32],
+    values: NDArray[np.float32],
+    both: bool,
+) -> None:
+    """Write the sources of some edges behind those that their targets have already, self loops left out.
+
+    Args:
+        source: Source of each edge.
+        target: Target of each edge.
+        weight: Weight of each edge; empty: they have none.
+        cursor: Place of the next source of each node, [N]; moved on.
+        rows: Takes the sources.
+        values: Takes the weights, in the order of `rows`.
+        both: Write the reverse edges, too.
+    """
+    for edge in range(len(source)):
+        u, v = source[edge], target[edge]
+        if u == v:
+            continue
+        rows[cursor[v]] = u
+        if len(weight):
+            values[cursor[v]] = weight[edge]
+        cursor[v] += 1
+        if both:
+            rows[cursor[u]] = v
+            if len(weight):
+                values[cursor[u]] = weight[edge]
+            cursor[u] += 1
+
+
+@numba.njit(nogil=True, cache=True)
+def merge_rows(
+    indptr: NDArray[np.int64], rows: NDArray[np.int32], values: NDArray[np.float32], larger: bool
+) -> None:
+    """Sort every row and merge what it has twice, in place: `indptr` and the begin of `rows` hold the result.
+
+    Args:
+        indptr: Begin of each row, then the end, [N + 1].
+        rows: Sources of the edges.
+        values: Weights in the order of `rows`; empty: there are none.
+        larger: Keep the larger weight of edges that are merged; otherwise weights are added.
+    """
+    weighted, end = len(values) > 0, indptr[0]
+    keys, held = np.empty(0, np.int64), np.empty(0, np.float32)
+    out = end
+    for row in range(len(indptr) - 1):
+        begin, end = end, indptr[row + 1]
+        count = end - begin
+        if weighted:
+            if count > len(keys):
+                keys, held = np.empty(2 * count, np.int64), np.empty(2 * count, np.float32)
+            # The place in the row makes keys unique, so that equal sources stay in the order that they had.
+            for place in range(count):
+                keys[place] = (np.int64(rows[begin + place]) << 32) | place
+                held[place] = values[begin + place]
+            keys[:count].sort()
+        else:
+            rows[begin:end].sort()
+        indptr[row] = out
+        for place in range(count):
+            source = np.int32(keys[place] >> 32) if weighted else rows[begin + place]
+            value = held[keys[place] & _LOW] if weighted else np.float32(1)
+            if out > indptr[row] and rows[out - 1] == source:
+                if weighted:
+                    values[out - 1] = max(values[out - 1], value) if larger else values[out - 1] + value
+                continue
+            rows[out] = source
+            if weighted:
+                values[out] = value
+            out += 1
+    indptr[-1] = out
+
+
+@numba.njit(nogil=True, cache=True)
+def drop_repeated(keys: NDArray[np.int64]) -> int:
+    """Move the different ones of ascending keys to the front, and return how many they are."""
+    count = min(len(keys), 1)
+    for key in keys[1:]:
+        if key != keys[count - 1]:
+            keys[count] = key
+            count += 1
+    return count
+
+
+@numba.njit(nogil=True, cache=True)
+def fill_targets(indptr: NDArray[np.int64], targets: NDArray[np.int32]) -> None:
+    """Write the target of each edge, whose rows begin at `indptr` [N + 1]."""
+    for row in range(len(indptr) - 1):
+        targets[indptr[row] : indptr[row + 1]] = row
+
+
+@numba.njit(nogil=True, cache=True)
+def first_other(targets: NDArray[Any], indptr: NDArray[np.int64]) -> int:
+    """Edge whose target is not the row that `indptr` [N + 1] has it in, -1: there is none."""
+    for row in range(len(indptr) - 1):
+        for edge in range(indptr[row], indptr[row + 1]):
+            if targets[edge] != row:
+                return edge
+    return -1
+
+
+@numba.njit(nogil=True, cache=True)
+def first_unsorted(indptr: NDArray[np.int64], indices: NDArray[Any]) -> int:
+    """Node whose sources do not ascend or are no others' ids, -1: there is none; `indptr` [N + 1] ascends."""
+    nodes = len(indptr) - 1
+    for row in range(nodes):
+        before = -1
+        for edge in range(indptr[row], indptr[row + 1]):
+            source = indices[edge]
+            if source <= before or source >= nodes or source == row:
+                return row
+            before = source
+    return -1
+
+
+@numba.njit(nogil=True, cache=True)
+def is_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> bool:
+    """Whether every edge has its reverse; rows ascend. Every row is read once, in the order of its sources."""
+    cursor = indptr[:-1].copy()
+    for row in range(len(cursor)):
+        for edge in range(indptr[row], indptr[row + 1]):
+            source = indices[edge]
+            # Targets come in ascending order, so the next unread entry of the source must be this one.
+            if cursor[source] == indptr[source + 1] or indices[cursor[source]] != row:
+                return False
+            cursor[source] += 1
+    return True
+
+
+@numba.njit(nogil=True, cache=True)
+def needed_and_cut(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    owner: NDArray[Any],
+    needed: NDArray[np.bool_],
+    marginal: NDArray[np.bool_],
+) -> int:
+    """Mark rows that parts need of others, [parts, nodes], and nodes with such a source, [nodes]; returns cut edges."""
+    cut = 0
+    for row in range(len(indptr) - 1):
+        part = owner[row]
+        for edge in range(indptr[row], indptr[row + 1]):
+            if owner[indices[edge]] != part:
+                needed[part, indices[edge]] = True
+                marginal[row] = True
+                cut += 1
+    return cut
+
+
+@numba.njit(nogil=True, cache=True)
+def renumbered_rows(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    own: NDArray[np.int64],
+    number: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    columns: NDArray[np.int32],
+    position: NDArray[np.int64],
+) -> None:
+    """In-edges of some nodes with new numbers of their sources, ascending.
+
+    Args:
+        indptr: Begin of the in-edges of each node, then the end.
+        indices: Source of each edge.
+        own: Nodes whose edges are taken.
+        number: New number of each source.
+        starts: Begin of the edges of each of `own`, then the end.
+        columns: Takes the new numbers.
+        position: Takes the place of each edge in `indices`; empty: nobody asks.
+    """
+    keys = np.empty(0, np.int64)
+    for row in range(len(own)):
+        begin, count = indptr[own[row]], starts[row + 1] - starts[row]
+        if count > len(keys):
+            keys = np.empty(2 * count, np.int64)
+        for place in range(count):
+            keys[place] = (np.int64(number[indices[begin + place]]) << 32) | place
+        keys[:count].sort()
+        for place in range(count):
+            columns[starts[row] + place] = keys[place] >> 32
+            if len(position):
+                position[starts[row] + place] = begin + (keys[place] & _LOW)

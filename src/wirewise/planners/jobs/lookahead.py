@@ -1,0 +1,191 @@
+"""Looking ahead: each slot follows the rule that is expected to end the jobs that are there soonest, from now on.
+
+D. Bertsekas, J. Tsitsiklis, C. Wu: Rollout Algorithms for Combinatorial Optimization, Journal of Heuristics 1997. Jobs
+that have run show their own pace by their progress, which no rule alone makes use of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.errors import PlanError
+from wirewise.planners.jobs.problem import JobProblem, tune
+from wirewise.planners.jobs.rules import RULES, Knowledge, decide_once, expected, knowledge, run_rule
+from wirewise.sim.jobs.engine import (
+    ARRIVED,
+    LOGGED,
+    RUNNING,
+    SLOT,
+    WAITING,
+    QueueState,
+    advance,
+    arrive,
+    new_state,
+)
+from wirewise.trace.queues import QueueArrays
+
+__all__ = ["LOOKED_AT", "PROPOSED", "TUNED", "LookAhead", "Proposal", "follow_policy"]
+
+Proposal = Callable[[QueueArrays, QueueState], None]
+"""Starts jobs in the current slot of a queue as it is believed to be."""
+
+LOOKED_AT = ("threshold", "heft", "sjf", "tiresias", "optimus", "srpt", "gavel")
+"""Rules whose decisions for the current slot are looked at."""
+_AFTERWARDS = ("threshold", "heft", "srpt", "optimus")
+"""Rules that may go on from the next slot."""
+TUNED = ("threshold", "tiresias")
+"""Rules with amounts that are tuned."""
+PROPOSED = "proposal"
+"""Name under which decisions are counted in which the proposal was followed; first where others are as good."""
+_HORIZON = 32
+"""Slots that are looked ahead; a job that is not done by then counts as many again for what it lacks."""
+_PACES = (0.25, 4.0)
+"""Least and greatest pace that is believed."""
+_OF_JOBS = ("waiting", "running", "cluster", "held", "done", "served", "since", "finish", "changed")
+
+
+class LookAhead:
+    """A policy that decides slot by slot.
+
+    Args:
+        problem: Jobs and clusters; of the jobs only what schedulers may know is used.
+        proposal: What is looked at beside the rules; None: nothing.
+        tuned: Knowledge of rules with tuned amounts; others get the ordinary one. None: tuned on this queue, as its
+            jobs are expected to go.
+
+    Attributes:
+        followed: Decisions in which each rule, or the proposal, was followed.
+    """
+
+    def __init__(
+        self,
+        problem: JobProblem,
+        proposal: Proposal | None = None,
+        tuned: Mapping[str, Knowledge] | None = None,
+    ) -> None:
+        if tuned is None:
+            usual = problem if problem.oracle else problem.at_ordinary_pace()
+            tuned = {rule: tune([usual], rule) for rule in TUNED}
+        self._tuned = tuned
+        self._proposal, self._kept, self._window = proposal, problem.kept, problem.window
+        self._own_pace = problem.oracle
+        jobs = len(problem.arrays.arrival)
+        self._paces = np.ones(jobs)
+        self._gained, self._expected = np.zeros(jobs), np.zeros(jobs)
+        self._before: tuple[int, NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]] | None = None
+        self._seen = (0, 0, 0)
+        self.followed: Counter[str] = Counter()
+
+    def decide(self, believed: QueueArrays, state: QueueState) -> None:
+        """Decide in the current slot, where anything has changed since the last decision."""
+        if not self._own_pace:
+            self._learn(state)
+            believed = believed._replace(pace=self._paces)
+        if state.counts[RUNNING] and self._news(state) == self._seen:
+            # Nobody came, left, or showed a pace: what was decided still holds.
+            self._expect(believed, state)
+            return
+        known = knowledge(expected(believed), self._window)
+        proposed = (PROPOSED,) if self._proposal is not None and state.counts[WAITING] else ()
+        best = min((*proposed, *LOOKED_AT), key=lambda who: self._cost(who, believed, state, known))
+        self.followed[best] += 1
+        self._act(best, believed, state, known)
+        self._seen = self._news(state)
+        self._expect(believed, state)
+
+    def _news(self, state: QueueState) -> tuple[int, int, int]:
+        """Jobs that have come, that run, and whose pace is known."""
+        return int(state.counts[ARRIVED]), int(state.counts[RUNNING]), int((self._expected > 0).sum())
+
+    def _act(self, who: str, believed: QueueArrays, state: QueueState, known: Knowledge) -> None:
+        if who == PROPOSED and self._proposal is not None:
+            self._proposal(believed, state)
+        else:
+            slot = int(state.counts[SLOT])
+            decide_once(RULES.index(who), believed, state, self._known(who, known), slot)
+
+    def _known(self, rule: str, known: Knowledge) -> Knowledge:
+        found = self._tuned.get(rule)
+        return known if found is None else known._replace(due=found.due, floor=found.floor)
+
+    def _cost(self, who: str, believed: QueueArrays, state: QueueState, known: Knowledge) -> float:
+        """Slots until the end of all jobs that have come, if `who` decides now and the best of rules afterwards."""
+        last = int(state.counts[SLOT]) + _HORIZON
+        queue, following = _arrived(believed, state)
+        self._act(who, queue, following, known)
+        advance(queue, following, self._kept)
+        costs = []
+        for rule in _AFTERWARDS:
+            _, after = _arrived(queue, following)
+            run_rule(RULES.index(rule), queue, queue, after, self._known(rule, known), self._kept, last, 0)
+            ends = np.where(after.finish < 0, last + _HORIZON * (1.0 - after.done), after.finish)
+            costs.append(float(ends.sum()))
+        return min(costs)
+
+    def _expect(self, believed: QueueArrays, state: QueueState) -> None:
+        """Remember what jobs that run would gain in this slot at the ordinary pace."""
+        jobs = state.running[: state.counts[RUNNING]].copy()
+        kind, done = believed.kind[jobs], state.done[jobs]
+        ceiling = believed.ceiling[kind]
+        gains = believed.progress[kind, state.held[jobs, 0], state.held[jobs, 1]]
+        gains = gains * np.where(ceiling > 0, np.sqrt(np.maximum(ceiling - done, 0.0)), 1.0)
+        gains = gains * np.where(state.changed[jobs], self._kept, 1.0)
+        self._before = int(state.counts[SLOT]), jobs, done, gains
+
+    def _learn(self, state: QueueState) -> None:
+        """Take the paces of jobs that have run to be what they gained over what they were expected to."""
+        # Where slots were skipped it is not known what was expected; nothing has passed after a rehearsal.
+        if self._before is None or state.counts[SLOT] != self._before[0] + 1:
+            return
+        _, jobs, done, gains = self._before
+        self._gained[jobs] += state.done[jobs] - done
+        self._expected[jobs] += gains
+        seen = jobs[self._expected[jobs] > 0]
+        self._paces[seen] = np.clip(self._gained[seen] / self._expected[seen], *_PACES)
+
+
+def _arrived(believed: QueueArrays, state: QueueState) -> tuple[QueueArrays, QueueState]:
+    """The queue without jobs that are to come, which nobody knows, and a copy of its state."""
+    count = int(state.counts[ARRIVED])
+    queue = believed._replace(
+        **{name: getattr(believed, name)[:count] for name in ("arrival", "kind", "pace", "reach")}
+    )
+    own = {name: getattr(state, name)[:count].copy() for name in _OF_JOBS}
+    return queue, state._replace(
+        counts=state.counts.copy(), free=state.free.copy(), log=np.empty((1, 6), np.int64), **own
+    )
+
+
+def follow_policy(problem: JobProblem, policy: Proposal, last: int) -> QueueState:
+    """The queue after a policy has decided slot by slot until all jobs were done or slot `last` came.
+
+    Args:
+        problem: Jobs and clusters.
+        policy: Function that decides in a slot.
+        last: Slot at which the queue is left.
+
+    Raises:
+        PlanError: Jobs were resized so often that the log is full.
+    """
+    queue, jobs = problem.arrays, len(problem.arrays.arrival)
+    state = new_state(queue, _LOG * jobs)
+    while state.counts[SLOT] < last:
+        arrive(queue, state)
+        if state.counts[WAITING] + state.counts[RUNNING]:
+            policy(problem.believed, state)
+            advance(queue, state, problem.kept)
+        elif state.counts[ARRIVED] == jobs:
+            break
+        else:
+            state.counts[SLOT] = queue.arrival[state.counts[ARRIVED]]
+    if state.counts[LOGGED] > len(state.log):
+        raise PlanError(f"{state.counts[LOGGED]} changes of {jobs} jobs are more than a plan may have")
+    return state
+
+
+_LOG = 256
+"""Changes of a job on average that are logged."""

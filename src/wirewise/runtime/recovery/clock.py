@@ -1,0 +1,16 @@
+"""One clock for all hosts of a protected training, on which recoveries are timed."""
+
+from __future__ import annotations
+
+import os
+import time
+
+__all__ = ["CLOCK_AHEAD", "clock_s"]
+
+CLOCK_AHEAD = "WIREWISE_CLOCK_AHEAD_S"
+"""Variable with the seconds by which this host's clock is ahead of the common one; not set: none."""
+
+
+def clock_s() -> float:
+    """Seconds since 1970 on the common clock."""
+    return time.time() - float(os.environ.get(CLOCK_AHEAD, "0"))

@@ -1,0 +1,65 @@
+"""Routes of a regular program between classes of links: all links of a class do the same at the same time."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.collective.dependences import Dependences
+from wirewise.collective.network import Network, RouteTable
+from wirewise.collective.regular import RegularProgram
+from wirewise.collective.symmetry import edges_turned
+from wirewise.errors import ProgramError
+
+__all__ = ["classes_of_routes"]
+
+
+def classes_of_routes(
+    program: RegularProgram, network: Network, found: Dependences
+) -> tuple[RouteTable, NDArray[np.int64]]:
+    """Routes that messages of the first period take, by one edge of each class, and the class of each edge.
+
+    Args:
+        program: Program whose period turns the network, too.
+        network: Network with its ranks.
+        found: Messages of the program, one of each class.
+
+    Raises:
+        ProgramError: Messages of one class share an edge.
+        TopologyError: The network does not look the same from the next period.
+    """
+    each, turns = _classes(edges_turned(network, program.period)), program.ranks // program.period
+    size = np.bincount(each, minlength=len(each))
+    pairs = np.unique(found.source * network.ranks + found.target)
+    known: dict[int, dict[int, tuple[int, ...]]] = {}
+    routes, joined = [], []
+    for pair in pairs.tolist():
+        source, target = divmod(pair, network.ranks)
+        if source not in known:
+            known[source] = network.routes_from(source)
+        route = known[source]
+        if target not in route:
+            continue
+        own = each[list(route[target])]
+        shared = (size[own] < turns) | (np.bincount(own)[own] > 1)
+        if shared.any():
+            edge = network.edges[route[target][int(np.argmax(shared))]]
+            ends = f"{network.vertices[edge.source]!r} to {network.vertices[edge.target]!r}"
+            raise ProgramError(
+                f"regular program {program.name!r} sends over the link from {ends} from more than one host at once, so "
+                "that their turns differ; simulate its explicit() form"
+            )
+        routes.append(tuple(own.tolist()))
+        joined.append(pair)
+    return network.table_of(np.array(joined, np.int64), routes), each
+
+
+def _classes(turned: list[int]) -> NDArray[np.int64]:
+    """First edge of each edge's class: of those that turns bring it to."""
+    each = np.full(len(turned), -1, np.int64)
+    for first in range(len(turned)):
+        edge = first
+        while each[edge] < 0:
+            each[edge] = first
+            edge = turned[edge]
+    return each

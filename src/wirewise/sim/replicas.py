@@ -1,0 +1,115 @@
+"""Replicas of a pipeline that do the same on interfaces of the same kind: one of each class is simulated for all.
+
+Replicas and interfaces are two sides of a graph, and a transfer's use of an interface is an edge. Where colours that
+no refinement splits put two replicas in one class, each use of one has a counterpart of the other on an interface that
+the same classes use as much. Then max-min sharing gives both the same speeds from their first transfers on, and all
+that one does the other does at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wirewise.collective.network import Edge
+from wirewise.collective.symmetry import refined
+from wirewise.sim.timeline import alike
+
+__all__ = ["Folded", "MessageLoad", "fold_replicas"]
+
+_DIGITS = 12
+"""Figures that agree in so many digits are the same; the rest is rounding."""
+
+
+class MessageLoad(NamedTuple):
+    """What messages of one kind need, all alike."""
+
+    duration_s: float
+    """Seconds before bytes flow."""
+    work: float
+    """Bytes of the largest flow; 0: its time is `duration_s`."""
+    interface: tuple[int, ...]
+    """Numbers of the interfaces that they use."""
+    weight: tuple[float, ...]
+    """Bytes on each of these per byte of the largest flow."""
+
+
+class Folded(NamedTuple):
+    """Transfers of one replica of each class, with what the others of its class need as well."""
+
+    classes: tuple[tuple[int, ...], ...]
+    """Replicas that do the same."""
+    own: dict[tuple[int, int], dict[int, MessageLoad]]
+    """Transfers by kind, and by the first replica of a class."""
+    joint: dict[int, MessageLoad]
+    """Transfers of all replicas together, by position."""
+
+
+def fold_replicas(
+    own: Mapping[tuple[int, int], Sequence[MessageLoad]],
+    joint: Mapping[int, MessageLoad],
+    capacity: NDArray[np.float64],
+    does: Sequence[Hashable],
+) -> Folded:
+    """Classes of replicas, and the transfers of one of each with the load of all.
+
+    Args:
+        own: Transfers of each replica, [replicas], by kind.
+        joint: Transfers of all replicas together, by position.
+        capacity: Bytes a second of each interface.
+        does: What tells replicas apart beside their transfers, [replicas].
+    """
+    uses = [
+        (replica, kind, interface, weight)
+        for kind, transfers in enumerate(own.values())
+        for replica, one in enumerate(transfers)
+        for interface, weight in zip(one.interface, one.weight, strict=True)
+    ]
+    at_replica = [
+        (what, *(_same(t[replica].duration_s, t[replica].work) for t in own.values()))
+        for replica, what in enumerate(does)
+    ]
+    at_interface: list[tuple[Hashable, ...]] = [(_same(rate),) for rate in capacity.tolist()]
+    for position, one in joint.items():
+        for interface, weight in zip(one.interface, one.weight, strict=True):
+            at_interface[interface] += ((position, _same(weight)),)
+    count, known = len(does), dict[Hashable, int]()
+    colours = [known.setdefault(colour, len(known)) for colour in (*at_replica, *at_interface)]
+    edges = [
+        Edge(replica, count + interface, float(kind), *_same(weight))
+        for replica, kind, interface, weight in uses
+    ]
+    colours = refined(edges, colours)
+    classes = alike(colours[:count])
+    first_of = {replica: members[0] for members in classes for replica in members}
+    kept = {members[0] for members in alike(colours[count:])}
+    load: dict[tuple[int, int], dict[int, float]] = {}
+    for replica, kind, interface, weight in uses:
+        if interface in kept:
+            on = load.setdefault((kind, first_of[replica]), {})
+            on[interface] = on.get(interface, 0.0) + weight
+    return Folded(
+        classes,
+        {
+            pair: {
+                members[0]: _on(transfers[members[0]], load.get((kind, members[0]), {}))
+                for members in classes
+            }
+            for kind, (pair, transfers) in enumerate(own.items())
+        },
+        {
+            position: _on(one, {i: w for i, w in zip(one.interface, one.weight, strict=True) if i in kept})
+            for position, one in joint.items()
+        },
+    )
+
+
+def _on(one: MessageLoad, load: Mapping[int, float]) -> MessageLoad:
+    return one._replace(interface=tuple(load), weight=tuple(load.values()))
+
+
+def _same(*figures: float) -> tuple[float, ...]:
+    return tuple(float(f"{figure:.{_DIGITS}g}") for figure in figures)

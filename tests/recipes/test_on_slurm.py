@@ -1,0 +1,110 @@
+"""Recipes in an allocation of Slurm: what they give is what they give in the lab."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tests.harness.slurm import ROOT, in_allocation
+from wirewise import topology
+from wirewise.cli.main import app
+from wirewise.lab import SlurmCluster
+from wirewise.recipes.swift_job import SwiftJob
+from wirewise.recipes.swift_ways import by_spares, recoveries_told
+from wirewise.runtime.state_files import read_state
+from wirewise.trace.gradients import GradientTensor, GradientTrace
+from wirewise.trials.slurm import SlurmHosts
+
+pytestmark = [pytest.mark.slurm, pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def both(cluster: SlurmCluster, folder: Path, command: list[str], link: str) -> tuple[dict, dict]:
+    """JSON of a command in a lab and in an allocation of two hosts."""
+    shown = CliRunner().invoke(
+        app, [*command, "--network", "lab", "--link", link, "--out", str(folder / "lab"), "--json", "-"]
+    )
+    assert shown.exit_code == 0, shown.output
+    told = in_allocation(cluster, 2, "-m", "wirewise", *command, "--out", folder / "slurm", "--json", "-")
+    return json.loads(shown.stdout), json.loads(told.splitlines()[-1])
+
+
+def test_e1_full_graph_training_gives_the_bits_that_it_gives_in_the_lab(slurm_cluster, tmp_path):
+    command = ["run", "adaqp", "--dataset", "block:nodes=600,features=16,classes=4", "--workers", "2"]
+    command += ["--modes", "fp32,uniform-8", "--epochs", "2", "--hidden", "16", "--checkpoint-every", "2"]
+    lab, slurm = both(slurm_cluster, tmp_path, command, "1gbit")
+    assert (lab["hosts"], slurm["hosts"], slurm["network"]) == (2, 2, "slurm")
+    assert lab.keys() == slurm.keys()
+    states = sorted(path.relative_to(tmp_path / "lab") for path in tmp_path.glob("lab/checkpoints/**/*.pt"))
+    assert len(states) == 4
+    for path in states:
+        ours, theirs = (read_state(tmp_path / where / path)["model"] for where in ("lab", "slurm"))
+        assert all(torch.equal(ours[name], theirs[name]) for name in (*ours, *theirs))
+
+
+def test_e1_plans_of_gradients_are_carried_out_as_in_the_lab(slurm_cluster, tmp_path):
+    tensors = tuple(GradientTensor(name=f"{i}", elements=20_000 + i, gap_us=1_000.0) for i in range(4))
+    trace = tmp_path / "trace.json"
+    trace.write_bytes(msgspec.json.encode(GradientTrace(tensors=tensors, model="four")))
+    command = ["run", "cupcake", "--trace", str(trace), "--hosts", "2"]
+    # Of PowerSGD there is one scheme: others are chosen by what was measured where a job is planned.
+    command += ["--plans", "powersgd:even:2,none:bucket:25"]
+    command += ["--steps", "2", "--rounds", "1", "--trials", "0"]
+    lab, slurm = both(slurm_cluster, tmp_path, command, "1gbit")
+    assert lab.keys() == slurm.keys()
+    assert (slurm["hosts"], lab["link"], slurm["link"]) == (2, "1gbit", "their own rate")
+    for name, plan in lab["plans"].items():
+        assert [group["payload_bytes"] for group in slurm["plans"][name]["groups"]] == [
+            group["payload_bytes"] for group in plan["groups"]
+        ]
+
+
+def killed(folder: str) -> None:
+    """On the head: a protected training, whose host h1 loses its rank; says in one line what was found."""
+    job = SwiftJob(hosts=2, kills=1, steps=60, width=32, network="slurm")
+    with SlurmHosts() as hosts:
+        found = by_spares(hosts, Path(folder), job, kills=[(0.2, 1)])
+    ((kill, one),) = recoveries_told(Path(folder), found)
+    told = {
+        "host": hosts.names[kill.rank],
+        "seconds": found.seconds,
+        "recovered_s": found.survived[0].recovered_s,
+    }
+    after_s = [] if one is None else [one.seen_s - kill.clock_s, one.committed_s - kill.clock_s]
+    sys.stdout.write(json.dumps({**told, "after_s": after_s, "kill_s": kill.at_s - found.first_s}) + "\n")
+
+
+def test_e1_a_rank_on_another_host_is_killed_and_its_recovery_is_on_one_clock(slurm_cluster, tmp_path):
+    program = "import sys; from tests.recipes import test_on_slurm; test_on_slurm.killed(sys.argv[1])"
+    found = json.loads(in_allocation(slurm_cluster, 2, "-c", program, tmp_path / "run").splitlines()[-1])
+    assert found["host"] == "h1"
+    # Clocks of hosts are days apart.
+    assert 0.2 <= found["kill_s"] < found["kill_s"] + found["recovered_s"] <= found["seconds"] < 200
+    seen_s, committed_s = found["after_s"]
+    assert 0 <= seen_s < committed_s < 200
+
+
+def test_e1_links_are_measured_by_ranks_of_srun(slurm_cluster, tmp_path):
+    file = tmp_path / "measured.toml"
+    command = [
+        "srun",
+        "--nodes=2",
+        "--ntasks=2",
+        sys.executable,
+        "-m",
+        "wirewise",
+        "topo",
+        "probe",
+        "-o",
+        str(file),
+    ]
+    slurm_cluster.run(*command, environment={"PYTHONPATH": str(ROOT / "src")}, timeout_s=240.0)
+    found = topology.load(file)
+    assert [host.name for host in found.hosts] == ["h0", "h1"]
+    rates = [link.bandwidth_bytes_per_s for link in found.links]
+    assert rates and all(5e6 < rate < 130e6 for rate in rates)
