@@ -43,24 +43,24 @@ def settings(links: list[str], policies: dict[str, float], epochs: int) -> Itera
             )
             prepare(job, folder)
             plan = plans.load(folder / "plan.json")
-            alone = carried_out(folder, "10gbit")
+            alone = batches_on(folder, "10gbit", MACHINES, TRAIN_S)
             for link in links:
-                found = carried_out(folder, link)
+                found = batches_on(folder, link, MACHINES, TRAIN_S)
                 times = BatchTimes(row_bytes=found.row_bytes, sample_s=alone.prepare_s, train_s=TRAIN_S)
                 table = Links.of(lab_hosts([link] * MACHINES), payload=TCP_PAYLOAD)
                 yield Setting(
-                    "cache",
-                    link,
-                    f"{policy}, alpha {alpha:g}",
-                    predict(plan, times, table).step_s,
-                    quartiles_of(found.batch_s),
+                    family="cache",
+                    where=link,
+                    plan=f"{policy}, alpha {alpha:g}",
+                    predicted_s=predict(plan, times, table).step_s,
+                    quartiles_s=quartiles_of(found.batch_s),
                 )
 
 
-def carried_out(folder: Path, link: str) -> Batches:
-    """What the machines of a lab measured."""
-    with lab.Lab(MACHINES, link) as network:
-        done = network.run([WORKER, str(folder), str(TRAIN_S)], launcher="direct", timeout_s=300)
+def batches_on(folder: Path, link: str, machines: int, train_s: float) -> Batches:
+    """What the machines of a lab measured of the job in a folder, training slept for so long."""
+    with lab.Lab(machines, link) as network:
+        done = network.run([WORKER, str(folder), str(train_s)], launcher="direct", timeout_s=300)
     if not done.ok:
         raise SystemExit("\n".join(["a machine failed:", *(line for tail in done.tails for line in tail)]))
     return msgspec.json.decode((folder / "batches.json").read_bytes(), type=Batches)

@@ -56,6 +56,6 @@ def settings(names: list[str], collectives: dict[str, int], repeats: int) -> Ite
                 (found,) = run(lab, "worker.py", job)[0]
                 seconds = predict(made, None, links).step_s
                 yield Setting(
-                    "collective", name, f"{collective}, {size} MB, {made.program.name}", seconds,
-                    quartiles_of(found["seconds"]["own"]),
+                    family="collective", where=name, plan=f"{collective}, {size} MB, {made.program.name}",
+                    predicted_s=seconds, quartiles_s=quartiles_of(found["seconds"]["own"]),
                 )  # fmt: skip

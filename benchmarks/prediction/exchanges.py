@@ -27,15 +27,24 @@ def settings(networks: dict[str, dict[int, str]], epochs: int) -> Iterator[Setti
     data = graph.load("debian")
     with scratch() as folder:
         graph.save_parts(data, graph.partition(data, PARTS, method="random", seed=0), folder / "parts")
-        (folder / "case.json").write_bytes(msgspec.json.encode(Case(epochs=epochs)))
         for link, others in networks.items():
             with lab.Lab(PARTS, link, others) as network:
-                done = network.run([WORKER, str(folder / "case.json")], launcher="direct", timeout_s=300)
-            if not done.ok:
-                raise SystemExit(
-                    "\n".join(["a rank failed:", *(line for tail in done.tails for line in tail)])
-                )
-            found = msgspec.json.decode((folder / "epochs.json").read_bytes(), type=Epochs)
+                found = epochs_on(network, folder, Case(epochs=epochs))
             where = ", ".join([link, *(f"host {host} {rate}" for host, rate in others.items())])
             for plan, seconds in found.seconds.items():
-                yield Setting("full-graph bits", where, plan, found.predicted_s[plan], quartiles_of(seconds))
+                yield Setting(
+                    family="full-graph bits",
+                    where=where,
+                    plan=plan,
+                    predicted_s=found.predicted_s[plan],
+                    quartiles_s=quartiles_of(seconds),
+                )
+
+
+def epochs_on(network: lab.Lab, folder: Path, case: Case) -> Epochs:
+    """What the ranks of a lab measured; the folder holds the parts of a graph, one a host."""
+    (folder / "case.json").write_bytes(msgspec.json.encode(case))
+    done = network.run([WORKER, str(folder / "case.json")], launcher="direct", timeout_s=300)
+    if not done.ok:
+        raise SystemExit("\n".join(["a rank failed:", *(line for tail in done.tails for line in tail)]))
+    return msgspec.json.decode((folder / "epochs.json").read_bytes(), type=Epochs)

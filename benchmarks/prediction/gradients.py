@@ -58,9 +58,9 @@ def settings(networks: list[tuple[int, str]], rounds: int) -> Iterator[Setting]:
                     forward_share=found.forward_s / found.backward_s,
                 )
                 yield Setting(
-                    "fusion" if plan in FUSION else "compression",
-                    f"{hosts} ranks, {link}",
-                    plan,
-                    predicted.step_s,
-                    (record.quartiles_s[0], record.step_s, record.quartiles_s[1]),
+                    family="fusion" if plan in FUSION else "compression",
+                    where=f"{hosts} ranks, {link}",
+                    plan=plan,
+                    predicted_s=predicted.step_s,
+                    quartiles_s=(record.quartiles_s[0], record.step_s, record.quartiles_s[1]),
                 )

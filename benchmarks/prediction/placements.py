@@ -37,5 +37,9 @@ def settings(seeds: range, policies: tuple[str, ...], turns: int) -> Iterator[Se
             predicted = predict(made[name], tasks, lab_links(LINKS))
             seconds = [tasks.iterations * turn for turn in one.all_s]
             yield Setting(
-                "placement", f"random tasks, seed {seed}", name, predicted.step_s, quartiles_of(seconds)
+                family="placement",
+                where=f"random tasks, seed {seed}",
+                plan=name,
+                predicted_s=predicted.step_s,
+                quartiles_s=quartiles_of(seconds),
             )

@@ -1,22 +1,18 @@
-"""What is judged: a plan that was predicted, and carried out."""
+"""What is judged: a job that was predicted, and carried out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 
-class Setting(NamedTuple):
-    """One plan of one job on one network."""
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds that were predicted and measured."""
 
-    family: str
-    where: str
-    """Job and network."""
-    plan: str
     predicted_s: float
-    """By `wirewise.sim.predict`."""
+    """By `wirewise.sim`."""
     quartiles_s: tuple[float, float, float]
     """Measured on the slowest rank: the median between the quartiles of repeats."""
 
@@ -29,6 +25,15 @@ class Setting(NamedTuple):
     def error(self) -> float:
         """Above 0: predicted to take longer than it does."""
         return self.predicted_s / self.measured_s - 1.0
+
+
+class Setting(Judged, frozen=True, kw_only=True):
+    """One plan of one job on one network."""
+
+    family: str
+    where: str
+    """Job and network."""
+    plan: str
 
 
 def quartiles_of(seconds: Sequence[float]) -> tuple[float, float, float]:

@@ -6,53 +6,44 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from exchanges_worker import Case, Epochs
+from batches import batches_on
+from exchanges import epochs_on
+from exchanges_worker import Case
+from gradients_worker import Steps, StepsJob
 from jobs import MB, run, saved
-from setting import quartiles_of
+from setting import Judged, quartiles_of
 
 from common import scratch
 from wirewise import graph, plans
 from wirewise.collective import build
 from wirewise.collective.bounds import bound
 from wirewise.cost import TCP_PAYLOAD, Links
-from wirewise.cost.gradients import load_costs
 from wirewise.lab import Lab
+from wirewise.planners.fusion.cupcake import compression_problem, plan_groups
 from wirewise.plans import StagePlan
-from wirewise.recipes import cupcake
-from wirewise.recipes.cupcake_job import COSTS_FILE, TRACE_FILE, CupcakeJob, plan_file
-from wirewise.sim import predict, simulate_program
+from wirewise.recipes.salientpp import MiniBatchJob, prepare
+from wirewise.sim import BatchTimes, predict, simulate_program
 from wirewise.sim.lowering.collective import network_of
 from wirewise.topology import lab_hosts
-from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradient_trace
+from wirewise.trace.gradients import GradientTensor, GradientTrace
 from wirewise.trace.stages import StageModule, StageTrace
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
 MOST = 32
 """Ranks at which strong and weak scaling do the same work, so that it is measured once."""
+FORWARD_SHARE = 0.5
+"""Forward pass over back-propagation."""
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
+class Point(Judged, frozen=True, kw_only=True):
     """A job on so many ranks."""
 
     what: str
     scaling: str
     """"strong": the work of all ranks together is fixed. "weak": the work of each."""
     ranks: int
-    predicted_s: float
-    quartiles_s: tuple[float, float, float]
-    """Measured on the slowest rank: the median between the quartiles of repeats."""
     ideal_s: float
     """Seconds with nothing to wait for: of the slept computing; of collectives, the bound of the links."""
-
-    @property
-    def measured_s(self) -> float:
-        """The median."""
-        return self.quartiles_s[1]
-
-    @property
-    def error(self) -> float:
-        """Above 0: predicted to take longer than it does."""
-        return self.predicted_s / self.measured_s - 1.0
 
 
 def scalings(ranks: int) -> tuple[str, ...]:
@@ -93,34 +84,37 @@ def collectives(ranks: int, link: str, sizes: dict) -> Iterator[Point]:
 
 def gradients(ranks: int, link: str, sizes: dict) -> Iterator[Point]:
     """Steps of the reducer: gradients of one model, the samples of a step fixed or those of a rank."""
-    for scaling in scalings(ranks):
-        backward_s = sizes["backward_s"] * share(scaling, ranks)
-        count = sizes["tensors"]
-        trace = GradientTrace(
-            tensors=tuple(
-                GradientTensor(
-                    name=f"layer{n}", elements=sizes["MB"] * MB // 4 // count, gap_us=1e6 * backward_s / count
-                )
-                for n in range(count)
-            ),
-            model="even layers",
+    traces = {
+        scaling: even_gradients(
+            sizes["tensors"], sizes["MB"] * MB, sizes["backward_s"] * share(scaling, ranks)
         )
-        job = CupcakeJob(
-            trace=trace, hosts=ranks, link=link, plans=(sizes["plan"],), least_gain=0.0, trials=0,
-            steps=sizes["steps"], rounds=sizes["rounds"], trace_steps=3,
-        )  # fmt: skip
-        with scratch() as folder:
-            found = cupcake.run(job, folder, lambda text: None)
-            record = found.plans[sizes["plan"]]
-            predicted = predict(
-                plans.load(plan_file(folder, sizes["plan"])), read_gradient_trace(folder / TRACE_FILE),
-                costs=load_costs(folder / COSTS_FILE), forward_share=found.forward_s / found.backward_s,
-            )  # fmt: skip
-        low, high = record.quartiles_s
+        for scaling in scalings(ranks)
+    }
+    # Both are gradients of one model, and so have one plan.
+    problem = compression_problem(traces["strong"], links_of(link, ranks), codec="none")
+    plan = plan_groups(problem, method=sizes["plan"])
+    job = StepsJob(
+        plan=plan, traces=traces, forward_share=FORWARD_SHARE, steps=sizes["steps"], turns=sizes["turns"]
+    )
+    found = msgspec.convert(
+        ranks_of(ranks, link, "scaling/gradients_worker.py", msgspec.to_builtins(job)), Steps
+    )
+    for scaling, trace in traces.items():
+        predicted = predict(plan, trace, costs=found.costs, forward_share=FORWARD_SHARE)
+        backward_s = 1e-6 * sum(tensor.gap_us for tensor in trace.tensors)
         yield Point(
-            what="reducer", scaling=scaling, ranks=ranks, quartiles_s=(low, record.step_s, high),
-            predicted_s=predicted.step_s, ideal_s=1.5 * backward_s,
+            what="reducer", scaling=scaling, ranks=ranks, quartiles_s=quartiles_of(found.seconds[scaling]),
+            predicted_s=predicted.step_s, ideal_s=(1 + FORWARD_SHARE) * backward_s,
         )  # fmt: skip
+
+
+def even_gradients(count: int, size_bytes: int, backward_s: float) -> GradientTrace:
+    """Gradients of equal layers that get ready one after another."""
+    tensors = (
+        GradientTensor(name=f"layer{n}", elements=size_bytes // 4 // count, gap_us=1e6 * backward_s / count)
+        for n in range(count)
+    )
+    return GradientTrace(tensors=tuple(tensors), model="even layers")
 
 
 def pipelines(ranks: int, link: str, sizes: dict) -> Iterator[Point]:
@@ -171,25 +165,39 @@ def ranks_of(ranks: int, link: str, script: str, job: dict) -> dict:
 def exchanges(ranks: int, link: str, sizes: dict) -> Iterator[Point]:
     """Epochs of full-graph training: a graph of all ranks that is fixed, or so many nodes a rank."""
     for scaling in scalings(ranks):
-        nodes = round(sizes["nodes"] * share(scaling, ranks) * ranks)
-        data = graph.block_model(graph.BlockModel(nodes=nodes, features=8, mean_degree=sizes["degree"]))
         slept = share(scaling, ranks)
+        nodes = round(sizes["nodes"] * slept * ranks)
+        data = graph.block_model(graph.BlockModel(nodes=nodes, features=8, mean_degree=sizes["degree"]))
         case = Case(
             width=sizes["width"], central_s=sizes["central_s"] * slept, marginal_s=sizes["marginal_s"] * slept,
             epochs=sizes["epochs"], plans={"fp32": ("uniform", 32)},
         )  # fmt: skip
-        with scratch() as folder:
+        with scratch() as folder, Lab(ranks, link) as lab:
             graph.save_parts(data, graph.partition(data, ranks, method="random", seed=0), folder / "parts")
-            (folder / "case.json").write_bytes(msgspec.json.encode(case))
-            with Lab(ranks, link) as lab:
-                worker = str(BENCHMARKS / "prediction" / "exchanges_worker.py")
-                done = lab.run([worker, str(folder / "case.json")], launcher="direct", timeout_s=300)
-            if not done.ok:
-                raise SystemExit(f"a rank failed: {done.tails}")
-            found = msgspec.json.decode((folder / "epochs.json").read_bytes(), type=Epochs)
+            found = epochs_on(lab, folder, case)
         yield Point(
             what="full-graph", scaling=scaling, ranks=ranks, quartiles_s=quartiles_of(found.seconds["fp32"]),
             predicted_s=found.predicted_s["fp32"],
             # Two layers, forward and back.
             ideal_s=4 * (case.central_s + case.marginal_s),
+        )  # fmt: skip
+
+
+def batches(ranks: int, link: str, sizes: dict) -> Iterator[Point]:
+    """Mini-batches that fetch features from their owners: the seeds of all ranks' batches fixed, or those of a rank."""
+    for scaling in scalings(ranks):
+        train_s = sizes["train_s"] * share(scaling, ranks)
+        job = MiniBatchJob(
+            dataset=sizes["dataset"], workers=ranks, policies=("vip",), alpha=sizes["alpha"],
+            fanouts=sizes["fanouts"], batch_size=round(sizes["seeds"] * share(scaling, ranks)), train_share=1.0,
+            epochs=sizes["epochs"], row_format="dense",
+        )  # fmt: skip
+        with scratch() as folder:
+            prepare(job, folder)
+            plan = plans.load(folder / "plan.json")
+            alone, found = (batches_on(folder, rate, ranks, train_s) for rate in ("10gbit", link))
+        times = BatchTimes(row_bytes=found.row_bytes, sample_s=alone.prepare_s, train_s=train_s)
+        yield Point(
+            what="mini-batch", scaling=scaling, ranks=ranks, quartiles_s=quartiles_of(found.batch_s),
+            predicted_s=predict(plan, times, links_of(link, ranks)).step_s, ideal_s=train_s,
         )  # fmt: skip

@@ -1,17 +1,39 @@
-"""Efficiency by number of ranks, a chart for each family and scaling: dots are measured, lines predicted."""
+"""Efficiency by number of ranks, a chart for each family and scaling: marks are measured, lines predicted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import resources
 from math import log2
+from typing import NamedTuple
 
 from families import MOST, Point
 
 from wirewise.report import svg
 from wirewise.report.svg import Frame, Scale
 
-WIDTH, HEIGHT, COLUMNS, TOP = 300, 230, 3, 56
+WIDTH, HEIGHT, COLUMNS, TOP = 300, 220, 3, 60
+
+
+class Look(NamedTuple):
+    """How a scaling is drawn."""
+
+    colour: str
+    mark: str
+    radius: float
+    dashes: str
+
+    def line(self, dots: Sequence[tuple[float, float]]) -> str:
+        """What was predicted."""
+        return f'<g stroke-dasharray="{self.dashes}">{svg.polyline(dots, f"line {self.colour}")}</g>'
+
+    def dot(self, x: float, y: float, tip: str = "") -> str:
+        """What was measured."""
+        return svg.circle(x, y, self.radius, f"{self.mark} {self.colour}", tip)
+
+
+LOOKS = {"weak": Look("c2", "ring", 6.0, "none"), "strong": Look("c1", "dot", 3.5, "6 6")}
+"""By scaling, in the order of drawing, so that both show where they are the same."""
 
 
 def picture(points: Sequence[Point]) -> str:
@@ -24,11 +46,13 @@ def picture(points: Sequence[Point]) -> str:
     parts = [
         f"<title>{label}</title><style>{style}</style>",
         f'<rect width="{wide}" height="{high}" style="fill:var(--paper)"/>',
-        svg.text(16, 24, "Efficiency by ranks", "title"),
-        svg.text(16, 44, "dots: measured, lines: predicted"),
-        svg.text(220, 44, "strong scaling", "label c1"),
-        svg.text(340, 44, "weak scaling", "label c2"),
+        svg.text(16, 24, "Efficiency by number of ranks", "title"),
+        svg.text(16, 46, "marks: measured, lines: predicted"),
     ]
+    for x, scaling in ((250, "strong"), (410, "weak")):
+        look = LOOKS[scaling]
+        parts += [look.line([(x, 42), (x + 36, 42)]), look.dot(x + 18, 42)]
+        parts.append(svg.text(x + 44, 46, f"{scaling} scaling", f"label {look.colour}"))
     for number, name in enumerate(names):
         row, column = divmod(number, COLUMNS)
         chosen = [one for one in points if one.what == name]
@@ -45,13 +69,14 @@ def chart(name: str, points: Sequence[Point], left: float, top: float) -> str:
     up = {y(value): f"{value:g}" for value in (0, 0.25, 0.5, 0.75, 1)}
     parts = [svg.text(left + 44, top + 18, name, "label")]
     parts.append(svg.grid(frame, {x(log2(one)): str(one) for one in ranks}, up, "ranks"))
-    for kind, scaling in (("c1", "strong"), ("c2", "weak")):
-        own = [one for one in points if scaling == one.scaling or one.ranks == MOST]
-        line = [(x(log2(one.ranks)), y(one.ideal_s / one.predicted_s)) for one in own]
-        parts.append(svg.polyline(line, f"line {kind}"))
+    by_scaling = {name: [one for one in points if name == one.scaling or one.ranks == MOST] for name in LOOKS}
+    for scaling, own in by_scaling.items():
+        parts.append(
+            LOOKS[scaling].line([(x(log2(one.ranks)), y(one.ideal_s / one.predicted_s)) for one in own])
+        )
+    for scaling, own in by_scaling.items():
         for one in own:
-            tip = f"{one.ranks} ranks, {scaling}: {one.ideal_s / one.measured_s:.2f}"
-            parts.append(
-                svg.circle(x(log2(one.ranks)), y(one.ideal_s / one.measured_s), 4.5, f"ring {kind}", tip)
-            )
+            efficiency = one.ideal_s / one.measured_s
+            tip = f"{one.ranks} ranks, {scaling}: {efficiency:.2f}"
+            parts.append(LOOKS[scaling].dot(x(log2(one.ranks)), y(efficiency), tip))
     return "".join(parts)

@@ -3,8 +3,9 @@
     python benchmarks/scaling/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 
 Rows: `collectives` (rings of all-reduce and all-gather over the own transport), `gradients` (steps of data-parallel
-training under a plan of buckets), `exchanges` (epochs of full-graph training), `pipelines` (updates of eager 1F1B).
-All need a lab, a rank a host; computing is slept. With --out, the efficiencies are drawn into FILE.svg, and what was
+training under a plan of buckets), `exchanges` (epochs of full-graph training), `batches` (mini-batches whose features
+are fetched from their owners), `pipelines` (updates of eager 1F1B). All need a lab, a rank a host; computing is slept.
+--ranks names some numbers of ranks. With --out, the efficiencies are drawn into FILE.svg, and what was
 measured is kept in FILE.json, so that a long run can be made in pieces; remove that file to start anew.
 """
 
@@ -34,9 +35,10 @@ ROWS: dict[str, tuple[str, Callable[..., Iterator[Point]]]] = {
         families.collectives,
     ),
     "gradients": (
-        "Steps of data-parallel training (`wirewise run cupcake`), all-reduce of gloo. Strong: the samples of a step "
-        "are the same; weak: those of a rank. Predicted from all-reduces that the job measures alone. Efficiency: "
-        "slept computing over the step.",
+        "Steps of data-parallel training, the reducer's four buckets of 1 MB, all-reduce of gloo. Strong: the samples "
+        "of a step are the same; weak: those of a rank. Predicted from all-reduces of several sizes, up to that of a "
+        "bucket, one and several at a time, which the ranks measure before they train. Efficiency: slept computing "
+        "over the step.",
         families.gradients,
     ),
     "exchanges": (
@@ -44,6 +46,14 @@ ROWS: dict[str, tuple[str, Callable[..., Iterator[Point]]]] = {
         "one graph; weak: as many nodes a rank. Predicted from links that the ranks measure in pairs. Efficiency: "
         "slept computing over the epoch.",
         families.exchanges,
+    ),
+    "batches": (
+        "Mini-batches whose features are fetched from their owners but for those that a cache keeps (`vip`, a tenth of "
+        "all nodes), each made when it is asked for; one graph. Strong: the seeds of all ranks' batches are as many; "
+        "weak: those of a rank. Predicted from the rows that the plan expects of a batch, the links' rates, and the "
+        "seconds that sampling, slicing and assembling took on links of 10 Gbit/s. Efficiency: slept training over "
+        "the batch.",
+        families.batches,
     ),
     "pipelines": (
         "Updates of eager 1F1B. Strong: one model in as many stages as ranks; weak: a stage is as large on all numbers "
@@ -57,9 +67,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "ranks": (2, 4),
         "link": "100mbit",
         "collectives": {"names": ("all_reduce",), "MB": 4, "segments": 2, "repeats": 2},
-        "gradients": {"backward_s": 0.02, "tensors": 4, "MB": 1, "plan": "none:even:2", "steps": 2, "rounds": 1},
+        "gradients": {"backward_s": 0.02, "tensors": 4, "MB": 1, "plan": "even:2", "steps": 2, "turns": 1},
         "exchanges": {
             "nodes": 100, "degree": 8, "width": 64, "central_s": 1e-3, "marginal_s": 1e-3, "epochs": 2
+        },
+        "batches": {
+            "dataset": "block:nodes=2000,features=64,mean_degree=8,train=0.064", "seeds": 2, "fanouts": (5, 5),
+            "alpha": 0.1, "train_s": 1e-3, "epochs": 2,
         },
         "pipelines": {"forward_s": 2e-3, "microbatches": 4, "values": 256, "turns": 1, "updates": 1},
     },
@@ -67,20 +81,27 @@ PRESETS: dict[str, dict[str, Any]] = {
         "ranks": (2, 4, 8, 16, 32),
         "link": "50mbit",
         "collectives": {"names": ("all_reduce", "all_gather"), "MB": 6, "segments": 2, "repeats": 3},
-        "gradients": {"backward_s": 0.1, "tensors": 8, "MB": 1, "plan": "none:even:2", "steps": 3, "rounds": 2},
+        "gradients": {"backward_s": 0.2, "tensors": 8, "MB": 4, "plan": "even:4", "steps": 3, "turns": 2},
         "exchanges": {
-            "nodes": 300, "degree": 8, "width": 64, "central_s": 0.02, "marginal_s": 0.01, "epochs": 5
+            "nodes": 300, "degree": 8, "width": 256, "central_s": 0.06, "marginal_s": 0.03, "epochs": 5
+        },
+        # 4 batches an epoch of strong scaling.
+        "batches": {
+            "dataset": "block:nodes=20480,features=512,mean_degree=16,train=0.1", "seeds": 16, "fanouts": (10, 5),
+            "alpha": 0.1, "train_s": 0.05, "epochs": 3,
         },
         "pipelines": {"forward_s": 0.015, "microbatches": 16, "values": 8192, "turns": 2, "updates": 1},
     },
 }  # fmt: skip
+RANKS = tuple(str(ranks) for ranks in PRESETS["paper"]["ranks"])
 MEAN, WORST = 0.05, 0.08
 
 
 def main() -> None:
-    options = arguments(__doc__, list(ROWS))
+    options = arguments(__doc__, list(ROWS), ranks=RANKS)
     need_lab()
     preset = PRESETS[options.preset]
+    preset = preset | {"ranks": [ranks for ranks in preset["ranks"] if str(ranks) in options.ranks]}
     link = preset["link"]
     page = Page(
         "Strong and weak scaling, predicted and measured", options.preset,

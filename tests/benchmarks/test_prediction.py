@@ -2,6 +2,7 @@
 
 import sys
 
+import msgspec
 import pytest
 from tests.benchmarks.test_benchmarks import load
 
@@ -13,11 +14,13 @@ def script(monkeypatch):
 
 def test_errors_are_judged_by_mean_and_worst(script, capsys):
     common = sys.modules["common"]
-    one = script.Setting("fusion", "2 ranks", "even", 0.99, (0.9, 1.0, 1.2))
+    one = script.Setting(
+        family="fusion", where="2 ranks", plan="even", predicted_s=0.99, quartiles_s=(0.9, 1.0, 1.2)
+    )
     assert one.measured_s == 1.0
     assert one.error == pytest.approx(-0.01)
     page = common.Page("Title", "smoke", {})
-    script.claim(page, [one] * 39 + [one._replace(predicted_s=1.09)])
+    script.claim(page, [one] * 39 + [msgspec.structs.replace(one, predicted_s=1.09)])
     said = capsys.readouterr().out
     assert "| settings | 40 | >= 40: holds |" in said
     assert "| mean error | 1.2 % | <= 0.05: holds |" in said

@@ -1,6 +1,7 @@
 """The script about strong and weak scaling."""
 
 import re
+import sys
 
 import pytest
 from tests.benchmarks.test_benchmarks import ROOT, load
@@ -34,6 +35,29 @@ def test_the_picture_has_a_dot_for_each_measured_point(families, monkeypatch):
     assert points[0].error == pytest.approx(-0.5)
     drawn = load(monkeypatch, "plot", "scaling").picture(points)
     # The point of 32 ranks belongs to both scalings.
-    assert drawn.count("<circle") == 2 * 6
-    tops = {float(y) for y in re.findall(r'cy="([\d.]+)"', drawn)}
-    assert len(tops) == 1
+    tops = re.findall(r'cy="([\d.]+)" r="[\d.]+" class="[a-z]+ c\d" data-tip="\d+ ranks, (\w+): 0.25"', drawn)
+    assert sorted(scaling for _, scaling in tops) == ["strong"] * 6 + ["weak"] * 6
+    assert len({height for height, _ in tops}) == 1
+
+
+def test_gradients_of_equal_layers(families):
+    trace = families.even_gradients(4, 1 << 20, 0.2)
+    assert sum(4 * tensor.elements for tensor in trace.tensors) == 1 << 20
+    assert sum(tensor.gap_us for tensor in trace.tensors) == pytest.approx(0.2e6)
+    assert len({tensor.name for tensor in trace.tensors}) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.lab
+@pytest.mark.dist
+def test_families_with_workers_of_their_own_are_carried_out(families, monkeypatch, tmp_path):
+    out = tmp_path / "page.md"
+    script = load(monkeypatch, "run", "scaling")
+    rows = "gradients,exchanges,batches"
+    monkeypatch.setattr(sys, "argv", ["run.py", "--only", rows, "--ranks", "2", "--out", str(out)])
+    script.main()
+    page = out.read_text()
+    for what in ("reducer", "full-graph", "mini-batch"):
+        for scaling in ("strong", "weak"):
+            assert f"| {what} | {scaling} | 2 |" in page
+    assert "<circle" in out.with_suffix(".svg").read_text()
