@@ -60,6 +60,15 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[Path]:
+    """A Python that has loaded what ranks import."""
+    from tests.harness.warm import warm_python
+
+    with warm_python() as program:
+        yield program
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("dist"):
         start_server()

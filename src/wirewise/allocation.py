@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 from wirewise.errors import InputError
 
-__all__ = ["Allocation", "current_allocation", "host_names", "interface_towards", "take_place"]
+__all__ = [
+    "Allocation",
+    "alone_on_a_host",
+    "current_allocation",
+    "host_names",
+    "interface_towards",
+    "take_place",
+]
 
 _SIOCGIFADDR = 0x8915
 _FIRST_STEP_OF_ITS_OWN = 0xFFFF_FFF0
@@ -43,6 +50,13 @@ def current_allocation() -> Allocation | None:
         return None
     hosts = host_names(told)
     return Allocation(job, hosts, int(os.environ.get("SLURM_NTASKS", len(hosts))))
+
+
+def alone_on_a_host() -> bool:
+    """Whether this process is all that srun has started, such as by `srun -N1 -n1`, and so on one host by intention."""
+    told = os.environ
+    own = int(told.get("SLURM_STEP_ID", -1)) in range(_FIRST_STEP_OF_ITS_OWN)
+    return own and (told.get("SLURM_STEP_NUM_NODES"), told.get("SLURM_STEP_NUM_TASKS")) == ("1", "1")
 
 
 def host_names(told: str) -> tuple[str, ...]:

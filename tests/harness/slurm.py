@@ -13,11 +13,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def in_allocation(
-    cluster: SlurmCluster, hosts: int, *argv: str | Path, per_host: int = 1, **options: Any
+    cluster: SlurmCluster,
+    hosts: int,
+    *argv: str | Path,
+    python: str | Path = sys.executable,
+    per_host: int = 1,
+    **options: Any,
 ) -> str:
     """Run Python on the head, inside an allocation; what it prints."""
     paths = [str(ROOT / "src"), str(ROOT)]
     asked = [f"--nodes={hosts}", f"--ntasks-per-node={per_host}"]
     environment = {"PYTHONPATH": os.pathsep.join(paths), **options.pop("environment", {})}
-    words = ["salloc", "--quiet", *asked, sys.executable, *map(str, argv)]
-    return cluster.run(*words, environment=environment, timeout_s=240.0, **options)
+    words = ["salloc", "--quiet", *asked, str(python), *map(str, argv)]
+    return cluster.run(*words, environment=environment, timeout_s=options.pop("timeout_s", 240.0), **options)

@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 from wirewise import lab
 from wirewise.cli.main import app
 from wirewise.topology import load, path_between
+from wirewise.trials.link_rates import link_rates
+from wirewise.units import parse_rate
 
 
 @pytest.mark.slow
@@ -32,7 +34,13 @@ def test_shaped_links_are_found(tmp_path):
                 best[pair] = max(best[pair], path.bandwidth_bytes_per_s / rate)
             if min(best.values()) > 0.8:
                 break
-    assert min(best.values()) > 0.8
+        for _ in range(3):
+            # Those of cables, of which headers are a part; the first two reach each other in a ring.
+            rates = [parse_rate(rate) for rate in link_rates(network)]
+            alike = [0.8 < rate / shaped < 1.1 for rate, shaped in zip(rates, (10e6, 10e6, 5e6), strict=True)]
+            if all(alike):
+                break
+    assert min(best.values()) > 0.8 and all(alike), rates
 
 
 def test_without_ranks_it_says_how_to_start(tmp_path, monkeypatch):

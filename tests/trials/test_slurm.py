@@ -135,9 +135,10 @@ def main(local: str) -> None:
 
 @pytest.mark.slurm
 @pytest.mark.slow
-def test_e1_ranks_are_started_heard_and_ended_on_hosts(slurm_cluster):
+def test_e1_ranks_are_started_heard_and_ended_on_hosts(slurm_cluster, warm_python):
     program = "import sys; from tests.trials import test_slurm; test_slurm.main(sys.argv[1])"
-    told = in_allocation(slurm_cluster, 2, "-c", program, slurm_cluster.folder / "local", per_host=2)
+    local = slurm_cluster.folder / "local"
+    told = in_allocation(slurm_cluster, 2, "-c", program, local, python=warm_python, per_host=2)
     found = json.loads(told.splitlines()[-1])
     assert found["heard"] == [
         [0, "0 0 net0 h0"], [0, "1 1 net0 h0"], [1, "2 0 net0 h0"], [1, "3 1 net0 h0"]

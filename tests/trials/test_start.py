@@ -18,7 +18,9 @@ from wirewise.trials.rank import Rank, main
 from wirewise.trials.slurm_host import StartRanks
 from wirewise.trials.start import (
     choose_network,
+    expect_one_host,
     find_program,
+    hosts_of_command,
     open_network,
     parse_command,
     run_command,
@@ -150,8 +152,24 @@ def test_inside_an_allocation_its_hosts_are_the_network(allocation: None) -> Non
         assert isinstance(network, slurm.SlurmHosts) and network.num_hosts == 2
 
 
+def test_what_runs_on_one_machine_says_how_it_is_started_there(
+    allocation: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        InputError, match=r"has 2 hosts: h0, h1; run it on one of them, as `srun -N1 -n1 wirewise x"
+    ):
+        expect_one_host("x", "leave it")
+    step = {"SLURM_STEP_ID": "3", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1"}
+    for name, value in step.items():
+        monkeypatch.setenv(name, value)
+    expect_one_host("x", "leave it")
+    monkeypatch.setattr(start, "current_allocation", lambda: None)
+    expect_one_host("x", "leave it")
+
+
 def test_a_torchrun_of_one_machine_starts_on_each_host_of_an_allocation(allocation: None) -> None:
     argv = start_command(["torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1"])
+    assert hosts_of_command(["torchrun", "train.py"]) == 2 and hosts_of_command(["python", "train.py"]) == 1
     assert argv[0] == "srun" and {"--nodes=2", "--nodelist=h0,h1", "--ntasks=2", "--overlap"} <= set(argv)
     order = msgspec.json.decode(argv[-1], type=StartRanks)
     assert order == StartRanks([["train.py", "--lr", "1"]], "torchrun", 2, 1234)

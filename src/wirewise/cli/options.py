@@ -60,7 +60,8 @@ def refuse(asked: Options, names: Iterable[str], why: str) -> None:
 def on_hosts(given: Given[R]) -> Given[R]:
     """Options of a job with a network, settled where that is an allocation of Slurm.
 
-    It has all hosts of the allocation, and as many ranks as tasks were asked for, unless the options say other numbers.
+    It has all hosts of the allocation, and as many ranks as tasks were asked for, unless the options say other numbers;
+    of emulated speeds as many as there are hosts.
 
     Raises:
         InputError: The network is slurm, and there is no allocation, or one of one host; or links are given for it.
@@ -78,11 +79,13 @@ def on_hosts(given: Given[R]) -> Given[R]:
             "leave it out, or say --network lab"
         )
     values = {**given.values, "network": "slurm"}
-    if "hosts" not in given.named or not values["hosts"]:
+    if "hosts" in values and ("hosts" not in given.named or not values["hosts"]):
         most = values["workers"] if "workers" in given.named else len(found.hosts)
         values["hosts"] = min(len(found.hosts), most)
     if "workers" in values and "workers" not in given.named:
-        values["workers"] = values["hosts"] * max(found.ranks // len(found.hosts), 1)
+        values["workers"] = values.get("hosts", len(found.hosts)) * max(found.ranks // len(found.hosts), 1)
+    if "speeds" in values and "speeds" not in given.named:
+        values["speeds"] = values["speeds"][: len(found.hosts)]
     return Given(given.kind, values, given.named)
 
 

@@ -41,10 +41,11 @@ def trace(
 ) -> None:
     """Record every rank of an unmodified training command; exit code of the command."""
     from wirewise.trials.inside import Record
-    from wirewise.trials.start import start_command
+    from wirewise.trials.start import hosts_of_command, start_command
 
     task = Record(folder=str(out.resolve()), warmup=warmup, steps=steps or None, every=every)
     record = _record(start_command(command), out, task, sys.stderr if json == "-" else None)
+    record["hosts"] = hosts_of_command(command)
     code, size = record["exit_code"], record["size_bytes"] / 1e6
     write_out(
         json,

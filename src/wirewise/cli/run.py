@@ -12,7 +12,7 @@ import typer
 
 from wirewise.cli import collectives
 from wirewise.cli.options import Given, on_hosts, with_options
-from wirewise.cli.output import FolderOption, JsonOption, run_folder, run_recipe, write_json, write_out
+from wirewise.cli.output import FolderOption, JsonOption, note, run_folder, run_recipe, write_json, write_out
 from wirewise.cli.sampling import Tasks, chosen_tasks
 from wirewise.errors import InputError, PeerError
 from wirewise.plans import ReshardPlan, load
@@ -135,30 +135,34 @@ def salientpp(
 
 @app.command("sea-er")
 @with_options
-def sea_er(job: sea_er_job.IncrementalJob, out: FolderOption = None, json: JsonOption = None) -> None:
+def sea_er(
+    given: Given[sea_er_job.IncrementalJob], out: FolderOption = None, json: JsonOption = None
+) -> None:
     """Learn the tasks of a growing graph with rehearsal of old nodes (SEA-ER), next to other methods."""
     from wirewise.recipes import sea_er as recipe
     from wirewise.report.incremental_page import incremental_comparison, incremental_html
 
+    job = on_hosts(given).record()
     run_recipe("sea-er", out, json, partial(recipe.run, job), incremental_html, incremental_comparison)
 
 
 @app.command("gnn-tasks")
 @with_options
 def gnn_tasks(
-    wish: gnn_tasks_job.Wish,
+    given: Given[gnn_tasks_job.Wish],
     tasks: Given[Tasks],
     out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Place the tasks of GNN training, and carry the placements out in the lab next to rules (Luo, Bao, Wu).
+    """Place the tasks of GNN training, and carry the placements out next to rules (Luo, Bao, Wu).
 
     Links, TCP and bytes are real. Computing is emulated: a task sleeps its time.
     """
     from wirewise.recipes import gnn_tasks as recipe
     from wirewise.report.placement_page import placement_comparison, placement_html
 
-    placed = recipe.make_job(wish, chosen_tasks(tasks, wish.names, wish.seed))
+    wish = on_hosts(given).record()
+    placed = recipe.make_job(wish, chosen_tasks(tasks, wish.names, wish.seed), note)
     run_recipe(
         "gnn-tasks",
         out,
@@ -174,11 +178,11 @@ def gnn_tasks(
 @with_options
 def reshard(
     plan: Annotated[Path, typer.Argument(help="File of `wirewise plan reshard`.")],
-    wish: cross_mesh_job.ReshardWish,
+    given: Given[cross_mesh_job.ReshardWish],
     out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Move tensors between meshes as a plan says, in the lab next to other strategies (cross-mesh resharding).
+    """Move tensors between meshes as a plan says, next to other strategies (cross-mesh resharding).
 
     Links, TCP and bytes are real; every part is compared with what slicing gives.
     """
@@ -188,7 +192,7 @@ def reshard(
     found = load(plan)
     if not isinstance(found, ReshardPlan):
         raise InputError(f"{plan} is a {found.family} plan; expected one of `wirewise plan reshard`")
-    job = recipe.make_job(found, wish)
+    job = recipe.make_job(found, on_hosts(given).record(), note)
     run_recipe(
         "reshard",
         out,
@@ -202,7 +206,7 @@ def reshard(
 @app.command("pipedream-2bw")
 @with_options
 def pipedream_2bw(
-    job: pipedream_2bw_job.PipelineJob, out: FolderOption = None, json: JsonOption = None
+    given: Given[pipedream_2bw_job.PipelineJob], out: FolderOption = None, json: JsonOption = None
 ) -> None:
     """Train a language model in pipeline stages, with and without flushes between updates (PipeDream-2BW).
 
@@ -211,19 +215,20 @@ def pipedream_2bw(
     from wirewise.recipes import pipedream_2bw as recipe
     from wirewise.report.pipeline_page import pipeline_comparison, pipeline_html
 
+    job = on_hosts(given).record()
     run_recipe(
         "pipedream-2bw",
         out,
         json,
         partial(recipe.run, job),
-        lambda found: pipeline_html(found, recipe.plans_of(job)),
+        lambda found: pipeline_html(found, recipe.plans_of(msgspec.structs.replace(job, link=found.link))),
         pipeline_comparison,
     )
 
 
 @app.command()
 @with_options
-def tag(wish: tag_job.DeploymentWish, out: FolderOption = None, json: JsonOption = None) -> None:
+def tag(given: Given[tag_job.DeploymentWish], out: FolderOption = None, json: JsonOption = None) -> None:
     """Deploy a model on hosts of unequal speed and links by a plan of TAG, next to data parallelism.
 
     Numbers, messages and links are real. Passes take at least the time of a device, the rest is slept; with
@@ -232,7 +237,7 @@ def tag(wish: tag_job.DeploymentWish, out: FolderOption = None, json: JsonOption
     from wirewise.recipes import tag as recipe
     from wirewise.report.deployment_page import deployment_comparison, deployment_html
 
-    job = recipe.make_job(wish)
+    job = recipe.make_job(on_hosts(given).record(), note)
     run_recipe(
         "tag",
         out,
@@ -246,7 +251,7 @@ def tag(wish: tag_job.DeploymentWish, out: FolderOption = None, json: JsonOption
 
 @app.command()
 @with_options
-def rhino(wish: rhino_job.RhinoWish, out: FolderOption = None, json: JsonOption = None) -> None:
+def rhino(given: Given[rhino_job.RhinoWish], out: FolderOption = None, json: JsonOption = None) -> None:
     """Plan how a model is split over ranks and train it so, next to DDP, FSDP2 and layers split by hand (Rhino).
 
     Numbers, messages and links are real. Operators take as long as on an accelerator: the rest is slept.
@@ -258,7 +263,7 @@ def rhino(wish: rhino_job.RhinoWish, out: FolderOption = None, json: JsonOption 
         "rhino",
         out,
         json,
-        partial(recipe.run, wish),
+        partial(recipe.run, on_hosts(given).record()),
         parallel_html,
         parallel_comparison,
         plan=lambda folder, found: recipe.plan_file(folder),
@@ -313,12 +318,17 @@ def _survive(
     from wirewise.recipes import swift_command
     from wirewise.report import shell
     from wirewise.report.recovery_page import recovery_timeline
+    from wirewise.trials.start import expect_one_host
 
     if others := sorted(given.named - {"spares", "kills", "seed"}):
         raise InputError(
             f"--{others[0].replace('_', '-')} is of the built-in training; with a command expected --spares, --kills, "
             "--seed: the script says the rest"
         )
+    expect_one_host(
+        "run swift",
+        "start an agent on each host (docs/howto/from-this-machine-to-a-cluster.md)",
+    )
     asked = given.record()
     kills = asked.kills if "kills" in given.named else 0
     with run_folder(out, "swift") as folder:

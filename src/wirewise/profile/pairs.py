@@ -17,7 +17,7 @@ from wirewise.profile.probes import message_group
 from wirewise.topology import Topology
 from wirewise.topology.measured import from_pairs
 
-__all__ = ["PairRates", "measure_pairs", "probe_topology"]
+__all__ = ["PairRates", "measure_pairs", "measure_rings", "probe_topology"]
 
 _TAG = 20_418
 _ROUND_TRIPS = 30
@@ -27,6 +27,8 @@ _LONG_S = 0.2
 """A block that takes so long is one whose rate counts: it outlasts what a shaped link lets pass at once, and the
 packets in which it passes bytes. At 25 Mbit/s blocks of 0.1 s found rates from 0.94 to 1.13 of the true one."""
 _REPEATS = 3
+_LONGEST_S, _RINGS = 2.0, 3
+"""A block takes at most about so long on the slowest of links that are all used at once, in so many rings."""
 
 
 class PairRates(NamedTuple):
@@ -63,10 +65,7 @@ def measure_pairs() -> PairRates:
         InputError: There is no process group, or it has one rank.
         RuntimeError: A peer is gone.
     """
-    if not dist.is_initialized() or dist.get_world_size() < 2:
-        raise InputError(
-            "links can be measured between at least 2 ranks; start the command by torchrun or in a lab"
-        )
+    _need_several()
     group = message_group()
     ranks, own = dist.get_world_size(), dist.get_rank()
     rate, latency = np.zeros((ranks, ranks)), np.zeros((ranks, ranks))
@@ -88,6 +87,65 @@ def measure_pairs() -> PairRates:
             seconds = statistics.median(_at_once(group, flows) for _ in range(_REPEATS))
             found[rank] = total / seconds
     return PairRates(sizes, _sum(latency), leaving, arriving)
+
+
+def measure_rings() -> NDArray[np.float64]:
+    """How fast each rank sends or gets while all others do; all ranks call it, and all get the same.
+
+    Messages go round in rings, to the next rank, to the second next and so on, so that the time does not grow with the
+    number of ranks. A rank whose neighbours in all of them are slower seems as slow as they are.
+
+    Returns:
+        Bytes per second, [ranks]: the faster of what arrives at a rank and what leaves it.
+
+    Raises:
+        InputError: There is no process group, or it has one rank.
+        RuntimeError: A peer is gone.
+    """
+    _need_several()
+    group, ranks = message_group(), dist.get_world_size()
+    found = np.zeros(ranks)
+    for shift in range(1, min(ranks, 1 + _RINGS)):
+        arriving = _ring_rates(group, shift)
+        found = np.maximum(found, np.maximum(arriving, np.roll(arriving, -shift)))
+    return found
+
+
+def _need_several() -> None:
+    if not dist.is_initialized() or dist.get_world_size() < 2:
+        raise InputError(
+            "links can be measured between at least 2 ranks; start the command by torchrun or in a lab"
+        )
+
+
+def _ring_rates(group: Any, shift: int) -> NDArray[np.float64]:
+    """Bytes per second at which each rank gets a block, [ranks], while all send one to the rank so many places on."""
+    size = _FIRST_BYTES
+    while True:
+        # The first block uses up what a shaped link lets pass at once.
+        _ring(group, shift, size)
+        seconds = np.maximum(_ring(group, shift, size), 1e-4)
+        longer = min(1.2 * _LONG_S / seconds.min(), _LONGEST_S / seconds.max())
+        if seconds.min() >= _LONG_S or longer < 2 or size >= _MOST_BYTES:
+            break
+        size = min(_MOST_BYTES, int(longer * size))
+    slopes = [_ring(group, shift, size) - _ring(group, shift, size // 4) for _ in range(_REPEATS)]
+    rates: NDArray[np.float64] = (size - size // 4) / np.maximum(np.median(slopes, axis=0), 1e-9)
+    return rates
+
+
+def _ring(group: Any, shift: int, size_bytes: int) -> NDArray[np.float64]:
+    """Seconds until each rank has its block, [ranks]; the same on all ranks."""
+    own, ranks = dist.get_rank(), dist.get_world_size()
+    block, found = torch.zeros(size_bytes, dtype=torch.uint8), np.zeros(ranks)
+    arriving = torch.empty_like(block)
+    dist.barrier()
+    start = time.perf_counter()
+    sent = group.send([block], (own + shift) % ranks, _TAG)
+    group.recv([arriving], (own - shift) % ranks, _TAG).wait()
+    found[own] = time.perf_counter() - start
+    sent.wait()
+    return _sum(found)
 
 
 def _sum(own: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from wirewise.recipes.scripts import AdviceOptions
 from wirewise.results import Advice
 from wirewise.trials.inside import Measure, Try, environment
 from wirewise.trials.inside.trying import Tried
-from wirewise.trials.start import run_command
+from wirewise.trials.start import hosts_of_command, run_command
 
 __all__ = ["Advice", "advise", "advise_on"]
 
@@ -55,13 +55,14 @@ def advise(
     codecs, steps, warmup = asked.codecs, asked.steps, asked.warmup
     if unknown := [name for name in codecs if name not in CODECS]:
         raise InputError(f"unknown gradient codec {unknown[0]!r}; expected some of: {', '.join(CODECS)}")
+    hosts = hosts_of_command(command)
     say(f"running the command as it is for {warmup + steps} steps")
     found = _measured(command, folder, Measure(
         file=str((folder / "measured.json").resolve()), codecs=codecs, ratio=asked.ratio, steps=steps, warmup=warmup
     ))  # fmt: skip
     say("planning")
     if not asked.trials:
-        return advise_on(found, folder, codecs)
+        return advise_on(found, folder, codecs, hosts=hosts)
 
     def measure(tried: Mapping[str, FusionPlan]) -> dict[str, float]:
         files = {name: (folder / f"tried-{name}.json").resolve() for name in tried}
@@ -85,7 +86,7 @@ def advise(
             say(f"the advice is as predicted, as plans could not be tried: {error}")
             return {}
 
-    return advise_on(found, folder, codecs, measure)
+    return advise_on(found, folder, codecs, measure, hosts=hosts)
 
 
 def _measured(command: Sequence[str], folder: Path, task: Measure) -> Advised:
@@ -117,6 +118,8 @@ def advise_on(
     folder: Path,
     codecs: Sequence[str],
     measure: Callable[[Mapping[str, FusionPlan]], Mapping[str, float]] = lambda _: {},
+    *,
+    hosts: int = 1,
 ) -> Advice:
     """Plan for what was measured; writes `plan.json` and `advice.json`.
 
@@ -125,13 +128,14 @@ def advise_on(
         folder: Folder of both files.
         codecs: Codecs to choose from.
         measure: Seconds of a step under plans by name; nothing of any: predicted steps decide.
+        hosts: Hosts of the allocation that the command ran on.
     """
     advice, taken = advice_on(found, codecs, measure)
     path = folder / "plan.json"
     plans.save(taken, path)
     changes = advice.verdict in ("compress", "regroup")
     lines = _lines(path, taken, found.costs.ratio) if changes else ()
-    advice = msgspec.structs.replace(advice, plan=str(path), lines=lines)
+    advice = msgspec.structs.replace(advice, hosts=hosts, plan=str(path), lines=lines)
     write_json(folder / "advice.json", advice)
     return advice
 

@@ -1,7 +1,7 @@
-"""Tensors moved between meshes in the lab, next to other strategies and to what was predicted.
+"""Tensors moved between meshes on hosts of the lab or of Slurm, next to other strategies and to what was predicted.
 
 Y. Zhuang et al.: On Optimizing the Communication of Model Parallelism, MLSys 2023. Links, TCP and bytes are real.
-Composes `planners.reshard`, `sim` (predictions), `runtime.pipeline.reshard` (moves) and `lab` (the network).
+Composes `planners.reshard`, `sim` (predictions), `runtime.pipeline.reshard` (moves) and `lab` or Slurm (the network).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from wirewise.files import owns_folder
 from wirewise.planners.reshard import cross_mesh
 from wirewise.plans import ReshardPlan, save
 from wirewise.recipes.cross_mesh_job import ReshardJob, ReshardWish, ranks_per_host
+from wirewise.recipes.own_links import settled
 from wirewise.results import MovedTimes, ReshardRecord, ReshardRun
 from wirewise.topology import lab_hosts
 from wirewise.trials.start import open_network, run_ranks
@@ -23,14 +24,20 @@ from wirewise.trials.start import open_network, run_ranks
 __all__ = ["lab_links", "links_of", "make_job", "predicted_s", "run", "summarise"]
 
 
-def make_job(plan: ReshardPlan, wish: ReshardWish) -> ReshardJob:
+def make_job(plan: ReshardPlan, wish: ReshardWish, say: Callable[[str], None] = lambda _: None) -> ReshardJob:
     """The plan, and others for the same tensors.
+
+    Args:
+        plan: What to carry out.
+        wish: What beside it; links of an allocation are measured.
+        say: Called with what network was chosen.
 
     Raises:
         InputError: The plan's hosts are none of a lab.
     """
     own = ranks_per_host(plan)
     hosts = plan.world_size // own
+    wish = settled(wish, hosts, say)
     rates = tuple(wish.links.get(host, wish.link) for host in range(hosts))
     links, plans = lab_links(rates, own), {"plan": plan}
     for strategy in wish.against:
@@ -38,7 +45,9 @@ def make_job(plan: ReshardPlan, wish: ReshardWish) -> ReshardJob:
             other = cross_mesh(plan.tensors, links, strategy=strategy, seed=plan.seed)
             assert isinstance(other, ReshardPlan)
             plans[strategy] = other
-    return ReshardJob(plans=plans, links=rates, turns=wish.turns, timeout_s=wish.timeout_s)
+    return ReshardJob(
+        plans=plans, network=wish.network, links=rates, turns=wish.turns, timeout_s=wish.timeout_s
+    )
 
 
 def lab_links(rates: tuple[str, ...], per_host: int, payload: float = 1.0) -> Links:
@@ -48,7 +57,7 @@ def lab_links(rates: tuple[str, ...], per_host: int, payload: float = 1.0) -> Li
 
 @owns_folder
 def run(job: ReshardJob, folder: Path, say: Callable[[str], None]) -> ReshardRun:
-    """Carry out all plans of a job in turns, in a lab.
+    """Carry out all plans of a job in turns, in a lab or in an allocation of Slurm.
 
     Args:
         job: Plans and links.
@@ -56,6 +65,7 @@ def run(job: ReshardJob, folder: Path, say: Callable[[str], None]) -> ReshardRun
         say: Called with messages on the progress.
 
     Raises:
+        InputError: There is no allocation with so many hosts.
         LabError: No lab can be built here.
         PeerError: A rank failed; the message holds its last words.
     """
@@ -63,7 +73,7 @@ def run(job: ReshardJob, folder: Path, say: Callable[[str], None]) -> ReshardRun
         save(one, folder / f"plan-{name}.json")
     ranks = next(iter(job.plans.values())).world_size
     worker = "wirewise.recipes.cross_mesh_worker"
-    with open_network("lab", len(job.links), job.links[0], dict(enumerate(job.links))) as network:
+    with open_network(job.network, len(job.links), job.links[0], dict(enumerate(job.links))) as network:
         found = run_ranks(
             worker, folder, dict[str, MovedTimes], network=network, ranks=ranks, job=job, log=say
         )
@@ -86,6 +96,8 @@ def summarise(job: ReshardJob, found: Mapping[str, MovedTimes]) -> ReshardRun:
     records = {name: _record(job, plan, found[name]) for name, plan in job.plans.items()}
     own = records[next(iter(job.plans))]
     return ReshardRun(
+        network=job.network,
+        hosts=len(job.links),
         links=job.links,
         ranks=first.world_size,
         tensors=len(first.tensors),

@@ -17,6 +17,7 @@ __all__ = ["ReshardJob", "ReshardWish", "ranks_per_host"]
 class ReshardWish(opt.Options, frozen=True, kw_only=True):
     """How a plan is carried out, and which others next to it."""
 
+    network: opt.HostNetwork = "auto"
     link: opt.Link = "200mbit"
     links: opt.Links = msgspec.field(default_factory=dict)
     against: Annotated[
@@ -35,6 +36,7 @@ class ReshardJob(opt.Options, frozen=True, kw_only=True):
     """
 
     plans: dict[str, ReshardPlan]
+    network: opt.HostNetwork = "lab"
     links: tuple[str, ...]
     """Rate of each host."""
     turns: opt.Count = 5

@@ -22,7 +22,7 @@ from wirewise.sim.analysis import TraceAnalysis, analyse
 from wirewise.sim.traces import replay_trace
 from wirewise.trace import Trace, load
 from wirewise.trials.inside import CarryOut, Record, environment
-from wirewise.trials.start import run_command
+from wirewise.trials.start import hosts_of_command, run_command
 from wirewise.trials.windows import turns
 
 __all__ = ["DproOptions", "DproResult", "run"]
@@ -64,7 +64,7 @@ def run(
         report = replay_trace(_record(command, folder / f"{name}-{pair}", wish, ways[name]))
         times[name].append(report.measured_step_s)
         say(f"{name}, run {pair + 1} of {wish.pairs}: {report.measured_step_s * 1e3:.1f} ms a step")
-    result = _result(analysis, found, times, path)
+    result = _result(analysis, found, times, path, hosts_of_command(command))
     write_json(folder / "result.json", result)
     return result, analysis, trace
 
@@ -80,13 +80,14 @@ def _record(command: Sequence[str], folder: Path, wish: DproOptions, first: Sequ
 
 
 def _result(
-    analysis: TraceAnalysis, found: plans.FusionPlan, times: dict[str, list[float]], path: Path
+    analysis: TraceAnalysis, found: plans.FusionPlan, times: dict[str, list[float]], path: Path, hosts: int
 ) -> DproResult:
     present, planned = np.array(times["present"]), np.array(times["planned"])
     gain = gain_of(1.0 - planned / present)
     report = analysis.report
     return DproResult(
         sentence=analysis.diagnosis.sentence,
+        hosts=hosts,
         ranks=report.ranks,
         measured_step_s=report.measured_step_s,
         replayed_step_s=report.predicted_step_s,

@@ -1,7 +1,7 @@
-"""Placements of GNN training tasks, carried out in the lab and compared with their simulated times.
+"""Placements of GNN training tasks, carried out on hosts and compared with their simulated times.
 
 Z. Luo, Y. Bao, C. Wu: Optimizing Task Placement and Online Scheduling for Distributed GNN Training Acceleration,
-INFOCOM 2022. Links, TCP and bytes are real; executions are emulated: a task sleeps its time. A host of the lab runs
+INFOCOM 2022. Links, TCP and bytes are real; executions are emulated: a task sleeps its time. A host runs
 `-m wirewise.recipes.gnn_tasks FOLDER`.
 """
 
@@ -22,6 +22,7 @@ from wirewise.files import owns_folder
 from wirewise.planners.placement import PLANNERS, PlacementProblem
 from wirewise.plans import PlacementPlan, save
 from wirewise.recipes.gnn_tasks_job import Wish, host_names
+from wirewise.recipes.own_links import settled
 from wirewise.results import PlacementRecord, PlacementRun
 from wirewise.runtime.flows import ORDERS, Connections, execute
 from wirewise.sim.flows.measured import Compared, OpTimes, compare_plan
@@ -49,7 +50,7 @@ other way take 0.02, and what is left keeps queues short."""
 
 
 class PlacementJob(opt.Options, frozen=True, kw_only=True):
-    """What the hosts of a lab carry out.
+    """What hosts carry out.
 
     Raises:
         InputError: No turn, no plan, plans for another number of hosts than there are links, or a policy whose rates
@@ -57,6 +58,7 @@ class PlacementJob(opt.Options, frozen=True, kw_only=True):
     """
 
     tasks: TaskSet
+    network: opt.HostNetwork = "lab"
     links: tuple[str, ...]
     """Rate of each host."""
     plans: dict[str, PlacementPlan]
@@ -94,12 +96,18 @@ def lab_problem(tasks: TaskSet, links: tuple[str, ...]) -> PlacementProblem:
     return PlacementProblem(tasks, host_names(len(links)), lab_links(links))
 
 
-def make_job(wish: Wish, tasks: TaskSet) -> PlacementJob:
+def make_job(wish: Wish, tasks: TaskSet, say: Callable[[str], None] = lambda _: None) -> PlacementJob:
     """Plan every method under every policy; plans are named METHOD:POLICY.
+
+    Args:
+        wish: Methods, policies and hosts; links of an allocation are measured.
+        tasks: Tasks to place.
+        say: Called with what network was chosen.
 
     Raises:
         InputError, PlanError: As `PlacementProblem` and the planners.
     """
+    wish = settled(wish, wish.hosts, say)
     problem = lab_problem(tasks, wish.rates)
     plans = {
         f"{method}:{policy}": cast(
@@ -109,7 +117,12 @@ def make_job(wish: Wish, tasks: TaskSet) -> PlacementJob:
         for method in wish.methods
     }
     return PlacementJob(
-        tasks=tasks, links=wish.rates, plans=plans, turns=wish.turns, timeout_s=wish.timeout_s
+        tasks=tasks,
+        network=wish.network,
+        links=wish.rates,
+        plans=plans,
+        turns=wish.turns,
+        timeout_s=wish.timeout_s,
     )
 
 
@@ -120,7 +133,7 @@ def plan_file(folder: Path, name: str) -> Path:
 
 @owns_folder
 def run(job: PlacementJob, folder: Path, say: Callable[[str], None]) -> dict[str, Compared]:
-    """Carry out all plans of a job, a process on each host of a lab.
+    """Carry out all plans of a job, a process on each host of a lab or of an allocation of Slurm.
 
     Args:
         job: Settings of the run.
@@ -128,13 +141,14 @@ def run(job: PlacementJob, folder: Path, say: Callable[[str], None]) -> dict[str
         say: Called with messages on the progress.
 
     Raises:
+        InputError: There is no allocation with so many hosts.
         LabError: No lab can be built here.
         PeerError: A host failed; the message holds its last words.
     """
     for name, one in job.plans.items():
         save(one, plan_file(folder, name))
     hosts, worker = len(job.links), "wirewise.recipes.gnn_tasks"
-    with open_network("lab", hosts, job.links[0], dict(enumerate(job.links))) as network:
+    with open_network(job.network, hosts, job.links[0], dict(enumerate(job.links))) as network:
         measured = run_ranks(
             worker, folder, dict[str, list[OpTimes]], network=network, ranks=hosts, job=job, log=say
         )
@@ -152,6 +166,8 @@ def summarise(job: PlacementJob, found: Mapping[str, Compared]) -> PlacementRun:
     first = found[next(iter(job.plans))]
     return PlacementRun(
         emulated="executions of tasks are slept; links, TCP, bytes and the order of flows are real",
+        network=job.network,
+        hosts=len(job.links),
         links=job.links,
         tasks=len(job.tasks.tasks),
         iterations=job.tasks.iterations,

@@ -1,4 +1,4 @@
-"""The placements of GNN training tasks to compare, and the lab that carries them out."""
+"""The placements of GNN training tasks to compare, and the hosts that carry them out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Wish(opt.Options, frozen=True, kw_only=True):
         InputError: A value that cannot be used.
     """
 
-    hosts: Annotated[int, opt.about("Hosts of the lab, host0, host1 and so on.", ge=2)] = 4
+    hosts: Annotated[int, opt.about("Hosts, named host0, host1 and so on.", ge=2)] = 4
+    network: opt.HostNetwork = "auto"
     link: opt.Link = "100mbit"
     links: opt.Links = msgspec.field(default_factory=dict)
     methods: Annotated[
@@ -50,5 +51,5 @@ class Wish(opt.Options, frozen=True, kw_only=True):
 
 
 def host_names(count: int) -> tuple[str, ...]:
-    """Names of that many hosts of a lab."""
+    """Names of that many hosts."""
     return tuple(f"host{number}" for number in range(count))

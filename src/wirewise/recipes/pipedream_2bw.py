@@ -2,7 +2,7 @@
 
 D. Narayanan, A. Phanishayee, K. Shi, X. Chen, M. Zaharia: Memory-Efficient Pipeline-Parallel DNN Training, ICML 2021.
 Eager 1F1B: Y. Zhuang et al., MLSys 2023. Composes `plans.stages`, `sim` (predictions), `runtime.pipeline` (training)
-and `lab` (the network). Losses are real; passes take at least the time of the accelerator that they stand for.
+and `lab` or Slurm (the network). Losses are real; passes take at least the time of the accelerator that they stand for.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from wirewise.cost.links import TCP_PAYLOAD, Links
 from wirewise.files import owns_folder
 from wirewise.plans import StagePlan, save
+from wirewise.recipes.own_links import settled
 from wirewise.recipes.pipedream_2bw_job import MODES, PipelineJob, module_names, plan_of
 from wirewise.results import PipelineRecord, PipelineRun, PipelineTimes
 from wirewise.sim.lowering.stages import with_predictions
@@ -31,7 +32,7 @@ _SMOOTHING = 5
 
 @owns_folder
 def run(job: PipelineJob, folder: Path, say: Callable[[str], None]) -> PipelineRun:
-    """Train all modes of a job in turns, a rank on each host of a lab.
+    """Train all modes of a job in turns, a rank on each host of a lab or of an allocation of Slurm.
 
     Args:
         job: Settings of the run.
@@ -39,12 +40,14 @@ def run(job: PipelineJob, folder: Path, say: Callable[[str], None]) -> PipelineR
         say: Called with messages on the progress.
 
     Raises:
+        InputError: There is no allocation with so many hosts.
         LabError: No lab can be built here.
         PeerError: A rank failed; the message holds its last words.
     """
+    job = settled(job, job.hosts, say)
     for mode, plan in plans_of(job).items():
         save(plan, folder / f"plan-{mode}.json")
-    with open_network("lab", job.hosts, job.link) as network:
+    with open_network(job.network, job.hosts, job.link) as network:
         worker = "wirewise.recipes.pipedream_2bw_worker"
         found = run_ranks(
             worker, folder, dict[str, PipelineTimes], network=network, ranks=job.hosts, job=job, log=say
@@ -100,6 +103,7 @@ def summarise(job: PipelineJob, found: dict[str, PipelineTimes]) -> PipelineRun:
     return PipelineRun(
         emulated=f"passes take at least {job.forward_ms:g} and {job.backward_ms:g} ms; numbers, messages and links are "
         "real",
+        network=job.network,
         hosts=job.hosts,
         link=job.link,
         stages=job.stages,

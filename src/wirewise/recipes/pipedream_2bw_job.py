@@ -47,7 +47,8 @@ class PipelineJob(opt.Options, frozen=True, kw_only=True):
         PlanError: A timetable that there is not, such as two versions with fewer microbatches than stages.
     """
 
-    hosts: Annotated[opt.Count, opt.about("Hosts of the lab, a rank on each.")] = 4
+    hosts: Annotated[opt.Count, opt.about("Hosts, a rank on each.")] = 4
+    network: opt.HostNetwork = "auto"
     link: opt.Link = "200mbit"
     modes: Annotated[opt.Distinct, opt.about("Modes to train, the reference first.", words=tuple(MODES))] = (
         "flush",

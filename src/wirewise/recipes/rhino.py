@@ -2,8 +2,8 @@
 
 S. Zhang, L. Diao, S. Wang et al.: Auto-Parallelizing Large Models with Rhino, arXiv 2302.08141. Composes
 `runtime.joint_graph` (capture), `cost` (links that explain measured collectives), `planners.parallel` (the plan),
-`sim` (predictions), `runtime.parallel` (training) and `lab` (the network). Numbers, messages and links are real;
-operators take as long as on an accelerator of the run's figures: the rest is slept.
+`sim` (predictions), `runtime.parallel` (training) and `lab` or Slurm (the network). Numbers, messages and links are
+real; operators take as long as on an accelerator of the run's figures: the rest is slept.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from wirewise.planners.parallel import ParallelProblem
 from wirewise.planners.parallel.rhino.explore import plan as make_plan
 from wirewise.planners.parallel.rhino.users_ways import plan_of_way
 from wirewise.plans import ParallelPlan, save
+from wirewise.recipes.own_links import settled
 from wirewise.recipes.parallel_models import MODELS
 from wirewise.recipes.rhino_job import CUTS, SIZES, WAYS, RhinoJob, RhinoWish
 from wirewise.recipes.rhino_links import measured_links
@@ -49,7 +50,7 @@ _UPDATE_TENSORS = (2, 3, 3)
 def run(
     wish: RhinoWish, folder: Path, say: Callable[[str], None], *, links: Links | None = None
 ) -> ParallelRun:
-    """Plan a model and train it in all ways in turns, a rank on each host of a lab.
+    """Plan a model and train it in all ways in turns, a rank on each host of a lab or of an allocation of Slurm.
 
     Args:
         wish: What to train on which hosts.
@@ -58,10 +59,12 @@ def run(
         links: What collectives were found to take between such hosts (`rhino_links`); None: they are measured first.
 
     Raises:
+        InputError: There is no allocation with so many hosts.
         LabError: No lab can be built here.
         PlanError: No plan has room.
         PeerError: A rank failed; the message holds its last words.
     """
+    wish = settled(wish, wish.hosts, say)
     start_s = time.perf_counter()
     graph = graph_of(wish)
     capture_s = time.perf_counter() - start_s
@@ -139,7 +142,7 @@ def train(
     finally:
         torch.set_num_threads(threads)
     rates = job.wish.rates
-    with open_network("lab", len(rates), rates[0], dict(enumerate(rates))) as network:
+    with open_network(job.wish.network, len(rates), rates[0], dict(enumerate(rates))) as network:
         worker = "wirewise.recipes.rhino_worker"
         found = run_ranks(
             worker,
@@ -177,6 +180,8 @@ def summarise(
         model=job.wish.model,
         parameters=sum(node.elements for node in graph.nodes if node.op == "parameter"),
         emulated=f"{job.wish.emulated}; numbers, messages and links are real",
+        network="slurm" if job.wish.network == "slurm" else "lab",
+        hosts=job.wish.hosts,
         links=job.wish.rates,
         turns=job.wish.turns,
         capture_s=seconds[0],

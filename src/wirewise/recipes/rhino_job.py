@@ -70,7 +70,8 @@ class RhinoWish(opt.Options, frozen=True, kw_only=True):
     """
 
     model: Annotated[ModelName, opt.about("Model of the run.")] = "gpt"
-    hosts: Annotated[int, opt.about("Hosts of the lab, a rank on each.", ge=2)] = 4
+    hosts: Annotated[int, opt.about("Hosts, a rank on each.", ge=2)] = 4
+    network: opt.HostNetwork = "auto"
     link: opt.Link = "100mbit"
     links: opt.Links = msgspec.field(default_factory=dict)
     against: Annotated[tuple[str, ...], opt.about("Other ways to train.", words=tuple(WAYS))] = (

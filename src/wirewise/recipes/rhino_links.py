@@ -1,4 +1,4 @@
-"""What collectives of parallel plans take on the links of a lab, measured: `-m wirewise.recipes.rhino_links FOLDER`."""
+"""What collectives of parallel plans take on the links of hosts, measured: `-m wirewise.recipes.rhino_links FOLDER`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PAUSE = 256
 
 
 def measured_links(job: RhinoJob, folder: Path, say: Callable[[str], None]) -> Links:
-    """Links of the lab's ranks with what a collective takes besides its messages, and the burden of each kind.
+    """Links of the hosts' ranks with what a collective takes besides its messages, and the burden of each kind.
 
     Arguments and errors are those of `timed_collectives`.
     """
@@ -43,7 +43,7 @@ def measured_links(job: RhinoJob, folder: Path, say: Callable[[str], None]) -> L
 
 
 def timed_collectives(job: RhinoJob, folder: Path, say: Callable[[str], None]) -> list[TransferSample]:
-    """What collectives of each kind and size take between the ranks of the lab.
+    """What collectives of each kind and size take between a rank on each host.
 
     Args:
         job: Hosts and rates.
@@ -55,7 +55,7 @@ def timed_collectives(job: RhinoJob, folder: Path, say: Callable[[str], None]) -
         PeerError: A rank failed; the message holds its last words.
     """
     rates = job.wish.rates
-    with open_network("lab", len(rates), rates[0], dict(enumerate(rates))) as network:
+    with open_network(job.wish.network, len(rates), rates[0], dict(enumerate(rates))) as network:
         worker, kind = "wirewise.recipes.rhino_links", list[TransferSample]
         return run_ranks(worker, folder, kind, network=network, ranks=len(rates), job=job, log=say)
 

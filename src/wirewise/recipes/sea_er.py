@@ -12,10 +12,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 
 from wirewise import lab
+from wirewise import options as opt
+from wirewise.allocation import current_allocation
 from wirewise.files import atomic_file, owns_folder
 from wirewise.graph import load, partition, read_graph, write_graph
 from wirewise.graph.rehearsal import GrowingGraph, average_forgetting, average_performance, growing_graph
@@ -23,14 +26,15 @@ from wirewise.recipes.sea_er_job import DEFAULT_METHODS, IncrementalJob
 from wirewise.results import IncrementalRecord, IncrementalRun
 from wirewise.runtime.incremental import Peers, train
 from wirewise.trials.rank import Rank, main
-from wirewise.trials.start import run_ranks
+from wirewise.trials.slurm import SlurmHosts
+from wirewise.trials.start import Network, choose_network, run_ranks
 
 __all__ = ["DEFAULT_METHODS", "IncrementalJob", "grown", "learn", "run"]
 
 
 @owns_folder
 def run(job: IncrementalJob, folder: Path, say: Callable[[str], None]) -> IncrementalRun:
-    """Learn all tasks with every method, in this process or by workers on this machine.
+    """Learn all tasks with every method, in this process or by workers on this machine or in an allocation.
 
     Args:
         job: Settings of the run.
@@ -38,7 +42,7 @@ def run(job: IncrementalJob, folder: Path, say: Callable[[str], None]) -> Increm
         say: Called with messages on the progress.
 
     Raises:
-        InputError: The graph or a setting cannot be used.
+        InputError: The graph or a setting cannot be used, or an allocation has too few hosts for it.
         PeerError: A worker failed; the message holds its last words.
     """
     if job.workers == 1:
@@ -52,8 +56,20 @@ def run(job: IncrementalJob, folder: Path, say: Callable[[str], None]) -> Increm
     with atomic_file(folder / "owner.npy") as file:
         np.save(file, owner.astype(np.int64))
     worker, ranks = "wirewise.recipes.sea_er", job.workers
-    with lab.Loopback() as network:
+    network, job = _network(job, say)
+    with network:
         return run_ranks(worker, folder, IncrementalRun, network=network, ranks=ranks, job=job, log=say)
+
+
+def _network(job: IncrementalJob, say: Callable[[str], None]) -> tuple[Network, IncrementalJob]:
+    """What connects several ranks, and the job with its name and number of hosts."""
+    if job.network == "loopback" or (job.network == "auto" and current_allocation() is None):
+        return lab.Loopback(), msgspec.structs.replace(job, network="loopback", hosts=1)
+    network = SlurmHosts(job.hosts)
+    opt.check_spread(job.workers, network.num_hosts)
+    for note in choose_network("slurm")[1]:
+        say(note)
+    return network, msgspec.structs.replace(job, network="slurm", hosts=network.num_hosts)
 
 
 def grown(job: IncrementalJob, folder: Path | None) -> GrowingGraph:
@@ -84,7 +100,10 @@ def learn(
             say(f"task {task + 1} of {len(growing.tasks)}, AP in %: {shown}")
 
     found = train(growing, job.methods, job.settings, heard, peers)
+    several = peers.world_size > 1
     return IncrementalRun(
+        network="slurm" if several and job.network == "slurm" else "loopback",
+        hosts=job.hosts if several and job.hosts else 1,
         dataset=job.dataset,
         setting=job.settings.setting,
         growth=job.growth,

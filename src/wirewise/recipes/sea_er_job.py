@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from wirewise import options as opt
 from wirewise.graph.rehearsal.settings import DEFAULT_METHOD, METHODS, Settings
@@ -37,4 +37,12 @@ class IncrementalJob(opt.Options, frozen=True, kw_only=True):
         opt.Count | None, opt.about("Number of tasks after which to stop; by default all.", option="--tasks")
     ] = None
     workers: Annotated[opt.Count, opt.about("Ranks, a part of the nodes each.")] = 1
+    network: Annotated[
+        Literal["auto", "slurm", "loopback"],
+        opt.about(
+            "Network of several ranks, slurm: hosts of the allocation that this runs in; loopback: this machine; auto: "
+            "slurm inside of an allocation, else this machine."
+        ),
+    ] = "auto"
+    hosts: Annotated[opt.Natural, opt.about("Hosts of an allocation of Slurm to use; 0: all.")] = 0
     timeout_s: opt.Timeout = 120.0

@@ -27,7 +27,7 @@ from wirewise.sim.traces import record
 from wirewise.sim.whatif import parse
 from wirewise.trace import Trace
 from wirewise.trials.last_words import last_words
-from wirewise.trials.start import Launch, open_network, parse_command, run_on
+from wirewise.trials.start import Launch, expect_one_host, open_network, parse_command, run_on
 from wirewise.trials.windows import turns
 
 __all__ = ["StallJob", "counterfactuals", "measure", "run_once", "workload"]
@@ -85,6 +85,11 @@ def run_once(job: StallJob, name: str = "whole") -> ProfiledRun:
 
 
 def _check(job: StallJob, launch: Launch) -> None:
+    if not job.network_command:
+        expect_one_host(
+            "profile stalls",
+            "say with --network-command, such as 'srun torchrun ...', how the job runs on all of them",
+        )
     several = job.hosts > 1 or job.network_command
     if several and not launch.torchrun:
         raise InputError(

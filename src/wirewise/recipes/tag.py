@@ -1,9 +1,9 @@
-"""TAG: a model deployed on unequal hosts of a lab, next to data parallelism and to other planners.
+"""TAG: a model deployed on unequal hosts of a lab or of Slurm, next to data parallelism and to other planners.
 
 S. Zhang, X. Yi, L. Diao, C. Wu, S. Wang, W. Lin: Expediting Distributed DNN Training with Device Topology-Aware Graph
-Deployment, TPDS 2023. Composes `planners.placement.tag`, `sim` (predictions), `runtime.deployment` (training) and `lab`
-(the network). Numbers, messages and links are real; passes take at least the time of the devices that they stand for,
-or compute on throttled hosts.
+Deployment, TPDS 2023. Composes `planners.placement.tag`, `sim` (predictions), `runtime.deployment` (training), `lab` or
+Slurm (the network). Numbers, messages and links are real; passes take at least the time of the devices that they stand
+for, or compute on throttled hosts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from wirewise.lab import Lab
 from wirewise.planners.placement.tag import PLANNERS, DeploymentProblem
 from wirewise.plans import save
 from wirewise.plans.deployment import DeployedDevice, DeployedGroup, DeploymentPlan
+from wirewise.recipes.own_links import settled
 from wirewise.recipes.tag_job import BASELINES, DeploymentJob, DeploymentWish
 from wirewise.recipes.tag_models import measured_trace, trace_of
 from wirewise.results import DeploymentRecord, DeploymentRun, DeploymentTimes
@@ -55,13 +56,23 @@ def problem_of(wish: DeploymentWish, measured: StageTrace | None = None) -> Depl
     return DeploymentProblem(measured or trace_of(wish), lab_links(wish.rates), devices, wish.batch)
 
 
-def make_job(wish: DeploymentWish) -> DeploymentJob:
+def make_job(wish: DeploymentWish, say: Callable[[str], None] = lambda _: None) -> DeploymentJob:
     """Plan with every planner that is asked for.
 
+    Args:
+        wish: Model, hosts and planners; links of an allocation are measured.
+        say: Called with what network was chosen.
+
     Raises:
-        InputError: A planner that there is not.
+        InputError: A planner that there is not, or throttled hosts that are of an allocation.
         PlanError: Nothing fits, by one of them.
     """
+    wish = settled(wish, len(wish.speeds), say)
+    if wish.computing == "real" and wish.network == "slurm":
+        raise InputError(
+            "computing is 'real', which stops the processes of slower hosts, and hosts of an allocation are as fast as "
+            "they are; expected --computing slept, or --network lab"
+        )
     measured = measured_trace(wish) if wish.computing == "real" else None
     problem, plans = problem_of(wish, measured), dict[str, DeploymentPlan]()
     for name in wish.plans:
@@ -76,6 +87,7 @@ def make_job(wish: DeploymentWish) -> DeploymentJob:
     return DeploymentJob(
         model=wish.model,
         speeds=wish.speeds,
+        network=wish.network,
         rates=wish.rates,
         batch=wish.batch,
         plans=plans,
@@ -122,7 +134,7 @@ def _replicated(problem: DeploymentProblem, *, proportional: bool) -> Deployment
 
 @owns_folder
 def run(job: DeploymentJob, folder: Path, say: Callable[[str], None]) -> DeploymentRun:
-    """Train under all plans of a job in turns, a rank on each host of a lab.
+    """Train under all plans of a job in turns, a rank on each host of a lab or of an allocation of Slurm.
 
     Args:
         job: Plans, model and hosts.
@@ -130,13 +142,14 @@ def run(job: DeploymentJob, folder: Path, say: Callable[[str], None]) -> Deploym
         say: Called with messages on the progress.
 
     Raises:
+        InputError: There is no allocation with so many hosts.
         LabError: No lab can be built here.
         PeerError: A rank failed; the message holds its last words.
     """
     for name, one in job.plans.items():
         save(one, folder / f"plan-{name}.json")
     hosts, worker = len(job.rates), "wirewise.recipes.tag_worker"
-    with open_network("lab", hosts, job.rates[0], dict(enumerate(job.rates))) as network:
+    with open_network(job.network, hosts, job.rates[0], dict(enumerate(job.rates))) as network:
         if job.measured is not None and isinstance(network, Lab):
             for host, speed in enumerate(job.speeds):
                 network.slow(host, 1.0 / speed, what="cpu")
@@ -178,6 +191,8 @@ def summarise(job: DeploymentJob, found: Mapping[str, DeploymentTimes]) -> Deplo
         ),
         model=job.model,
         speeds=job.speeds,
+        network=job.network,
+        hosts=len(job.rates),
         links=job.rates,
         batch=job.batch,
         steps=job.steps * job.turns,

@@ -51,6 +51,7 @@ class DeploymentWish(opt.Options, frozen=True, kw_only=True):
         tuple[opt.Positive, ...],
         opt.about("Speed of each host, a rank on each; 1 takes --compute-ms for the whole batch."),
     ] = (1.0, 1.0, 0.5, 0.25)
+    network: opt.HostNetwork = "auto"
     links: Annotated[
         tuple[str, ...],
         opt.about("Rate of each host's link, or one for all; none: 200 Mbit/s times the host's speed."),
@@ -105,7 +106,7 @@ class DeploymentWish(opt.Options, frozen=True, kw_only=True):
 
 
 class DeploymentJob(opt.Options, frozen=True, kw_only=True):
-    """Plans of one model that the hosts of a lab carry out in turns.
+    """Plans of one model that hosts carry out in turns.
 
     Raises:
         InputError: No plan, or plans for another batch or number of hosts.
@@ -113,6 +114,7 @@ class DeploymentJob(opt.Options, frozen=True, kw_only=True):
 
     model: ModelName
     speeds: tuple[float, ...]
+    network: opt.HostNetwork = "lab"
     rates: tuple[str, ...]
     batch: opt.Count
     plans: dict[str, DeploymentPlan]

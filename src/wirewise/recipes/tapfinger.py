@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from wirewise.allocation import current_allocation
 from wirewise.errors import InputError, LabError, PeerError
 from wirewise.files import owns_folder, write_json
 from wirewise.lab import Lab, Loopback
@@ -128,12 +129,20 @@ def run_real(
 
 def _settled(job: TapFingerJob) -> tuple[str, list[str], list[str]]:
     """Network of the real jobs, its hosts if it is Slurm's, and what a reader must know of it."""
+    own = current_allocation()
+    if job.network == "auto" and own is not None:
+        raise InputError(
+            f"real jobs go through the queue of Slurm, where allocation {own.job} holds {', '.join(own.hosts)}; "
+            "say --network slurm, to give them to other hosts, or --network lab"
+        )
     if job.network == "slurm":
-        hosts = hosts_of_slurm()
+        # Jobs would wait for what this process holds.
+        hosts = [host for host in hosts_of_slurm() if own is None or host not in own.hosts]
         if job.fault or len(hosts) < job.clusters:
+            where = "outside of this allocation, " if own else ""
             raise InputError(
-                f"Slurm can run jobs on {len(hosts)} hosts, and fault is {job.fault!r}; expected {job.clusters} "
-                "(--clusters), and no fault, whose hosts are those of a lab"
+                f"Slurm can run jobs on {len(hosts)} hosts, {where}and fault is {job.fault!r}; expected "
+                f"{job.clusters} (--clusters), and no fault, whose hosts are those of a lab"
             )
         hosts = hosts[: job.clusters]
         return job.network, hosts, [f"Slurm ran the real jobs on {', '.join(hosts)}."]

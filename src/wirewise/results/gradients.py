@@ -77,6 +77,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """ "compress", "regroup" (an uncompressed plan, measured to be faster), "keep" (the script as it is), or "unknown":
     no plan was tried, and the prediction is too far off to advise upon."""
     sentence: str
+    hosts: int = 1
+    """Hosts of an allocation of Slurm on which the command ran; 1: it started its ranks itself."""
     ranks: int
     gradient_bytes: int
     measured_step_s: float
@@ -115,6 +117,8 @@ class DproResult(msgspec.Struct, frozen=True, kw_only=True):
 
     sentence: str
     """What bounds a step."""
+    hosts: int = 1
+    """Hosts of an allocation of Slurm on which the command ran; 1: it started its ranks itself."""
     ranks: int
     measured_step_s: float
     """Step of the recorded run."""

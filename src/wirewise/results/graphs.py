@@ -195,6 +195,9 @@ class IncrementalRun(msgspec.Struct, frozen=True, kw_only=True):
     classes_per_task: int
     budget: int
     """Nodes of each class that methods of rehearsal keep."""
+    network: str = "loopback"
+    """"slurm", or "loopback" where all ranks were on one machine."""
+    hosts: int = 1
     workers: int
     seed: int
     methods: dict[str, IncrementalRecord]
@@ -228,6 +231,9 @@ class PlacementRun(msgspec.Struct, frozen=True, kw_only=True):
 
     emulated: str
     """What was not real, in words."""
+    network: str = "lab"
+    """"lab", or "slurm", where links are as they were measured."""
+    hosts: int = 0
     links: tuple[str, ...]
     """Rate of each host."""
     tasks: int

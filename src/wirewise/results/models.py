@@ -77,6 +77,8 @@ class PipelineRun(msgspec.Struct, frozen=True, kw_only=True):
     emulated: str
     """What was not real, in words."""
     hosts: int
+    network: str = "lab"
+    """"lab", or "slurm", where links are as they were measured."""
     link: str
     stages: int
     replicas: int
@@ -128,6 +130,9 @@ class ReshardRecord(msgspec.Struct, frozen=True, kw_only=True):
 class ReshardRun(msgspec.Struct, frozen=True, kw_only=True):
     """Reshard plans of the same tensors, carried out in turns; the first one is what was asked for."""
 
+    network: str = "lab"
+    """"lab", or "slurm", where links are as they were measured."""
+    hosts: int = 0
     links: tuple[str, ...]
     """Rate of each host."""
     ranks: int
@@ -173,6 +178,9 @@ class DeploymentRun(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     speeds: tuple[float, ...]
     """Speed of each host."""
+    network: str = "lab"
+    """"lab", or "slurm", where links are as they were measured."""
+    hosts: int = 0
     links: tuple[str, ...]
     """Rate of each host."""
     batch: int
@@ -223,6 +231,9 @@ class ParallelRun(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     parameters: int
     emulated: str
+    network: str = "lab"
+    """"lab", or "slurm", where links are as they were measured."""
+    hosts: int = 0
     links: tuple[str, ...]
     """Rate of each host."""
     turns: int

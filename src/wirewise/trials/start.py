@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wirewise import lab
-from wirewise.allocation import current_allocation
+from wirewise.allocation import alone_on_a_host, current_allocation
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, LabError, PeerError
 from wirewise.files import write_json
@@ -23,8 +23,11 @@ __all__ = [
     "OUTCOME",
     "Hosts",
     "Launch",
+    "Network",
     "choose_network",
+    "expect_one_host",
     "find_program",
+    "hosts_of_command",
     "open_network",
     "parse_command",
     "run_command",
@@ -69,6 +72,25 @@ def choose_network(network: str, *, slurm: bool = True, loopback: bool = True) -
     if network == "lab":
         raise LabError(f"no lab here: {reason}. Use --network loopback, or mend what is missing")
     return "loopback", [f"No lab here ({reason}): the workers talked over loopback, which no link shapes."]
+
+
+def expect_one_host(command: str, instead: str) -> None:
+    """Raise where a command that runs on one machine was started for all hosts of an allocation.
+
+    Args:
+        command: The command, as in "profile stalls".
+        instead: What else there is, for the error message.
+
+    Raises:
+        InputError: Names the hosts, and says how to run it on one of them.
+    """
+    found = current_allocation()
+    if found is not None and len(found.hosts) > 1 and not alone_on_a_host():
+        raise InputError(
+            f"`wirewise {command}` starts its ranks on one machine, and allocation {found.job} has {len(found.hosts)} "
+            f"hosts: {', '.join(found.hosts)}; run it on one of them, as `srun -N1 -n1 wirewise {command} ...`, or "
+            f"{instead}"
+        )
 
 
 def open_network(
@@ -205,13 +227,28 @@ def start_command(command: Sequence[str]) -> list[str]:
     Raises:
         InputError: There is no such program, or the allocation has one host.
     """
-    argv = [find_program(command[0]), *command[1:]]
-    torchrun = Path(argv[0]).name == "torchrun" or argv[1:3] == ["-m", "torch.distributed.run"]
-    if not torchrun or current_allocation() is None:
-        return argv
+    if not _on_all_hosts(command):
+        return [find_program(command[0]), *command[1:]]
     launch = parse_command(list(command))
     with SlurmHosts() as hosts:
         return hosts.argv(launch.arguments, launch.ranks, "torchrun")
+
+
+def hosts_of_command(command: Sequence[str]) -> int:
+    """Number of hosts on which `start_command` starts a command.
+
+    Raises:
+        InputError: There is no such program, or the allocation has one host.
+    """
+    return len(needed_allocation().hosts) if _on_all_hosts(command) else 1
+
+
+def _on_all_hosts(command: Sequence[str]) -> bool:
+    torchrun = Path(find_program(command[0])).name == "torchrun" or list(command[1:3]) == [
+        "-m",
+        "torch.distributed.run",
+    ]
+    return torchrun and current_allocation() is not None
 
 
 def find_program(name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 
 import pytest
@@ -32,12 +31,12 @@ if __name__ == "__main__":
 @pytest.mark.slurm
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_e5_a_training_outlives_a_host_of_its_allocation(tmp_path):
+def test_e5_a_training_outlives_a_host_of_its_allocation(tmp_path, warm_python):
     script, claim = tmp_path / "host.py", tmp_path / "claim-0"
     script.write_text(HOST)
     fault = {"act": "stop", "rank": 1, "point": "bucket", "step": 8, "claim": str(claim)}
     command = ["salloc", "--no-kill", "--nodes=2", "--ntasks=2", "srun", "--no-kill", "--kill-on-bad-exit=0"]
-    command += [sys.executable, str(script), str(tmp_path), json.dumps([fault])]
+    command += [str(warm_python), str(script), str(tmp_path), json.dumps([fault])]
     with SlurmCluster(2) as cluster:
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         variables = {**os.environ, **cluster.environment, "PYTHONPATH": paths}

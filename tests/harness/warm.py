@@ -1,0 +1,56 @@
+"""A Python that has loaded what ranks import, for tests on hosts: a process starts in milliseconds, not in seconds.
+
+`warm_python` gives a program that takes `-m MODULE ...`, `-c PROGRAM ...` and scripts as Python does. It asks a server,
+which has the modules, to fork; the new process takes the namespaces (network, names, mounts, clocks), variables, folder
+and open files of the program that asked, which hands signals on to it, ends as it ends, and takes it along when it is
+killed. Whatever else it is asked to do it leaves to the Python that runs the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PRELOAD = (
+    "torch.distributed", "torch._dynamo", "torch.distributed.run", "numba", "scipy.optimize", "scipy.sparse", "highspy",
+    "pymetis", "typer.testing", "wirewise.cli.main", "wirewise.trials.rank", "wirewise.codec", "wirewise.planners",
+    "wirewise.runtime.recovery", "wirewise.runtime.full_graph", "wirewise.runtime.data_parallel", "wirewise.report",
+)  # fmt: skip
+"""What ranks and commands of most tests import."""
+_READY_S = 300.0
+_CLIENT = Path(__file__).parent / "warm_client.py"
+
+
+@contextmanager
+def warm_python() -> Iterator[Path]:
+    """The program, for use in a `with` block."""
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
+        server, program = Path(folder) / "server", Path(folder) / "python"
+        # Without the modules of the site, which it does not need.
+        program.write_text(
+            f"#!{sys.executable} -ISs\n{_CLIENT.read_text()}\nmain({str(server)!r}, {sys.executable!r})\n"
+        )
+        program.chmod(0o755)
+        words = [sys.executable, "-m", "tests.harness.warm_server", str(server), str(program), *PRELOAD]
+        root = os.fspath(Path(__file__).parents[2])
+        paths = os.pathsep.join([f"{root}/src", root])
+        with subprocess.Popen(
+            words, env={**os.environ, "PYTHONPATH": paths}, stdin=subprocess.PIPE, start_new_session=True
+        ) as process:
+            try:
+                until_s = time.monotonic() + _READY_S
+                while not server.exists():
+                    if process.poll() is not None or time.monotonic() > until_s:
+                        raise RuntimeError(f"no server of processes came up: exit code {process.returncode}")
+                    time.sleep(0.02)
+                yield program
+            finally:
+                # It ends with its input, and whatever it has forked with it.
+                assert process.stdin is not None
+                process.stdin.close()
