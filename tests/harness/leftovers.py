@@ -73,14 +73,26 @@ def _environment() -> dict[str, str]:
 
 
 def _children() -> Iterator[int]:
-    for listing in Path("/proc/self/task").glob("*/children"):
-        try:
-            pids = listing.read_text().split()
-        except OSError:
-            continue  # the thread ended
-        for pid in map(int, pids):
+    """Looked for among all processes: a rank's process has thousands of threads, each with a list of its own."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return  # none at all, as with most tests
+    own = os.getpid()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and _parent(entry.path) == own:
+            pid = int(entry.name)
             if not any(word in _command(pid) for word in _LASTING_PROCESSES):
                 yield pid
+
+
+def _parent(process: str) -> int | None:
+    """The parent of a process, or None if it ended; the command's name before it may hold blanks and brackets."""
+    try:
+        stat = Path(process, "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[1])
 
 
 def _command(pid: int) -> str:
