@@ -58,7 +58,7 @@ check: $(VENV)/.stamp-dev ## Lint, format, types, import contracts, docs
 	@out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; exit 1; }
 	@if [ -f docs/conf.py ]; then $(BIN)/python -m sphinx -W --keep-going -q docs docs/_build; fi
 
-bench: $(VENV)/.stamp-dev ## Run every benchmark; PRESET=paper for the long form, which fails if a threshold is missed
+bench: $(VENV)/.stamp-triton ## Run every benchmark; PRESET=paper for the long form, which fails if a threshold is missed
 	@failed=; for script in benchmarks/*/run.py; do \
 		echo "== $$script"; $(BIN)/python $$script --preset $(PRESET) || failed="$$failed $$script"; done; \
 	[ -z "$$failed" ] || { echo "failed or missed a threshold:$$failed" >&2; exit 1; }

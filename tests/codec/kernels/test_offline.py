@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.benchmarks.test_benchmarks import load
+
 pytest.importorskip("triton", reason="triton is not installed")
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
-from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from wirewise.codec.gradients.kernels import gpu_codes
@@ -37,7 +32,8 @@ KINDS = {
     },
 }
 """Types of arguments, by module; other pointers are of float32, other numbers int32."""
-FLAGS = {"STOCHASTIC": True, "INDEXED": True, "TRACED": False, "ADD": False, "KEEP": True, "MOVE": False}
+FLAGS = dict.fromkeys(("STOCHASTIC", "INDEXED", "HELD", "KEEP"), True)
+FLAGS |= dict.fromkeys(("TRACED", "ADD", "MOVE"), False)
 CODES = {"out_ptr": "*u8", "zeros_ptr": "*u8", "steps_ptr": "*u8"}
 PACKED = FLAGS | CODES | {"ZERO_BYTES": 4, "PAIRED": True, "num_warps": 2}
 WIDE = FLAGS | {"ROWS": 8, "BLOCK": 256}
@@ -53,8 +49,11 @@ VARIANTS: list[tuple[Any, str, dict[str, Any]]] = [
                                                 "ADD": bits == 2, "ROWS": rows, "BLOCK_BYTES": size})
         for bits, rows, size in ((8, 8, 256), (4, 16, 128), (2, 16, 64), (1, 16, 32))
     ),
+    (triton_gpu, "_pack_kernel", PACKED | {"BITS": 4, "HELD": False, "ROWS": 1, "BLOCK": 4096, "BLOCK_BYTES": 4096,
+                                           "num_warps": 8}),
     (triton_gpu, "_pack_wide_kernel", WIDE | {"out_ptr": "*i16"}),
     (triton_gpu, "_pack_wide_kernel", WIDE | {"out_ptr": "*i32"}),
+    (triton_gpu, "_pack_wide_kernel", WIDE | {"out_ptr": "*i32", "HELD": False, "ROWS": 1, "BLOCK": 4096}),
     (triton_gpu, "_unpack_wide_kernel", WIDE | {"codes_ptr": "*i16"}),
     (triton_gpu, "_unpack_wide_kernel", WIDE | {"codes_ptr": "*i32", "ADD": True}),
     (triton_gpu, "_aggregate_kernel", {"BLOCK": 256}),
@@ -90,25 +89,15 @@ def signature(
 
 
 @pytest.mark.parametrize("generation", [80, 90])
-def test_kernels_compile_and_do_not_spill(generation: int, tmp_path: Path) -> None:
+def test_kernels_compile_and_do_not_spill(generation: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = load(monkeypatch, "offline", "kernel_bytes").compiled
     spilt, told = [], {name for _, name, _ in VARIANTS}
-    for number, (module, name, variant) in enumerate(VARIANTS):
+    for module, name, variant in VARIANTS:
         kernel = getattr(module, name)
         kinds, values = signature(module, kernel, variant)
-        options = {"num_warps": variant.get("num_warps", 4), "enable_fp_fusion": False}
-        target = GPUTarget("cuda", generation, 32)
-        made = triton.compile(
-            ASTSource(fn=kernel, signature=kinds, constexprs=values), target=target, options=options
-        )
-        assert made.asm["cubin"] and "fma.rn" not in made.asm["ptx"], name
-        source = tmp_path / f"{number}.ptx"
-        source.write_text(made.asm["ptx"])
-        ptxas = get_ptxas(generation) if get_ptxas.__code__.co_argcount else get_ptxas()
-        command = [ptxas.path, "-v", f"--gpu-name=sm_{generation}{'a' if generation == 90 else ''}", source,
-                   "-o", tmp_path / "out"]  # fmt: skip
-        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stderr
-        (stores,) = re.findall(r"(\d+) bytes spill stores", said)
-        spilt += [(name, variant)] if int(stores) else []
+        made = compiled(kernel, kinds, values, generation=generation, num_warps=variant.get("num_warps", 4))
+        assert "fma.rn" not in made.ptx, name
+        spilt += [(name, variant)] if made.spilt_bytes else []
     assert not spilt
     kernels = {
         name

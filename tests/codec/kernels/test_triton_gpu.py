@@ -20,10 +20,11 @@ import numpy as np, torch
 from tests.codec.messages import adversarial
 from tests.codec.messages import assert_same_everywhere
 from wirewise import codec
-for width in (1, 5, 33):
+# The longest rows are read twice with most numbers of bits, others are kept in registers.
+for width, count in ((1, 24), (5, 24), (33, 24), (602, 12), (8300, 6)):
     for param_bytes, stochastic in ((4, False), (6, True)):
-        bits = np.resize(codec.BITS, 24)
-        x = adversarial(24, width, width)
+        bits = np.resize(codec.BITS, count)
+        x = adversarial(count, width, width)
         assert_same_everywhere(x, bits, "triton", param_bytes=param_bytes, stochastic=stochastic)
 """
 

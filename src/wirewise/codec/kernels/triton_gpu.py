@@ -25,6 +25,8 @@ _MAX_BLOCK = 4096
 _MAX_ROWS = 16
 _PACKED, _UNPACKED = 1024, 2048
 """Bytes of the rows that a program takes at most, if it takes several: the fastest on an H100 for 64 to 602 columns."""
+_MAX_HELD = 64
+"""Values that a thread keeps in registers at most, from finding the range of its rows to coding them."""
 
 
 @triton.jit
@@ -52,20 +54,48 @@ def _ordered(bits):
 
 
 @triton.jit
+def _among(value, mask, low, high):
+    """Ordered bits of the lowest and of the highest values so far, and of these values."""
+    bits = _ordered(value.to(tl.int32, bitcast=True))
+    return tl.where(mask, tl.minimum(low, bits), low), tl.where(mask, tl.maximum(high, bits), high)
+
+
+@triton.jit
+def _ends(low, high):
+    """Smallest and largest value of each row and whether all are finite, from ordered bits [rows, columns]."""
+    lowest, highest = tl.min(low, axis=1), tl.max(high, axis=1)
+    finite = (highest < 0x7F800000) & (lowest > -0x7F800001)
+    smallest = _ordered(lowest).to(tl.float32, bitcast=True)
+    return smallest, _ordered(highest).to(tl.float32, bitcast=True), finite
+
+
+@triton.jit
 def _range(row_ptr, there, width, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Smallest and largest value of each row and whether all are finite."""
+    """Smallest and largest value of each row and whether all are finite; reads the rows."""
     low = tl.full((ROWS, BLOCK), 0x7FFFFFFF, tl.int32)
     high = tl.full((ROWS, BLOCK), -0x80000000, tl.int32)
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)[None, :]
         mask = there & (column < width)
-        value = _ordered(tl.load(row_ptr + column, mask=mask, other=0.0).to(tl.int32, bitcast=True))
-        low = tl.where(mask, tl.minimum(low, value), low)
-        high = tl.where(mask, tl.maximum(high, value), high)
-    lowest, highest = tl.min(low, axis=1), tl.max(high, axis=1)
-    finite = (highest < 0x7F800000) & (lowest > -0x7F800001)
-    smallest = _ordered(lowest).to(tl.float32, bitcast=True)
-    return smallest, _ordered(highest).to(tl.float32, bitcast=True), finite
+        low, high = _among(tl.load(row_ptr + column, mask=mask, other=0.0), mask, low, high)
+    return _ends(low, high)
+
+
+@triton.jit
+def _hold(row_ptr, there, width, stride, PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """What `_range` finds, and the parts of the rows, which start `stride` columns apart and fit in a block each."""
+    low = tl.full((ROWS, BLOCK), 0x7FFFFFFF, tl.int32)
+    high = tl.full((ROWS, BLOCK), -0x80000000, tl.int32)
+    local = tl.arange(0, BLOCK)[None, :]
+    held = ()
+    for part in tl.static_range(PARTS):
+        column = local + part * stride
+        mask = there & (local < stride) & (column < width)
+        value = tl.load(row_ptr + column, mask=mask, other=0.0)
+        low, high = _among(value, mask, low, high)
+        held += (value,)  # type: ignore[assignment]
+    smallest, largest, finite = _ends(low, high)
+    return smallest, largest, finite, held
 
 
 @triton.jit
@@ -146,16 +176,26 @@ def _pack_kernel(
     INDEXED: tl.constexpr,
     TRACED: tl.constexpr,
     PAIRED: tl.constexpr,
+    HELD: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_BYTES: tl.constexpr,
 ):
-    """PAIRED: planes are halves, or parts of halves, of a row, so that two columns of a hash are packed together."""
+    """Codes of rows.
+
+    PAIRED: planes are halves, or parts of halves, of a row, so that two columns of a hash are packed together.
+    HELD: rows are read once, as the bytes of one fit in BLOCK_BYTES, those of half a row with 8 bits.
+    """
     LEVELS: tl.constexpr = (1 << BITS) - 1
     PLANES: tl.constexpr = 8 // BITS
+    PARTS: tl.constexpr = 2 if BITS == 8 else PLANES
     place, there, message, source = _source(index_ptr, order_ptr, count, ROWS, INDEXED)
     row_ptr, row_there = (x_ptr + source * width)[:, None], there[:, None]
-    low, high, finite = _range(row_ptr, row_there, width, ROWS, BLOCK)
+    span = half if BITS == 8 else size
+    if HELD:
+        low, high, finite, held = _hold(row_ptr, row_there, width, span, PARTS, ROWS, BLOCK_BYTES)
+    else:
+        low, high, finite = _range(row_ptr, row_there, width, ROWS, BLOCK)
     zero, step, scale, last = _parameters(low, high, LEVELS, ZERO_BYTES == 2)
     expressible = (last.to(tl.int32, bitcast=True) & 0x7F800000) != 0x7F800000
     tl.atomic_min(bad_ptr + place * 0, message, mask=there & ((finite & expressible) == 0))
@@ -167,7 +207,6 @@ def _pack_kernel(
     if STOCHASTIC:
         row_key = row_key_of(key.to(tl.uint32), tl.load(rows_ptr + message, mask=there, other=0))[:, None]
     zero, scale = zero[:, None], scale[:, None]
-    span = half if BITS == 8 else size
     for start in range(0, span, BLOCK_BYTES):
         byte = start + tl.arange(0, BLOCK_BYTES)[None, :]
         inside = row_there & (byte < span)
@@ -178,8 +217,11 @@ def _pack_kernel(
             for plane in tl.static_range(PAIRS):
                 column = byte + plane * size
                 both = inside & (column + half < width)
-                left = tl.load(row_ptr + column, mask=inside, other=0.0)
-                right = tl.load(row_ptr + column + half, mask=both, other=0.0)
+                if HELD:
+                    left, right = held[plane], held[plane + PAIRS]
+                else:
+                    left = tl.load(row_ptr + column, mask=inside, other=0.0)
+                    right = tl.load(row_ptr + column + half, mask=both, other=0.0)
                 word = tl.zeros((ROWS, BLOCK_BYTES), tl.uint32)
                 if STOCHASTIC:
                     word = mix32(row_key + column.to(tl.uint32) * 0x9E3779B9)
@@ -194,7 +236,10 @@ def _pack_kernel(
             for plane in tl.static_range(PLANES):
                 column = byte + plane * size
                 mask = inside & (column < width)
-                value = tl.load(row_ptr + column, mask=mask, other=0.0)
+                if HELD:
+                    value = held[plane]
+                else:
+                    value = tl.load(row_ptr + column, mask=mask, other=0.0)
                 random = tl.zeros((ROWS, BLOCK_BYTES), tl.uint32)
                 if STOCHASTIC:
                     counter = tl.where(column < half, column, column - half).to(tl.uint32)
@@ -255,20 +300,31 @@ def _pack_wide_kernel(
     width,
     INDEXED: tl.constexpr,
     TRACED: tl.constexpr,
+    HELD: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Rows as int32 bits of float32, or int16 bits of bfloat16, whichever `out_ptr` has."""
+    """Rows as int32 bits of float32, or int16 bits of bfloat16, whichever `out_ptr` has.
+
+    HELD: rows are read once, as one fits in BLOCK.
+    """
     place, there, message, source = _source(index_ptr, order_ptr, count, ROWS, INDEXED)
     row_ptr, row_there = (x_ptr + source * width)[:, None], there[:, None]
-    low, high, finite = _range(row_ptr, row_there, width, ROWS, BLOCK)
+    if HELD:
+        low, high, finite, held = _hold(row_ptr, row_there, width, width, 1, ROWS, BLOCK)
+    else:
+        low, high, finite = _range(row_ptr, row_there, width, ROWS, BLOCK)
     tl.atomic_min(bad_ptr + place * 0, message, mask=there & (finite == 0))
     if TRACED:
         tl.store(ranges_ptr + message, high - low, mask=there)
     for start in range(0, width, BLOCK):
         column = start + tl.arange(0, BLOCK)[None, :]
         mask = row_there & (column < width)
-        bits = tl.load(row_ptr + column, mask=mask, other=0.0).to(tl.int32, bitcast=True)
+        if HELD:
+            value = held[0]
+        else:
+            value = tl.load(row_ptr + column, mask=mask, other=0.0)
+        bits = value.to(tl.int32, bitcast=True)
         if out_ptr.dtype.element_ty == tl.int16:
             # To the nearest and to even, but at most bfloat16's largest value.
             magnitude = bits & 0x7FFFFFFF
@@ -404,7 +460,18 @@ def pack(
             many = _rows_at_once(columns, _UNPACKED)
             codes, aligned = _wide(out, group)
             _pack_wide_kernel[(triton.cdiv(count, many),)](
-                x, places, order, codes, spans, bad, count, layout.width, **modes, ROWS=many, BLOCK=columns
+                x,
+                places,
+                order,
+                codes,
+                spans,
+                bad,
+                count,
+                layout.width,
+                **modes,
+                HELD=layout.width <= columns,
+                ROWS=many,
+                BLOCK=columns,
             )
             if not aligned:
                 out[group.offset : group.offset + group.size_bytes].copy_(codes.view(torch.uint8))
@@ -413,6 +480,8 @@ def pack(
         pairs = half if group.bits == 8 else group.row_bytes
         bytes_at_once = min(_MAX_BLOCK, triton.next_power_of_2(pairs))
         many = _rows_at_once(bytes_at_once, _PACKED)
+        warps = max(2, min(8, many * bytes_at_once // 512))
+        held = max(2, 8 // group.bits) * many * bytes_at_once // (32 * warps)
         _pack_kernel[(triton.cdiv(count, many),)](
             x,
             places,
@@ -431,10 +500,11 @@ def pack(
             ZERO_BYTES=layout.param_bytes - 2,
             STOCHASTIC=stochastic,
             PAIRED=group.bits == 8 or half == pairs * (4 // group.bits),
+            HELD=pairs <= bytes_at_once and held <= _MAX_HELD,
             ROWS=many,
             BLOCK=columns,
             BLOCK_BYTES=bytes_at_once,
-            num_warps=max(2, min(8, many * bytes_at_once // 512)),
+            num_warps=warps,
             **modes,
             **_EXACT,
         )
