@@ -141,7 +141,8 @@ def test_packing_is_a_bijection(bits, stochastic):
 
 
 def test_bfloat16_rows_round_to_nearest_even():
-    x = torch.randn(30, 17) * torch.logspace(-40, 38, 30)[:, None]
+    # The largest are far enough from bfloat16's largest value, which is not exceeded.
+    x = torch.randn(30, 17) * torch.logspace(-40, 37, 30)[:, None]
     x[0, :3] = torch.tensor([1.00390625, 1.01171875, -0.0])  # ties
     layout, buffer = encode(x, 16)
     assert torch.equal(decode(buffer, layout), x.bfloat16().float())

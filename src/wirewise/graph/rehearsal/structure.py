@@ -205,7 +205,7 @@ def coverage(
     for _ in range(budget):
         if not left.any():
             left[:] = every
-        gains = np.where(free, np.bitwise_count(covered & left).sum(axis=1, dtype=np.int64), -1)
+        gains = np.where(free, _ones(covered & left), -1)
         best = int(np.argmax(gains))
         chosen.append(int(order[best]))
         free[best] = False
@@ -230,3 +230,12 @@ def _covered(edges: InEdges, order: NDArray[np.int64], hops: int) -> NDArray[np.
         _spread(edges.indptr, edges.indices, into, bits, spread)
         bits = spread
     return bits[order]
+
+
+def _ones(bits: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Bits that are set in each row, [n]."""
+    # NumPy 1.26 has no bitwise_count.
+    each = (
+        np.bitwise_count(bits) if hasattr(np, "bitwise_count") else np.unpackbits(bits.view(np.uint8), axis=1)
+    )
+    return each.sum(axis=1, dtype=np.int64)
