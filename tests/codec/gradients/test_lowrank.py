@@ -96,7 +96,9 @@ def test_zeros_and_tensors_that_were_zero_do_not_stay_so():
     codec, kept = codec_of("powersgd", rank=2), memories(codec_of("powersgd"), 1)[0]
     for gradient in (torch.zeros(SEGMENTS.total), low_rank(2, 5), low_rank(1, 7), low_rank(2, 8)):
         result = decode(codec, [encode(codec, gradient, SEGMENTS, kept)], SEGMENTS)
-        torch.testing.assert_close(result, gradient, rtol=1e-4, atol=1e-4)
+        # A factor that stayed 0 would lose a whole rank; one that starts from rounding errors, as after a matrix of
+        # lower rank, loses digits, how many depends on the processor.
+        assert (result - gradient).norm() <= 1e-3 * gradient.norm()
 
 
 def test_random_starts_are_alike_on_all_ranks_and_differ_between_steps():
