@@ -277,11 +277,12 @@ def _stopped() -> GraphError:
 
 def _fill_empty(owner: NDArray[np.int32], num_parts: int) -> NDArray[np.int32]:
     """Give each empty part a node of the largest one; METIS leaves parts empty on tiny graphs."""
-    owner = owner.copy()
-    for part in range(num_parts):
-        counts = np.bincount(owner, minlength=num_parts)
-        if counts[part] == 0:
-            owner[np.flatnonzero(owner == counts.argmax())[-1]] = part
+    owner, counts = owner.copy(), np.bincount(owner, minlength=num_parts)
+    for part in np.flatnonzero(counts == 0):
+        largest = counts.argmax()
+        owner[np.flatnonzero(owner == largest)[-1]] = part
+        counts[largest] -= 1
+        counts[part] += 1
     return owner
 
 

@@ -71,10 +71,13 @@ def ranges_of(owner: NDArray[np.int64], scores: Sequence[NDArray[np.float64]] | 
             f"machines own {counts.tolist()} nodes and there are {'no' if scores is None else len(scores)} scores; "
             "expected a node or more for each machine, and as many scores"
         )
-    worth = np.zeros(len(owner))
-    for machine, score in enumerate(scores or ()):
-        worth[owner == machine] = score[owner == machine]
-    old = np.lexsort((np.arange(len(owner)), -worth, owner))
+    # Machine by machine: a stable order of the scores, so that equal ones stay in that of their ids.
+    parts = [np.flatnonzero(owner == machine) for machine in range(machines)]
+    if scores is not None:
+        parts = [
+            own[np.argsort(-score[own], kind="stable")] for own, score in zip(parts, scores, strict=True)
+        ]
+    old = np.concatenate(parts)
     new = np.empty_like(old)
     new[old] = np.arange(len(old))
     return Ranges(old, new, np.concatenate([[0], np.cumsum(counts)]))

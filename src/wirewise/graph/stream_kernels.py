@@ -1,4 +1,8 @@
-"""Loops of the partition by streaming, compiled; each reads all edges in turn and keeps little for a node."""
+"""Loops of the partition by streaming, compiled; each reads all edges in turn and keeps little for a node.
+
+Indices that come from arrays are unsigned, so that none is taken for one that counts from the end, and what is as
+likely as not is computed without a branch.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ __all__ = [
     "cluster",
     "contract",
     "count_needed",
+    "crossing_rows",
     "lower_halo",
     "move_to_neighbours",
     "place",
@@ -17,10 +22,17 @@ __all__ = [
 
 _MOST = 255
 """A count of needed rows that stays what it is: such a row is needed for good."""
+_SAMPLED = 4096
+"""Clusters, or up to twice as many, that tell how many edges would be left."""
+_LANES = 7
+"""Parts whose counts share a word with the owner of a node, a byte each."""
+_LOW = np.uint64(0x7F7F7F7F7F7F7F7F)
+_HIGH = np.uint64(0x8080808080808080)
+_ONE = np.uint64(1)
 
 
 @numba.njit(nogil=True, cache=True)
-def cluster(indptr, indices, edge_weight, node_weight, most, order, rounds, looked_at, owner):  # type: ignore[no-untyped-def]
+def cluster(indptr, indices, edge_weight, node_weight, most, order, rounds, looked_at):  # type: ignore[no-untyped-def]
     """Cluster of each node, int32 [n], numbered from 0: nodes join the cluster that they have most edges to.
 
     Args:
@@ -32,35 +44,37 @@ def cluster(indptr, indices, edge_weight, node_weight, most, order, rounds, look
         order: Nodes in the order in which they are visited.
         rounds: Visits of each node.
         looked_at: Edges of a node that are looked at, the first ones.
-        owner: Part of each node, which clusters do not cross; empty: there are no parts yet.
     """
     n = len(node_weight)
     label = np.arange(n).astype(np.int32)
     size = node_weight.copy()
-    strength = np.zeros(n, np.int64)
-    near = np.empty(n, np.int32)
+    strength = np.zeros(n, np.int32)
+    # One more: a cluster that was met before is written behind the last.
+    near = np.empty(n + 1, np.int32)
+    weighted = len(edge_weight) > 0
     for _ in range(rounds):
         moves = 0
-        for v in order:
-            count = 0
-            for e in range(indptr[v], min(indptr[v + 1], indptr[v] + looked_at)):
-                u = indices[e]
-                if len(owner) and owner[u] != owner[v]:
-                    continue
-                of = label[u]
-                if strength[of] == 0:
-                    near[count] = of
-                    count += 1
-                strength[of] += edge_weight[e] if len(edge_weight) else 1
-            own = label[v]
-            best, most_edges = own, strength[own]
+        for at in range(n):
+            v = np.uint32(order[at])
+            count = np.uint64(0)
+            begin = np.uint64(indptr[v])
+            for e in range(begin, min(np.uint64(indptr[v + np.uint32(1)]), begin + np.uint64(looked_at))):
+                u = np.uint32(indices[e])
+                of = np.uint32(label[u])
+                known = strength[of]
+                near[count] = of
+                count += np.uint64(known == 0)
+                strength[of] = known + (edge_weight[e] if weighted else 1)
+            own = np.uint32(label[v])
+            best, most_edges, smallest = own, strength[own], size[own]
+            room = most - node_weight[v]
             for i in range(count):
-                of = near[i]
-                better = strength[of] > most_edges or (strength[of] == most_edges and size[of] < size[best])
-                if of != own and better and size[of] + node_weight[v] <= most:
-                    best, most_edges = of, strength[of]
-            for i in range(count):
-                strength[near[i]] = 0
+                of = np.uint32(near[i])
+                edges, held = strength[of], size[of]
+                strength[of] = 0
+                better = (edges > most_edges) | ((edges == most_edges) & (held < smallest))
+                if better & (held <= room) & (of != own):
+                    best, most_edges, smallest = of, edges, held
             if best != own:
                 size[own] -= node_weight[v]
                 size[best] += node_weight[v]
@@ -70,55 +84,78 @@ def cluster(indptr, indices, edge_weight, node_weight, most, order, rounds, look
             break
     number = near
     number[:] = -1
-    count = 0
-    for v in range(n):
-        if number[label[v]] < 0:
-            number[label[v]] = count
-            count += 1
-        label[v] = number[label[v]]
+    clusters = 0
+    for node in range(n):
+        of = np.uint32(label[node])
+        if number[of] < 0:
+            number[of] = clusters
+            clusters += 1
+        label[node] = number[of]
     return label
 
 
 @numba.njit(nogil=True, cache=True)
-def contract(indptr, indices, edge_weight, node_weight, label):  # type: ignore[no-untyped-def]
-    """The graph of the clusters: offsets, neighbours, weights of edges and of nodes."""
+def contract(indptr, indices, edge_weight, node_weight, label, most_edges):  # type: ignore[no-untyped-def]
+    """The graph of the clusters: offsets, neighbours, weights of edges and of nodes.
+
+    Nothing where more than the share `most_edges` of the edges would be left, by a sample where clusters are many.
+    """
     n = len(label)
     clusters = 0
-    for v in range(n):
-        clusters = max(clusters, label[v] + 1)
+    for node in range(n):
+        clusters = max(clusters, label[node] + 1)
     weight = np.zeros(clusters, np.int64)
     start = np.zeros(clusters + 1, np.int64)
-    for v in range(n):
-        weight[label[v]] += node_weight[v]
-        start[label[v] + 1] += 1
-    start = np.cumsum(start)
+    for node in range(n):
+        c = np.uint32(label[node])
+        weight[c] += node_weight[node]
+        start[c + np.uint32(1)] += 1
+    for number in range(clusters):
+        start[number + 1] += start[number]
     cursor = start[:-1].copy()
     member = np.empty(n, np.int32)
-    for v in range(n):
-        member[cursor[label[v]]] = v
-        cursor[label[v]] += 1
+    for node in range(n):
+        c = np.uint32(label[node])
+        member[np.uint64(cursor[c])] = node
+        cursor[c] += 1
     begin = np.zeros(clusters + 1, np.int64)
     place_of = np.full(clusters, -1, np.int64)
-    # Room for every edge: pages that nothing is written to take no memory.
-    near = np.empty(len(indices), np.int32)
-    joined = np.empty(len(indices), np.int32)
-    for c in range(clusters):
-        end = begin[c]
-        for i in range(start[c], start[c + 1]):
-            v = member[i]
-            for e in range(indptr[v], indptr[v + 1]):
-                other = label[indices[e]]
-                if other == c:
-                    continue
-                if place_of[other] < begin[c]:
-                    place_of[other] = end
-                    near[end] = other
-                    joined[end] = 0
-                    end += 1
-                joined[place_of[other]] += edge_weight[e] if len(edge_weight) else 1
-        begin[c + 1] = end
-    near, joined = near[: begin[clusters]], joined[: begin[clusters]]
-    return begin, near, joined, weight
+    looked_at, left = 0, 0
+    step = max(clusters // _SAMPLED, 1)
+    for number in range(0, clusters, step):
+        place_of[number] = number
+        for i in range(start[number], start[number + 1]):
+            v = np.uint32(member[i])
+            looked_at += indptr[v + np.uint32(1)] - indptr[v]
+            for e in range(np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])):
+                other = np.uint32(label[np.uint32(indices[e])])
+                left += place_of[other] != number
+                place_of[other] = number
+    if left > most_edges * looked_at:
+        return begin[:1], np.empty(0, np.int32), np.empty(0, np.int32), weight[:0]
+    place_of[:] = -1
+    # Room for every edge, pages that nothing is written to take no memory; the last entry is for edges inside.
+    near = np.empty(len(indices) + 1, np.int32)
+    joined = np.empty(len(indices) + 1, np.int32)
+    weighted = len(edge_weight) > 0
+    for number in range(clusters):
+        first = begin[number]
+        end = first
+        place_of[number] = len(indices)
+        for i in range(start[number], start[number + 1]):
+            v = np.uint32(member[i])
+            for e in range(np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])):
+                other = np.uint32(label[np.uint32(indices[e])])
+                known = place_of[other]
+                fresh = known < first
+                at = np.uint64(end if fresh else known)
+                place_of[other] = at
+                near[at] = other
+                joined[at] = (0 if fresh else joined[at]) + (edge_weight[e] if weighted else 1)
+                end += fresh
+        place_of[number] = -1
+        begin[number + 1] = end
+    return begin, near[: begin[clusters]], joined[: begin[clusters]], weight
 
 
 @numba.njit(nogil=True, cache=True)
@@ -138,9 +175,12 @@ def place(indptr, indices, edge_weight, node_weight, parts, limit, order, evenne
     into = np.zeros(parts, np.float64)
     placed = np.zeros(n, np.float64)
     degree = np.zeros(n, np.float64)
-    for v in range(n):
-        for e in range(indptr[v], indptr[v + 1]):
-            degree[v] += edge_weight[e] if len(edge_weight) else 1
+    if len(edge_weight):
+        for v in range(n):
+            for e in range(indptr[v], indptr[v + 1]):
+                degree[v] += edge_weight[e]
+    else:
+        degree[:] = indptr[1:] - indptr[:-1]
     buffer = order[: min(n, 64)].copy()
     following = len(buffer)
     held = len(buffer)
@@ -159,8 +199,8 @@ def place(indptr, indices, edge_weight, node_weight, parts, limit, order, evenne
             held -= 1
             buffer[at] = buffer[held]
         into[:] = 0
-        for e in range(indptr[v], indptr[v + 1]):
-            u = indices[e]
+        for e in range(np.uint64(indptr[v]), np.uint64(indptr[v + 1])):
+            u = np.uint32(indices[e])
             w = edge_weight[e] if len(edge_weight) else 1
             placed[u] += w
             if owner[u] >= 0:
@@ -183,21 +223,24 @@ def move_to_neighbours(  # type: ignore[no-untyped-def]
 ):
     """Move nodes to the part that they have most edges into, where there is room; again where a neighbour moved."""
     load = np.zeros(parts, np.int64)
-    for v in range(len(owner)):
-        load[owner[v]] += node_weight[v]
+    for node in range(len(owner)):
+        load[np.uint32(owner[node])] += node_weight[node]
     into = np.zeros(parts, np.int64)
     changed = np.ones(len(owner), np.bool_)
+    weighted = len(edge_weight) > 0
     for _ in range(rounds):
         moves = 0
-        for v in order:
+        for at in range(len(order)):
+            v = np.uint32(order[at])
             p = owner[v]
             over = load[p] > limit
             if not (changed[v] or over):
                 continue
             changed[v] = False
             into[:] = 0
-            for e in range(indptr[v], indptr[v + 1]):
-                into[owner[indices[e]]] += edge_weight[e] if len(edge_weight) else 1
+            begin, end = np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])
+            for e in range(begin, end):
+                into[np.uint32(owner[np.uint32(indices[e])])] += edge_weight[e] if weighted else 1
             best = p
             for q in range(parts):
                 if q == p or load[q] + node_weight[v] > limit:
@@ -214,8 +257,8 @@ def move_to_neighbours(  # type: ignore[no-untyped-def]
             load[best] += node_weight[v]
             owner[v] = best
             moves += 1
-            for e in range(indptr[v], indptr[v + 1]):
-                changed[indices[e]] = True
+            for e in range(begin, end):
+                changed[np.uint32(indices[e])] = True
         if moves * 500 < len(owner):
             break
 
@@ -233,60 +276,83 @@ def weight_cut(indptr, indices, edge_weight, owner):  # type: ignore[no-untyped-
 
 @numba.njit(nogil=True, cache=True)
 def count_needed(indptr, indices, owner, parts):  # type: ignore[no-untyped-def]
-    """Out-neighbours of each node in each part, uint8 [nodes, parts], up to `_MOST`."""
-    needed = np.zeros((len(owner), parts), np.uint8)
+    """Out-neighbours of each node in each part, uint8 [nodes, columns], up to `_MOST`.
+
+    There are eight columns where the parts leave room for the owner of the node, which is then in the last one, so that
+    all of a node is one word; otherwise there is one for each part.
+    """
+    words = parts <= _LANES
+    columns = np.uint64(_LANES + 1 if words else parts)
+    needed = np.zeros((len(owner), columns), np.uint8)
+    flat = needed.reshape(-1)
     for v in range(len(owner)):
-        for e in range(indptr[v], indptr[v + 1]):
-            if needed[indices[e], owner[v]] < _MOST:
-                needed[indices[e], owner[v]] += 1
+        p = np.uint64(owner[v])
+        for e in range(np.uint64(indptr[v]), np.uint64(indptr[v + 1])):
+            at = np.uint64(np.uint32(indices[e])) * columns + p
+            flat[at] += flat[at] < _MOST
+        if words:
+            flat[np.uint64(v) * columns + np.uint64(_LANES)] = p
     return needed
 
 
 @numba.njit(nogil=True, cache=True)
+def crossing_rows(owner, needed, parts):  # type: ignore[no-untyped-def]
+    """How many rows parts need of nodes that others own, by what `count_needed` and `lower_halo` keep."""
+    rows = 0
+    for v in range(len(owner)):
+        for q in range(parts):
+            rows += q != owner[v] and needed[v, q] > 0
+    return rows
+
+
+@numba.njit(nogil=True, cache=True)
 def lower_halo(  # type: ignore[no-untyped-def]
-    indptr, indices, node_weight, owner, needed, limit, order, rounds
+    indptr, indices, node_weight, owner, needed, parts, limit, order, rounds
 ):
     """Move nodes one by one to where fewest rows cross between parts; `needed` is kept up to date."""
-    parts = needed.shape[1]
+    words = parts <= _LANES
+    flat = needed.reshape(-1)
+    word = flat.view(np.uint64) if words else np.empty(0, np.uint64)
+    columns = np.uint64(needed.shape[1])
+    last = np.uint64(_LANES)
     load = np.zeros(parts, np.int64)
-    for v in range(len(owner)):
-        load[owner[v]] += node_weight[v]
+    for node in range(len(owner)):
+        load[np.uint32(owner[node])] += node_weight[node]
     added = np.zeros(parts, np.int64)
     into = np.zeros(parts, np.int64)
     changed = np.ones(len(owner), np.bool_)
     for _ in range(rounds):
         moves = 0
-        for v in order:
+        for at in range(len(order)):
+            v = np.uint32(order[at])
             if not changed[v]:
                 continue
             changed[v] = False
-            p = owner[v]
+            p = np.uint64(owner[v])
+            own = np.uint64(v) * columns
+            begin, end = np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])
             away = False
-            for q in range(parts):
-                away |= q != p and needed[v, q] > 0
+            for part in range(parts):
+                away |= (np.uint64(part) != p) & (flat[own + np.uint64(part)] > 0)
             if not away:
-                for e in range(indptr[v], indptr[v + 1]):
-                    if owner[indices[e]] != p:
+                for e in range(begin, end):
+                    if np.uint64(owner[np.uint32(indices[e])]) != p:
                         away = True
                         break
             if not away:
                 continue
-            added[:] = 0
             into[:] = 0
             freed = 0
-            for e in range(indptr[v], indptr[v + 1]):
-                u = indices[e]
-                a = owner[u]
-                into[a] += 1
-                if a != p and needed[u, p] == 1:
-                    freed += 1
-                for q in range(parts):
-                    added[q] += q != a and needed[u, q] == 0
+            if words:
+                freed = _count_words(word, indices, begin, end, p, added, into)
+            else:
+                freed = _count_bytes(flat, owner, indices, begin, end, p, added, into)
             best, least = p, 0
-            for q in range(parts):
+            for part in range(parts):
+                q = np.uint64(part)
                 if q == p or load[q] + node_weight[v] > limit:
                     continue
-                change = added[q] - freed + (needed[v, p] > 0) - (needed[v, q] > 0)
+                change = added[q] - freed + (flat[own + p] > 0) - (flat[own + q] > 0)
                 if change < least or (
                     change == least
                     and (
@@ -297,17 +363,61 @@ def lower_halo(  # type: ignore[no-untyped-def]
                     best, least = q, change
             if best == p:
                 continue
-            for e in range(indptr[v], indptr[v + 1]):
-                u = indices[e]
-                if needed[u, p] < _MOST:
-                    needed[u, p] -= 1
-                if needed[u, best] < _MOST:
-                    needed[u, best] += 1
+            for e in range(begin, end):
+                u = np.uint32(indices[e])
+                row = np.uint64(u) * columns
+                flat[row + p] -= flat[row + p] < _MOST
+                flat[row + best] += flat[row + best] < _MOST
                 changed[u] = True
             load[p] -= node_weight[v]
             load[best] += node_weight[v]
             owner[v] = best
+            if words:
+                flat[own + last] = best
             moves += 1
         if moves * 500 < len(owner):
             break
     return owner
+
+
+@numba.njit(nogil=True, cache=True)
+def _count_bytes(flat, owner, indices, begin, end, p, added, into):  # type: ignore[no-untyped-def]
+    """Rows that each part would need more with a node of these in-neighbours, and neighbours in each; freed ones."""
+    parts = np.uint64(len(added))
+    added[:] = 0
+    freed = 0
+    for e in range(begin, end):
+        u = np.uint32(indices[e])
+        a = np.uint64(owner[u])
+        row = np.uint64(u) * parts
+        into[a] += 1
+        freed += (a != p) & (flat[row + p] == 1)
+        added[a] -= flat[row + a] == 0
+        for q in range(parts):
+            added[q] += flat[row + q] == 0
+    return freed
+
+
+@numba.njit(nogil=True, cache=True)
+def _count_words(word, indices, begin, end, p, added, into):  # type: ignore[no-untyped-def]
+    """The counts of `_count_bytes`, all parts at once: lanes of a byte, emptied before they overflow."""
+    lanes, eight, byte = np.uint64(_LANES), np.uint64(8), np.uint64(255)
+    added[:] = np.int64(end - begin)
+    freed = 0
+    while begin < end:
+        until = min(end, begin + byte)
+        has, near = np.uint64(0), np.uint64(0)
+        for e in range(begin, until):
+            found = word[np.uint32(indices[e])]
+            a = found >> (eight * lanes)
+            one = _ONE << (eight * a)
+            # The high bit of each byte that is not 0, then a one in its place; and one for the part of the node.
+            has += (((((found & _LOW) + _LOW) | found) & _HIGH) >> lanes) | one
+            near += one
+            freed += (a != p) & (((found >> (eight * p)) & byte) == _ONE)
+        for number in range(len(added)):
+            shift = eight * np.uint64(number)
+            added[number] -= np.int64((has >> shift) & byte)
+            into[number] += np.int64((near >> shift) & byte)
+        begin = until
+    return freed

@@ -19,6 +19,7 @@ from wirewise.graph.stream_kernels import (
     cluster,
     contract,
     count_needed,
+    crossing_rows,
     lower_halo,
     move_to_neighbours,
     place,
@@ -59,8 +60,6 @@ class _Effort(NamedTuple):
     """Partitions from the start, of which the one with fewest rows between parts is taken."""
     starts: int
     """Orders in which the coarsest nodes are placed; the one with the lightest cut is taken."""
-    cycles: int
-    """Ways down and up; from the second on, clusters lie in parts."""
     growth: int
     """How many times the mean node a cluster may weigh."""
     cluster: int
@@ -71,10 +70,12 @@ class _Effort(NamedTuple):
     """Most visits of a node while nodes follow their neighbours, on each level."""
     rows: int
     """Most visits of a node while rows are counted."""
+    run: int
+    """Nodes that are visited in the order of their ids."""
 
 
-_SMALL = _Effort(3, 6, 2, 4, 3, 1 << 30, 4, 6)
-_LARGE = _Effort(1, 2, 1, 30, 1, 24, 2, 2)
+_SMALL = _Effort(2, 3, 8, 3, 1 << 30, 4, 6, 1)
+_LARGE = _Effort(1, 2, 60, 1, 24, 2, 2, 32)
 
 
 def stream(
@@ -115,42 +116,25 @@ def _once(
     edges: InEdges, finest: _Level, num_parts: int, limit: int, rng: np.random.Generator, effort: _Effort
 ) -> tuple[NDArray[np.int32], int]:
     """Owners, and how many rows cross between parts."""
-    owner = np.empty(0, np.int32)
-    for _ in range(effort.cycles):
-        levels, maps = _levels(finest, num_parts, rng, effort, owner)
-        if len(owner):
-            for labels in maps:
-                coarse = np.empty(int(labels.max()) + 1, np.int32)
-                coarse[labels] = owner
-                owner = coarse
-        else:
-            alone = not maps and effort.tries == 1
-            starts, rounds = (1, effort.follow) if alone else (effort.starts, _COARSE_ROUNDS)
-            owner = _placed(levels[-1], num_parts, limit, rng, starts, rounds)
-        for fine, labels in zip(reversed(levels[:-1]), reversed(maps), strict=True):
-            owner = owner[labels]
-            move_to_neighbours(*fine, owner, num_parts, limit, _order(rng, len(owner)), effort.follow)
+    levels, maps = _levels(finest, num_parts, rng, effort)
+    alone = not maps and effort.tries == 1
+    starts, rounds = (1, effort.follow) if alone else (effort.starts, _COARSE_ROUNDS)
+    owner = _placed(levels[-1], num_parts, limit, rng, effort, starts, rounds)
+    for fine, labels in zip(reversed(levels[:-1]), reversed(maps), strict=True):
+        owner = owner[labels]
+        order = _order(rng, len(owner), effort.run)
+        move_to_neighbours(*fine, owner, num_parts, limit, order, effort.follow)
     if num_parts > _MOST_COUNTED:
         return owner, weight_cut(*finest[:3], owner)
     inward = _fixed(edges.indptr, edges.indices, finest.edge_weight, finest.node_weight)
     needed = count_needed(inward.indptr, inward.indices, owner, num_parts)
-    lower_halo(
-        inward.indptr,
-        inward.indices,
-        inward.node_weight,
-        owner,
-        needed,
-        limit,
-        _order(rng, len(owner)),
-        effort.rows,
-    )
-    crossing = needed > 0
-    crossing[np.arange(len(owner)), owner] = False
-    return owner, int(np.count_nonzero(crossing))
+    order = _order(rng, len(owner), effort.run)
+    lower_halo(*inward[:2], inward.node_weight, owner, needed, num_parts, limit, order, effort.rows)
+    return owner, crossing_rows(owner, needed, num_parts)
 
 
 def _levels(
-    finest: _Level, num_parts: int, rng: np.random.Generator, effort: _Effort, owner: NDArray[np.int32]
+    finest: _Level, num_parts: int, rng: np.random.Generator, effort: _Effort
 ) -> tuple[list[_Level], list[NDArray[np.int32]]]:
     """Graphs of fewer and fewer nodes, and the cluster of each node of each but the last."""
     levels, maps, total = [finest], list[NDArray[np.int32]](), int(finest.node_weight.sum())
@@ -158,14 +142,12 @@ def _levels(
         fine = levels[-1]
         nodes = len(fine.node_weight)
         most = min(max(total // (_FEW * num_parts) // 2, 1), effort.growth * total // nodes + 1)
-        labels = cluster(*fine, most, _order(rng, nodes), effort.cluster, effort.looked_at, owner)
-        coarse = _fixed(*contract(*fine, labels))
-        if len(coarse.node_weight) > _LEAST_SHRINK * nodes:
+        labels = cluster(*fine, most, _order(rng, nodes, effort.run), effort.cluster, effort.looked_at)
+        if int(labels.max()) + 1 > _LEAST_SHRINK * nodes:
             break
-        if effort.tries == 1 and len(coarse.indices) > _LEAST_MERGED * len(fine.indices):
+        coarse = _fixed(*contract(*fine, labels, _LEAST_MERGED if effort.tries == 1 else 1.0))
+        if not len(coarse.node_weight):
             break
-        if len(owner):
-            owner = owner[np.unique(labels, return_index=True)[1]]
         maps.append(labels)
         levels.append(coarse)
         held = sum(len(level.indices) for level in levels[1:])
@@ -184,16 +166,25 @@ def _fixed(*arrays: NDArray[Any]) -> _Level:
     return _Level(*views)
 
 
-def _order(rng: np.random.Generator, nodes: int) -> NDArray[np.int32]:
-    return rng.permutation(nodes).astype(np.int32)
+def _order(rng: np.random.Generator, nodes: int, run: int) -> NDArray[np.int32]:
+    """All nodes, runs of successive ones in any order: their edges lie side by side in memory."""
+    first = (run * rng.permutation(-(-nodes // run))).astype(np.int32)
+    order: NDArray[np.int32] = np.add.outer(first, np.arange(run, dtype=np.int32)).ravel()
+    return order[order < nodes]
 
 
 def _placed(
-    level: _Level, num_parts: int, limit: int, rng: np.random.Generator, starts: int, rounds: int
+    level: _Level,
+    num_parts: int,
+    limit: int,
+    rng: np.random.Generator,
+    effort: _Effort,
+    starts: int,
+    rounds: int,
 ) -> NDArray[np.int32]:
     best, least = np.empty(0, np.int32), -1
     for number in range(starts):
-        order = _order(rng, len(level.node_weight))
+        order = _order(rng, len(level.node_weight), effort.run)
         # Those without edges last: they fill what the others left.
         order = order[np.argsort(np.diff(level.indptr)[order] == 0, kind="stable")]
         owner = place(*level, num_parts, limit, order, _EVENNESS[number % len(_EVENNESS)])

@@ -53,6 +53,18 @@ def test_v1_closed_forms_of_a_path_and_a_star():
     assert found[0] == pytest.approx(1 - 0.8**leaves, abs=1e-12)
 
 
+def test_sums_over_drawers_are_those_of_the_turned_edges_in_their_order():
+    rng, nodes = np.random.default_rng(2), 200
+    drawers = Drawers(in_edges(rng.integers(nodes, size=(2, 1500)), nodes))
+    values = rng.random(nodes) * (rng.random(nodes) < 0.2)
+    expected = np.zeros(nodes)
+    for node in range(nodes):
+        for drawer in drawers.indices[drawers.indptr[node] : drawers.indptr[node + 1]]:
+            expected[node] += values[drawer]
+    assert (drawers.sums(values) == expected).all() and expected.any()
+    assert (drawers.drawn_by == np.diff(drawers.indptr)).all()
+
+
 def test_v1_one_hop_is_exact():
     rng, nodes, train, size, fanout = np.random.default_rng(0), 9, np.arange(6), 3, 2
     edges = in_edges(rng.integers(nodes, size=(2, 40)), nodes)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wirewise.errors import InputError
 from wirewise.planners.arrays import Vector
-from wirewise.planners.cache.policies import CacheProblem, keep
+from wirewise.planners.cache.policies import CacheProblem, highest, keep
 
 __all__ = ["BalancedCaches", "balanced"]
 
@@ -130,12 +130,9 @@ class _Pairs:
         receiving, sending = weights.reshape(2, -1) * self.seconds
         worth = self.score * (receiving[self.receiver] + sending[self.sender])
         if isinstance(budget, int):
-            return _highest(worth, budget)
+            return highest(worth, budget)
         return np.concatenate(
-            [
-                _highest(part, room)
-                for part, room in zip(np.split(worth, self.cuts[1:-1]), budget, strict=True)
-            ]
+            [highest(part, room) for part, room in zip(np.split(worth, self.cuts[1:-1]), budget, strict=True)]
         )
 
     def equal(
@@ -163,15 +160,3 @@ class _Pairs:
         """Nodes of each machine, ascending, [K]."""
         parts = zip(np.split(self.node, self.cuts[1:-1]), np.split(chosen, self.cuts[1:-1]), strict=True)
         return tuple(node[part] for node, part in parts)
-
-
-def _highest(worth: Vector, room: int) -> NDArray[np.bool_]:
-    """Which values are the highest; of equals, the first."""
-    if len(worth) <= room:
-        return np.ones(len(worth), np.bool_)
-    if not room:
-        return np.zeros(len(worth), np.bool_)
-    least = np.partition(worth, len(worth) - room)[len(worth) - room]
-    chosen = worth > least
-    chosen[np.flatnonzero(worth == least)[: room - np.count_nonzero(chosen)]] = True
-    return chosen

@@ -6,12 +6,14 @@ d(v) the neighbours that v draws from,
     t_h(v) = min(1, f_h / d(v)),    p_h(u) = 1 - prod over v that may draw u of (1 - t_h(v) p_{h-1}(v)),
     VIP(u) = 1 - prod over h of (1 - p_h(u)).
 
-A product is computed as exp of a sum of logarithms: one product of the adjacency with a vector for each hop.
+A product is computed as exp of a sum of logarithms. For each hop, the nodes that the hop before may have reached add
+theirs to their neighbours: O(nodes + edges of those), which is little where a batch sees a small part of the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numba
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError
-from wirewise.graph.structure import InEdges, out_edges
+from wirewise.graph.structure import InEdges, out_degrees, out_edges
 from wirewise.planners.arrays import Vector
 
 __all__ = ["ALMOST_ONE", "Drawers", "inclusion", "one_hop", "seed_probability"]
@@ -35,10 +37,28 @@ class Drawers:
     """
 
     def __init__(self, edges: InEdges) -> None:
-        turned = out_edges(edges)
-        self.indptr, self.indices = turned.indptr, turned.indices
+        self._drawn = edges.without_data()
         self.degree: Vector = np.diff(edges.indptr).astype(np.float64)
         """Neighbours that a node draws from, [N]."""
+
+    @cached_property
+    def _turned(self) -> InEdges:
+        return out_edges(self._drawn)
+
+    @property
+    def indptr(self) -> NDArray[np.int64]:
+        """Begin of the drawers of each node in `indices`, then the end, [N + 1]."""
+        return self._turned.indptr
+
+    @property
+    def indices(self) -> NDArray[np.int32]:
+        """Drawers, node by node, ascending."""
+        return self._turned.indices
+
+    @cached_property
+    def drawn_by(self) -> NDArray[np.int64]:
+        """Number of nodes that may draw each node, [N]."""
+        return out_degrees(self._drawn)
 
     def share(self, fanout: int) -> Vector:
         """Probability t_h that a node that is expanded draws one certain neighbour, [N]."""
@@ -46,21 +66,34 @@ class Drawers:
             return np.ones_like(self.degree)
         return np.minimum(1.0, fanout / np.maximum(self.degree, 1.0))
 
+    def sums(self, values: Vector) -> Vector:
+        """Sum of the values of those who may draw a node, [N]; rows of drawers whose value is 0 are not read."""
+        found = np.zeros(len(values))
+        _add(*self._drawn[:2], np.flatnonzero(values), values, found)
+        return found
+
     def any_of(self, probability: Vector) -> Vector:
         """Probability that a node is drawn if each node draws it with this probability, independently, [N]."""
-        logarithms = np.log1p(-np.minimum(probability, ALMOST_ONE))
-        return -np.expm1(_sums(self.indptr, self.indices, logarithms))
+        draws = np.flatnonzero(probability)
+        logarithms = np.zeros(len(probability))
+        logarithms[draws] = np.log1p(-np.minimum(probability[draws], ALMOST_ONE))
+        found = self.sums(logarithms)
+        drawn = np.flatnonzero(found)
+        found[drawn] = -np.expm1(found[drawn])
+        return found
 
 
 @numba.njit(nogil=True, cache=True)
-def _sums(indptr: NDArray[np.int64], indices: NDArray[np.int32], values: Vector) -> Vector:
-    found = np.empty(len(indptr) - 1)
-    for node in range(len(found)):
-        total = 0.0
-        for edge in range(indptr[node], indptr[node + 1]):
-            total += values[indices[edge]]
-        found[node] = total
-    return found
+def _add(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    rows: NDArray[np.int64],
+    values: Vector,
+    found: Vector,
+) -> None:
+    for row in rows:
+        for edge in range(indptr[row], indptr[row + 1]):
+            found[indices[edge]] += values[row]
 
 
 def seed_probability(num_nodes: int, train: NDArray[Any], batch_size: int) -> Vector:

@@ -154,9 +154,11 @@ def _plan(
 def _imbalance(problem: CacheProblem, kept: Sequence[NDArray[np.int64]]) -> float:
     """See `CachePlan.imbalance`; of sampled batches."""
     fetched = np.zeros((len(problem.sampled), problem.machines, problem.machines))
-    for number, batch in enumerate(problem.sampled):
-        for machine, ids in enumerate(batch):
-            owner = problem.owner[ids[~np.isin(ids, kept[machine])]]
+    for machine, nodes in enumerate(kept):
+        lacking = np.ones(problem.num_nodes, np.bool_)
+        lacking[nodes] = False
+        for number, batch in enumerate(problem.sampled):
+            owner = problem.owner[batch[machine][lacking[batch[machine]]]]
             fetched[number, machine] = np.bincount(owner, minlength=problem.machines)
     links = np.concatenate([fetched.sum(axis=1), fetched.sum(axis=2)], axis=1)
     usual = links.mean(axis=0).max(initial=0.0)

@@ -16,7 +16,7 @@ from wirewise.graph.structure import InEdges
 from wirewise.planners.arrays import Vector
 from wirewise.planners.cache.inclusion import Drawers, inclusion, seed_probability
 
-__all__ = ["POLICIES", "CacheProblem", "access_counts", "keep", "missed"]
+__all__ = ["POLICIES", "CacheProblem", "access_counts", "highest", "keep", "missed"]
 
 _SAMPLED = 16
 """Batches that tell how much they differ."""
@@ -75,6 +75,11 @@ class CacheProblem:
         return tuple(seed_probability(self.num_nodes, train, self.batch_size) for train in self.train)
 
     @cached_property
+    def included(self) -> tuple[Vector, ...]:
+        """Vertex-wise inclusion probabilities (VIP) of each machine, [K][N]."""
+        return tuple(inclusion(self.drawers, seeds, self.fanouts) for seeds in self.drawn)
+
+    @cached_property
     def expected(self) -> tuple[Vector, ...]:
         """Rows a batch that each node is expected to be, by `bayesian`, for each machine, [K][N]."""
         return tuple(bayesian(self, machine) for machine in range(self.machines))
@@ -112,12 +117,12 @@ class CacheProblem:
 
 def vip(problem: CacheProblem, machine: int) -> Vector:
     """Vertex-wise inclusion probability (SALIENT++)."""
-    return inclusion(problem.drawers, problem.drawn[machine], problem.fanouts)
+    return problem.included[machine]
 
 
 def degree(problem: CacheProblem, machine: int) -> Vector:
     """Edges of a node that a hop might follow."""
-    return np.diff(problem.drawers.indptr).astype(np.float64)
+    return problem.drawers.drawn_by.astype(np.float64)
 
 
 def degree_reachable(problem: CacheProblem, machine: int) -> Vector:
@@ -139,7 +144,7 @@ def reverse_pagerank(problem: CacheProblem, machine: int) -> Vector:
     """Weighted reverse PageRank: r_0 = 1 / T on training nodes, r_{h+1} = r_h + A D^-1 r_h for each hop."""
     rank = seed_probability(problem.num_nodes, problem.train[machine], 1)
     for _ in problem.fanouts:
-        rank = rank + _spread(problem.drawers, rank / np.maximum(problem.drawers.degree, 1.0))
+        rank = rank + problem.drawers.sums(rank / np.maximum(problem.drawers.degree, 1.0))
     return rank
 
 
@@ -147,7 +152,7 @@ def paths(problem: CacheProblem, machine: int) -> Vector:
     """Paths of at most L edges from training nodes: n_{h+1} = n_h + A n_h."""
     count = (problem.drawn[machine] > 0).astype(np.float64)
     for _ in problem.fanouts:
-        count = count + _spread(problem.drawers, count)
+        count = count + problem.drawers.sums(count)
     return count
 
 
@@ -175,16 +180,6 @@ def bayesian(problem: CacheProblem, machine: int, *, epochs: int = 2, weight: fl
     return np.where(prior > 0, mixed, seen / batches)
 
 
-def _spread(drawers: Drawers, values: Vector) -> Vector:
-    """Sum of the values of those who may draw a node, [N]."""
-    from scipy.sparse import csr_matrix
-
-    nodes = len(values)
-    ones = np.ones(len(drawers.indices), np.float32)
-    product: Vector = csr_matrix((ones, drawers.indices, drawers.indptr), shape=(nodes, nodes)) @ values
-    return product
-
-
 POLICIES: dict[str, Callable[..., Vector]] = {
     "vip": vip,
     "bayesian": bayesian,
@@ -207,10 +202,19 @@ def keep(scores: Vector, own: NDArray[Any], budget: int) -> NDArray[np.int64]:
         budget: Most nodes to keep.
     """
     candidates = np.flatnonzero(~own & (scores > 0))
-    if len(candidates) <= budget:
-        return candidates
-    order = np.argsort(-scores[candidates], kind="stable")
-    return np.sort(candidates[order[:budget]])
+    return candidates[highest(scores[candidates], budget)]
+
+
+def highest(worth: Vector, room: int) -> NDArray[np.bool_]:
+    """Which values are the highest, `room` of them or all; of equals, the first."""
+    if len(worth) <= room:
+        return np.ones(len(worth), np.bool_)
+    if room <= 0:
+        return np.zeros(len(worth), np.bool_)
+    least = np.partition(worth, len(worth) - room)[len(worth) - room]
+    chosen = worth > least
+    chosen[np.flatnonzero(worth == least)[: room - np.count_nonzero(chosen)]] = True
+    return chosen
 
 
 def access_counts(
