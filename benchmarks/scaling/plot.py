@@ -40,7 +40,8 @@ def picture(points: Sequence[Point]) -> str:
     """The picture as text."""
     names = list(dict.fromkeys(one.what for one in points))
     rows = -(-len(names) // COLUMNS)
-    wide, high = WIDTH * min(COLUMNS, len(names)), TOP + HEIGHT * rows
+    # The legend needs the width of two charts.
+    wide, high = WIDTH * min(COLUMNS, max(len(names), 2)), TOP + HEIGHT * rows
     style = (resources.files("wirewise.report") / "colours.css").read_text("utf-8")
     label = "Efficiency by number of ranks"
     parts = [

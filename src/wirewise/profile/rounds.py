@@ -29,8 +29,8 @@ _AT_ONCE = 8
 _PAUSE_S = 0.002
 """Pause before each round, so that it begins as in a step: from waiting for the accelerator, not in a hot loop."""
 _LONG_S = 1.0
-"""Nothing larger than a collective of so many seconds is tried if the smallest one takes at most half of that: the
-rate of the wire is known by then. With many ranks on few processors one that carries nothing may take as long."""
+"""Nothing larger than a collective of so many seconds is tried once seconds grow half as much as bytes: the rate
+of the wire is known by then. With many ranks on few processors one that carries nothing may take as long."""
 
 Knots = tuple[tuple[float, float], ...]
 
@@ -142,10 +142,18 @@ def _table(bench: Bench, make_call: Callable[[int], Callable[[], object]], most:
     what, knots = f"the measuring of {make_call.__name__}", list[tuple[float, float]]()
     for size in _bytes_up_to(most):
         knots.append((size, bench.series(partial(bench.transport.guard, make_call(size), what), what)))
-        if knots[-1][1] > max(_LONG_S, 2 * knots[0][1]):
+        if knots[-1][1] > _LONG_S and _is_wire_bound(knots):
             break
     sizes, seconds = zip(*knots, strict=True)
     return rising(sizes, seconds)
+
+
+def _is_wire_bound(knots: Sequence[tuple[float, float]]) -> bool:
+    """Whether the last two, (bytes, seconds), tell the rate of the wire."""
+    if len(knots) < 2:
+        return False
+    (near, near_s), (far, far_s) = knots[-2:]
+    return far_s * near >= 0.5 * near_s * far
 
 
 def _bytes_up_to(most: int) -> list[int]:
