@@ -111,3 +111,97 @@ def test_e1_links_are_measured_by_ranks_of_srun(slurm_cluster, tmp_path, warm):
     assert [host.name for host in found.hosts] == ["h0", "h1"]
     rates = [link.bandwidth_bytes_per_s for link in found.links]
     assert rates and all(5e6 < rate < 130e6 for rate in rates)
+
+
+TRAINING = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for step in range(12):
+    optimizer.zero_grad()
+    model(torch.ones(4, 64)).sum().backward()
+    optimizer.step()
+"""
+TORCHRUN = "-- torchrun --nproc-per-node 1 train.py"
+COMMANDS = {
+    "pipedream-2bw": "run pipedream-2bw --hosts 2 --modes flush,2bw --updates 4 --turns 1 --blocks 2 --width 16 "
+    "--length 8 --microbatches 2 --forward-ms 1 --backward-ms 1 --out FOLDER",
+    "rhino": "run rhino --model mlp --hosts 2 --against ddp --steps 1 --turns 1 --out FOLDER",
+    "tag": "run tag --model mlp --speeds 1,0.5 --plans ddp,ddp-proportional --compute-ms 20 --steps 2 --turns 1 "
+    "--out FOLDER",
+    "gnn-tasks": "run gnn-tasks --hosts 2 --dataset block:nodes=300,features=8,classes=3 --methods "
+    "colocated,store-affine --policies iter --turns 1 --out FOLDER",
+    "reshard": "run reshard moves.json --turns 1 --out FOLDER",
+    "sea-er": "run sea-er --workers 2 --dataset block:nodes=600,features=16,classes=4 --methods bare,joint --tasks 2 "
+    "--epochs 2 --out FOLDER",
+    "salientpp": "run salientpp --workers 2 --hosts 2 --dataset block:nodes=600,features=16,classes=4 --hidden 8 "
+    "--modes base,cache --out FOLDER",
+    "trace": f"profile trace --warmup 2 --steps 2 --out FOLDER {TORCHRUN}",
+    "advise": f"advise --warmup 2 --steps 2 --trials 0 --out FOLDER {TORCHRUN}",
+    "tapfinger": "run tapfinger --real-jobs 1",
+    "swift, a command": f"run swift {TORCHRUN}",
+    "stalls": f"profile stalls {TORCHRUN}",
+    "collective": "bench collective",
+}
+"""Commands that start ranks, by a name."""
+REFUSED = {
+    "tapfinger": "real jobs go through the queue of Slurm",
+    "swift, a command": "`wirewise run swift` starts its ranks on one machine",
+    "stalls": "`wirewise profile stalls` starts its ranks on one machine",
+    "collective": "in an allocation of Slurm as `srun wirewise bench collective`",
+}
+"""What those say that use no hosts of an allocation."""
+ALIKE = {
+    "pipedream-2bw": lambda told: [(one["losses"], one["final_loss"]) for one in told["modes"].values()],
+    "rhino": lambda told: [(told["losses"], [one["loss_equal"] for one in told["plans"].values()])],
+    "gnn-tasks": lambda told: [one["crossing_bytes"] for one in told["plans"].values()],
+    "reshard": lambda told: (told["equal"], [one["bytes_sent"] for one in told["plans"].values()]),
+    "tag": lambda told: [one["loss_equal"] for one in told["plans"].values()],
+    "sea-er": lambda told: [(one["ap_by_task"], one["accuracy"]) for one in told["methods"].values()],
+}
+"""What is the same on hosts of the lab, or of this machine."""
+
+
+def told_of(folder: str) -> None:
+    """On the head: run all commands, one after the other in one process, and write what came of each."""
+    found = {}
+    for name, words in COMMANDS.items():
+        file, out = Path(folder) / f"{name}.json", Path(folder) / name
+        command, dashes, rest = words.replace("FOLDER", str(out).replace(" ", "-")).partition(" -- ")
+        done = CliRunner().invoke(app, [*command.split(), "--json", str(file), *(dashes + rest).split()])
+        found[name] = {"code": done.exit_code, "output": done.output, "error": repr(done.exception)}
+    (Path(folder) / "found.json").write_text(json.dumps(found))
+
+
+@pytest.fixture(scope="module")
+def on_slurm(slurm_cluster, warm_python, tmp_path_factory) -> Path:
+    """Folder with what came of all commands in one allocation of two hosts."""
+    folder = tmp_path_factory.mktemp("commands")
+    (folder / "train.py").write_text(TRAINING)
+    planned = "plan reshard --from 1x2:R,S1 --to 1x2:S1,R --shape 64,64 --topology lab-2x2@1gbit -o".split()
+    assert CliRunner().invoke(app, [*planned, str(folder / "moves.json")]).exit_code == 0
+    program = "import sys; from tests.recipes import test_on_slurm; test_on_slurm.told_of(sys.argv[1])"
+    in_allocation(
+        slurm_cluster, 2, "-c", program, folder, per_host=2, python=warm_python, cwd=folder, timeout_s=800.0
+    )
+    return folder
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_e1_commands_that_start_ranks_use_the_allocation_or_say_why_not(
+    on_slurm, tmp_path, monkeypatch, name
+):
+    found = json.loads((on_slurm / "found.json").read_text())[name]
+    if name in REFUSED:
+        assert found["code"] == 2 and REFUSED[name] in found["output"]
+        return
+    told = json.loads((on_slurm / f"{name}.json").read_text())
+    assert (told["hosts"], told.get("network", "slurm")) == (2, "slurm"), found
+    if name in ALIKE:
+        monkeypatch.chdir(on_slurm)
+        network = "loopback" if name == "sea-er" else "lab"
+        command = COMMANDS[name].replace("FOLDER", str(tmp_path / "lab")).split()
+        assert ALIKE[name](told) == ALIKE[name](in_lab(*command, "--network", network))
