@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
+import threading
 
 # Before torch and numba load; ranks are many and cores are few.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,10 +25,15 @@ from tests.harness.tiers import leave_out_sweeps
 if TYPE_CHECKING:
     from wirewise.lab import SlurmCluster
 
+_MANY_THREADS = 300
+
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Fail a test that leaves processes, threads, variables, namespaces or a process group."""
+    # Ranks that are over keep their waiting threads until they are collected, which a large heap puts off for long.
+    if threading.active_count() > _MANY_THREADS:
+        gc.collect()
     before = Snapshot.take()
     yield
     if left := before.leftovers():
