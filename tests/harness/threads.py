@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -34,9 +35,17 @@ def run_ranks_as_threads(
     threads = [
         threading.Thread(target=run, args=(r,), name=f"rank-{r}", daemon=True) for r in range(world_size)
     ]
-    for thread in threads:
-        thread.start()
-    _join(threads, errors, timeout_s)
+    # Python may collect wherever it allocates, also while torch holds a lock, say that of its random numbers. A process
+    # group that is freed there lets go of the interpreter, and a rank that then waits for that lock holds both up.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for thread in threads:
+            thread.start()
+        _join(threads, errors, timeout_s)
+    finally:
+        if collecting:
+            gc.enable()
     if errors:
         rank, error = errors[0]
         error.add_note(f"raised on rank {rank} of {world_size}")
