@@ -23,6 +23,11 @@ def in_allocation(
     """Run Python on the head, inside an allocation; what it prints."""
     paths = [str(ROOT / "src"), str(ROOT)]
     asked = [f"--nodes={hosts}", f"--ntasks-per-node={per_host}"]
-    environment = {"PYTHONPATH": os.pathsep.join(paths), **options.pop("environment", {})}
+    programs = [str(Path(sys.prefix, "bin")), os.environ["PATH"]]
+    environment = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PATH": os.pathsep.join(programs),
+        **options.pop("environment", {}),
+    }
     words = ["salloc", "--quiet", *asked, str(python), *map(str, argv)]
     return cluster.run(*words, environment=environment, timeout_s=options.pop("timeout_s", 240.0), **options)

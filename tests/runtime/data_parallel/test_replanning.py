@@ -155,6 +155,7 @@ from wirewise.cost.gradients import CodecTimes, GradientCosts
 from wirewise.planners.fusion.cupcake import compression_problem, cupcake
 from wirewise.planners.fusion.cupcake.replan import replanner
 from wirewise.plans import Bucket, FusionPlan
+from wirewise.profile.ending import end_process
 from wirewise.trace.gradients import GradientTensor, GradientTrace
 from wirewise.runtime.data_parallel import parallel, transport_of
 from wirewise.runtime.data_parallel.replanning import Replanner, probe_all_reduce
@@ -250,10 +251,11 @@ for step in range(steps):
     optimizer.zero_grad()
     seen.append([time.perf_counter() - begin, loss.item(), model.plan.to_json(), sum(before.values())])
 if rank == 0:
-    json.dump({"seen": seen, "changes": again.changes, "first": names[0]}, open(out, "w"))
+    with open(out, "w") as file:
+        json.dump({"seen": seen, "changes": again.changes, "first": names[0]}, file)
 again.close()
 model.reducer.close()
-dist.destroy_process_group()
+end_process()
 """
 
 
