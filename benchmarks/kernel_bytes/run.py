@@ -48,7 +48,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "gradients": (65536, _CODECS),
     },
 }
-ABOUT = {
+ROWS = {
     "messages": "Rows are packed through an index that picks half of a matrix, with stochastic rounding; messages are "
     "added to rows in random order, and aggregated for rows of four entries, each message used once or four times. "
     "`_pack_kernel` and `_pack_wide_kernel` read rows twice, for their range and for their codes, where a row is too "
@@ -122,7 +122,7 @@ def table(page: Page, row: str, preset: Sequence[Any]) -> None:
 
 
 def main() -> None:
-    options = arguments(__doc__, tuple(ABOUT))
+    options = arguments(__doc__, tuple(ROWS))
     if find_spec("triton") is None:
         raise SystemExit('triton is not installed; pip install -e ".[triton]"')
     facts = {
@@ -132,7 +132,7 @@ def main() -> None:
     page = Page("Bytes of Triton kernels", options.preset, facts)
     page.add(NOTES)
     for row in options.only:
-        page.add(f"## {row.capitalize()}\n\n{ABOUT[row]}")
+        page.add(f"## {row.capitalize()}\n\n{ROWS[row]}")
         table(page, row, PRESETS[options.preset][row])
     page.finish(options)
 
