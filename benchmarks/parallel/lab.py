@@ -7,7 +7,7 @@ import msgspec
 from scipy.stats import spearmanr
 
 from common import paired, scratch, verdict
-from wirewise.cost.links import TCP_PAYLOAD, Links
+from wirewise.cost.links import Links
 from wirewise.cost.transfers import TransferSample
 from wirewise.errors import PlanError, WirewiseError
 from wirewise.planners.parallel import ParallelProblem
@@ -16,7 +16,6 @@ from wirewise.recipes import rhino
 from wirewise.recipes.rhino_job import SIZES, RhinoJob, RhinoWish
 from wirewise.recipes.rhino_links import fitted, measured_links, timed_collectives
 from wirewise.results import ParallelRun
-from wirewise.topology import lab_hosts
 
 LINKS = {
     "100 Mbit/s": {},
@@ -43,7 +42,7 @@ def various_plans(wish, graph):
     found = {}
     for stages, mesh, microbatches in SHAPES:
         for rate in RATES:
-            links = Links.of(lab_hosts([rate] * wish.hosts), payload=TCP_PAYLOAD)
+            links = Links.of_lab([rate] * wish.hosts)
             problem = ParallelProblem(graph=graph, links=links, states=1.0)
             try:
                 plan = make_plan(

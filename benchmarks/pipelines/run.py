@@ -27,11 +27,10 @@ from torch import nn
 
 from common import Page, arguments, scratch, verdict
 from wirewise import sim
-from wirewise.cost import TCP_PAYLOAD, Links
+from wirewise.cost import Links
 from wirewise.planners.pipeline import problem_of, search
 from wirewise.plans import StagePlan
 from wirewise.runtime.pipeline.weights import Weights
-from wirewise.topology import lab_hosts
 from wirewise.trace.stages import StageModule, StageTrace
 from wirewise.trials.start import open_network
 
@@ -95,7 +94,7 @@ def predicted_s(one, link):
         for stage in plan.stages
         for name in stage.modules
     )
-    links = Links.of(lab_hosts([link] * plan.world_size), payload=TCP_PAYLOAD)
+    links = Links.of_lab([link] * plan.world_size)
     return sim.predict(plan, StageTrace(modules=modules), links).step_s
 
 
@@ -113,7 +112,7 @@ def timed(cases, link, preset, hosts=HOSTS):
 
 def message_values(share, preset, link=LINK):
     """float32 values whose message takes a share of a forward pass."""
-    rate = Links.of(lab_hosts([link] * 2), payload=TCP_PAYLOAD).interface_bytes_per_s
+    rate = Links.of_lab([link] * 2).interface_bytes_per_s
     return round(share * preset["forward_s"] * rate / 4)
 
 
@@ -235,7 +234,7 @@ def switch_times():
 def replicas_row(page, preset, errors):
     m, stages = 4, 2
     slack_s = (m - stages + 1) * 3 * preset["forward_s"]
-    rate = Links.of(lab_hosts([LINK] * 2), payload=TCP_PAYLOAD).interface_bytes_per_s
+    rate = Links.of_lab([LINK] * 2).interface_bytes_per_s
     parameters = round(0.75 * slack_s * rate / 4)
     page.add(
         f"## Exchanges behind the next update (B4)\n\nTwo stages, {m} microbatches, hosts at {LINK}; {parameters:,} "

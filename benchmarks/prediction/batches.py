@@ -11,10 +11,9 @@ from setting import Setting, quartiles_of
 
 from common import scratch
 from wirewise import lab, plans
-from wirewise.cost import TCP_PAYLOAD, Links
+from wirewise.cost import Links
 from wirewise.recipes.salientpp import MiniBatchJob, prepare
 from wirewise.sim import BatchTimes, predict
-from wirewise.topology import lab_hosts
 
 WORKER = str(Path(__file__).parent / "batches_worker.py")
 MACHINES = 4
@@ -47,7 +46,7 @@ def settings(links: list[str], policies: dict[str, float], epochs: int) -> Itera
             for link in links:
                 found = batches_on(folder, link, MACHINES, TRAIN_S)
                 times = BatchTimes(row_bytes=found.row_bytes, sample_s=alone.prepare_s, train_s=TRAIN_S)
-                table = Links.of(lab_hosts([link] * MACHINES), payload=TCP_PAYLOAD)
+                table = Links.of_lab([link] * MACHINES)
                 yield Setting(
                     family="cache",
                     where=link,

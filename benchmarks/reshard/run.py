@@ -27,7 +27,6 @@ from wirewise.cost.links import TCP_PAYLOAD, Links
 from wirewise.planners.reshard import cross_mesh
 from wirewise.plans import LaidOutTensor, Sharding, parse_sharding
 from wirewise.plans.reshard import STRATEGIES
-from wirewise.topology import lab_hosts
 from wirewise.trials.start import open_network
 
 PRESETS = {
@@ -59,7 +58,7 @@ SUITE = {
 
 
 def links_of(rates, per_host, payload=1.0):
-    return Links.of(lab_hosts(rates, ranks_per_host=per_host), payload=payload)
+    return Links.of_lab(rates, ranks_per_host=per_host, payload=payload)
 
 
 class Lab:

@@ -17,14 +17,13 @@ from common import scratch
 from wirewise import graph, plans
 from wirewise.collective import build
 from wirewise.collective.bounds import bound
-from wirewise.cost import TCP_PAYLOAD, Links
+from wirewise.cost import Links
 from wirewise.lab import Lab
 from wirewise.planners.fusion.cupcake import compression_problem, plan_groups
 from wirewise.plans import StagePlan
 from wirewise.recipes.salientpp import MiniBatchJob, prepare
 from wirewise.sim import BatchTimes, predict, simulate_program
 from wirewise.sim.lowering.collective import network_of
-from wirewise.topology import lab_hosts
 from wirewise.trace.gradients import GradientTensor, GradientTrace
 from wirewise.trace.stages import StageModule, StageTrace
 
@@ -56,7 +55,7 @@ def share(scaling: str, ranks: int) -> float:
 
 
 def links_of(link: str, ranks: int) -> Links:
-    return Links.of(lab_hosts([link] * ranks), payload=TCP_PAYLOAD)
+    return Links.of_lab([link] * ranks)
 
 
 def collectives(ranks: int, link: str, sizes: dict) -> Iterator[Point]:

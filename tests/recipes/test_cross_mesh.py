@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from wirewise.cli.main import app
-from wirewise.cost import TCP_PAYLOAD
+from wirewise.cost import TCP_PAYLOAD, Links
 from wirewise.errors import InputError
 from wirewise.planners.reshard import cross_mesh
 from wirewise.plans import LaidOutTensor, parse_sharding, save
-from wirewise.recipes.cross_mesh import lab_links, links_of, make_job, predicted_s, summarise
+from wirewise.recipes.cross_mesh import links_of, make_job, predicted_s, summarise
 from wirewise.recipes.cross_mesh_job import ReshardJob, ReshardWish, ranks_per_host
 from wirewise.report.reshard_page import reshard_comparison, reshard_html
 from wirewise.results import MovedTimes
@@ -27,7 +27,7 @@ def a_plan(size: int = 512, rates=("200mbit",) * 3, per_host: int = 2, **knobs):
         source=parse_sharding("1:R,R"),
         target=parse_sharding(f"2x{per_host}@{per_host}-{3 * per_host - 1}:R,R"),
     )
-    return cross_mesh(one, lab_links(tuple(rates), per_host), **knobs)
+    return cross_mesh(one, Links.of_lab(rates, ranks_per_host=per_host, payload=1.0), **knobs)
 
 
 def times(seconds: float, equal: bool = True) -> MovedTimes:

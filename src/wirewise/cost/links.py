@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ from wirewise.cost.routes import routes_of
 from wirewise.cost.traces import host_rates, hosts_of, transfers_of
 from wirewise.cost.wire import Channels, competing_bytes, exchange_s
 from wirewise.errors import InputError
-from wirewise.topology import Topology
+from wirewise.topology import Topology, lab_hosts
 from wirewise.trace import Trace
 
 __all__ = ["TCP_PAYLOAD", "Links"]
@@ -161,6 +162,21 @@ class Links:
         known = routes_of(graph, hosts_of_names(topology, graph.vertices).tolist())
         latency, intra = between_hosts(known, hosts, len(out))
         return cls(out, into, latency, intra, host_of_rank=hosts, known=known, network=graph)
+
+    @classmethod
+    def of_lab(cls, rates: Sequence[str | float], *, payload: float = TCP_PAYLOAD, **options: Any) -> Links:
+        """Links of the hosts that a lab has, with what TCP leaves of their rates.
+
+        Args:
+            rates: Rate of each host's link, such as "200mbit"; a number is bytes per second.
+            payload: Share of the rates that is used, by default what headers of TCP, IP and Ethernet leave.
+            **options: Those of `topology.lab_hosts`: `ranks_per_host`, `latency_s`.
+
+        Raises:
+            TopologyError: There is no rate.
+            InputError: A rate is none.
+        """
+        return cls.of(lab_hosts(rates, **options), payload=payload)
 
     @classmethod
     def of_pairs(

@@ -87,6 +87,7 @@ class Loopback:
     """The ranks of a job on this machine without any shaping; used, and labelled, where no lab can be had."""
 
     network = "loopback"
+    num_hosts = 1
 
     def __enter__(self) -> Self:
         return self

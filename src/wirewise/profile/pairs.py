@@ -217,6 +217,6 @@ def _at_once(group: Any, flows: list[tuple[int, int, float]]) -> float:
             pending.append(act)
     for work in pending:
         work.wait()
-    slowest = torch.tensor([time.perf_counter() - start if pending else 0.0], dtype=torch.float64)
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return float(slowest)
+    seconds = np.zeros(dist.get_world_size())
+    seconds[own] = time.perf_counter() - start if pending else 0.0
+    return float(_sum(seconds).max())

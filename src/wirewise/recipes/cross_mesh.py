@@ -11,17 +11,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from wirewise import sim
-from wirewise.cost.links import TCP_PAYLOAD, Links
+from wirewise.cost.links import Links
 from wirewise.files import owns_folder
 from wirewise.planners.reshard import cross_mesh
 from wirewise.plans import ReshardPlan, save
 from wirewise.recipes.cross_mesh_job import ReshardJob, ReshardWish, ranks_per_host
 from wirewise.recipes.own_links import settled
 from wirewise.results import MovedTimes, ReshardRecord, ReshardRun
-from wirewise.topology import lab_hosts
 from wirewise.trials.start import open_network, run_ranks
 
-__all__ = ["lab_links", "links_of", "make_job", "predicted_s", "run", "summarise"]
+__all__ = ["links_of", "make_job", "predicted_s", "run", "summarise"]
 
 
 def make_job(plan: ReshardPlan, wish: ReshardWish, say: Callable[[str], None] = lambda _: None) -> ReshardJob:
@@ -39,7 +38,7 @@ def make_job(plan: ReshardPlan, wish: ReshardWish, say: Callable[[str], None] = 
     hosts = plan.world_size // own
     wish = settled(wish, hosts, say)
     rates = tuple(wish.links.get(host, wish.link) for host in range(hosts))
-    links, plans = lab_links(rates, own), {"plan": plan}
+    links, plans = Links.of_lab(rates, ranks_per_host=own, payload=1.0), {"plan": plan}
     for strategy in wish.against:
         if strategy != plan.strategy:
             other = cross_mesh(plan.tensors, links, strategy=strategy, seed=plan.seed)
@@ -48,11 +47,6 @@ def make_job(plan: ReshardPlan, wish: ReshardWish, say: Callable[[str], None] = 
     return ReshardJob(
         plans=plans, network=wish.network, links=rates, turns=wish.turns, timeout_s=wish.timeout_s
     )
-
-
-def lab_links(rates: tuple[str, ...], per_host: int, payload: float = 1.0) -> Links:
-    """Links of a lab's hosts with these rates."""
-    return Links.of(lab_hosts(rates, ranks_per_host=per_host), payload=payload)
 
 
 @owns_folder
@@ -71,9 +65,8 @@ def run(job: ReshardJob, folder: Path, say: Callable[[str], None]) -> ReshardRun
     """
     for name, one in job.plans.items():
         save(one, folder / f"plan-{name}.json")
-    ranks = next(iter(job.plans.values())).world_size
-    worker = "wirewise.recipes.cross_mesh_worker"
-    with open_network(job.network, len(job.links), job.links[0], dict(enumerate(job.links))) as network:
+    worker, ranks = "wirewise.recipes.cross_mesh_worker", job.first.world_size
+    with open_network(job.network, len(job.links), job.links) as network:
         found = run_ranks(
             worker, folder, dict[str, MovedTimes], network=network, ranks=ranks, job=job, log=say
         )
@@ -87,31 +80,31 @@ def predicted_s(job: ReshardJob, plan: ReshardPlan) -> float:
 
 def links_of(job: ReshardJob) -> Links:
     """Links of a job's ranks with what TCP leaves of them."""
-    return lab_links(job.links, ranks_per_host(next(iter(job.plans.values()))), TCP_PAYLOAD)
+    return Links.of_lab(job.links, ranks_per_host=ranks_per_host(job.first))
 
 
 def summarise(job: ReshardJob, found: Mapping[str, MovedTimes]) -> ReshardRun:
     """All plans of a job, as a command writes them."""
-    first, measured = next(iter(job.plans.values())), found[next(iter(job.plans))]
     records = {name: _record(job, plan, found[name]) for name, plan in job.plans.items()}
     own = records[next(iter(job.plans))]
     return ReshardRun(
         network=job.network,
         hosts=len(job.links),
         links=job.links,
-        ranks=first.world_size,
-        tensors=len(first.tensors),
+        ranks=job.first.world_size,
+        tensors=len(job.first.tensors),
         turns=job.turns,
         measured_s=own.measured_s,
         bound_s=own.bound_s,
         predicted_s=own.predicted_s,
-        equal=all(one.equal for one in found.values()) and measured.equal,
+        equal=all(one.equal for one in found.values()),
         plans=records,
     )
 
 
 def _record(job: ReshardJob, plan: ReshardPlan, found: MovedTimes) -> ReshardRecord:
-    exact = cross_mesh(plan.tensors, lab_links(job.links, ranks_per_host(plan)), strategy="p2p", order="size")
+    links = Links.of_lab(job.links, ranks_per_host=ranks_per_host(plan), payload=1.0)
+    exact = cross_mesh(plan.tensors, links, strategy="p2p", order="size")
     assert isinstance(exact, ReshardPlan)
     return ReshardRecord(
         strategy=plan.strategy,

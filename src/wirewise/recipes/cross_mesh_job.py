@@ -53,6 +53,11 @@ class ReshardJob(opt.Options, frozen=True, kw_only=True):
                     f"for {len(self.links)} links"
                 )
 
+    @property
+    def first(self) -> ReshardPlan:
+        """The plan that the others stand beside."""
+        return next(iter(self.plans.values()))
+
 
 def ranks_per_host(plan: ReshardPlan) -> int:
     """Ranks on each host of a plan.

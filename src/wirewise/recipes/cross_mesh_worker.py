@@ -24,7 +24,7 @@ def work(rank: Rank[ReshardJob]) -> None:
     """Move the tensors under all plans in turns; the first move of each is not counted."""
     job, transport = rank.job, rank.transport
     movers = {name: Resharder(plan, transport) for name, plan in job.plans.items()}
-    tensors = next(iter(job.plans.values())).tensors
+    tensors = job.first.tensors
     wholes = [numbers(one) for one in tensors]
     given = [part_of(whole, one.source, transport.rank) for whole, one in zip(wholes, tensors, strict=True)]
     wanted = [part_of(whole, one.target, transport.rank) for whole, one in zip(wholes, tensors, strict=True)]

@@ -26,7 +26,6 @@ from wirewise.recipes.own_links import settled
 from wirewise.results import PlacementRecord, PlacementRun
 from wirewise.runtime.flows import ORDERS, Connections, execute
 from wirewise.sim.flows.measured import Compared, OpTimes, compare_plan
-from wirewise.topology import lab_hosts
 from wirewise.trace.tasks import KINDS, TaskSet
 from wirewise.trials.rank import Rank, main
 from wirewise.trials.start import open_network, run_ranks
@@ -84,7 +83,7 @@ class PlacementJob(opt.Options, frozen=True, kw_only=True):
 
 def lab_links(links: tuple[str, ...]) -> Links:
     """What hosts of a lab with these rates send and receive of payload."""
-    return Links.of(lab_hosts(links), payload=PAYLOAD_SHARE)
+    return Links.of_lab(links, payload=PAYLOAD_SHARE)
 
 
 def lab_problem(tasks: TaskSet, links: tuple[str, ...]) -> PlacementProblem:
@@ -148,7 +147,7 @@ def run(job: PlacementJob, folder: Path, say: Callable[[str], None]) -> dict[str
     for name, one in job.plans.items():
         save(one, plan_file(folder, name))
     hosts, worker = len(job.links), "wirewise.recipes.gnn_tasks"
-    with open_network(job.network, hosts, job.links[0], dict(enumerate(job.links))) as network:
+    with open_network(job.network, hosts, job.links) as network:
         measured = run_ranks(
             worker, folder, dict[str, list[OpTimes]], network=network, ranks=hosts, job=job, log=say
         )

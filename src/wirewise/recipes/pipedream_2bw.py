@@ -11,14 +11,14 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from wirewise.cost.links import TCP_PAYLOAD, Links
+from wirewise.cost.links import Links
 from wirewise.files import owns_folder
 from wirewise.plans import StagePlan, save
 from wirewise.recipes.own_links import settled
 from wirewise.recipes.pipedream_2bw_job import MODES, PipelineJob, module_names, plan_of
+from wirewise.report.series import smoothed
 from wirewise.results import PipelineRecord, PipelineRun, PipelineTimes
 from wirewise.sim.lowering.stages import with_predictions
-from wirewise.topology import lab_hosts
 from wirewise.trace.stages import StageModule, StageTrace
 from wirewise.trials.start import open_network, run_ranks
 
@@ -26,8 +26,6 @@ __all__ = ["PipelineJob", "plans_of", "run", "stage_trace", "summarise"]
 
 _NEAR = 1.01
 """A mode has reached the reference's final loss when its own is within one percent of it."""
-_SMOOTHING = 5
-"""Updates over which losses are averaged, each being of other text."""
 
 
 @owns_folder
@@ -75,17 +73,17 @@ def stage_trace(job: PipelineJob) -> StageTrace:
 
 def plans_of(job: PipelineJob) -> dict[str, StagePlan]:
     """Plan of each mode, with what the simulator predicts of it."""
-    links = Links.of(lab_hosts([job.link] * job.hosts), payload=TCP_PAYLOAD)
+    links = Links.of_lab([job.link] * job.hosts)
     trace = stage_trace(job)
     return {mode: with_predictions(plan_of(job, mode), trace, links) for mode in job.modes}
 
 
 def summarise(job: PipelineJob, found: dict[str, PipelineTimes]) -> PipelineRun:
     """All modes next to the first one."""
-    reference = _smoothed(found[job.modes[0]].losses)[-1]
+    reference = smoothed(found[job.modes[0]].losses)[-1]
     modes, plans = {}, plans_of(job)
     for name, one in found.items():
-        losses = _smoothed(one.losses)
+        losses = smoothed(one.losses)
         reached = next(
             (end for end, loss in zip(one.ends_s, losses, strict=True) if loss <= _NEAR * reference), None
         )
@@ -116,7 +114,3 @@ def summarise(job: PipelineJob, found: dict[str, PipelineTimes]) -> PipelineRun:
         fastest=best,
         speedup_step=modes[job.modes[0]].step_s / modes["2bw" if "2bw" in modes else best].step_s,
     )
-
-
-def _smoothed(losses: list[float]) -> list[float]:
-    return [statistics.fmean(losses[max(0, i - _SMOOTHING + 1) : i + 1]) for i in range(len(losses))]

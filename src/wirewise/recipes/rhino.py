@@ -142,7 +142,7 @@ def train(
     finally:
         torch.set_num_threads(threads)
     rates = job.wish.rates
-    with open_network(job.wish.network, len(rates), rates[0], dict(enumerate(rates))) as network:
+    with open_network(job.wish.network, len(rates), rates) as network:
         worker = "wirewise.recipes.rhino_worker"
         found = run_ranks(
             worker,

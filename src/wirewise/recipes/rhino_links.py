@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from wirewise.cost.links import TCP_PAYLOAD, Links
+from wirewise.cost.links import Links
 from wirewise.cost.transfers import TransferSample, fit_transfers
 from wirewise.lab.accelerator import PacedOperators
 from wirewise.planners.parallel.rhino.layouts import moved as steps_of
@@ -19,7 +19,6 @@ from wirewise.plans.parallel import parse_placements
 from wirewise.recipes.rhino_job import RhinoJob
 from wirewise.runtime.parallel.groups import RankGroups, moved
 from wirewise.runtime.parallel.parts import local_shape
-from wirewise.topology import lab_hosts
 from wirewise.trials.rank import Rank, main
 from wirewise.trials.start import open_network, run_ranks
 
@@ -55,7 +54,7 @@ def timed_collectives(job: RhinoJob, folder: Path, say: Callable[[str], None]) -
         PeerError: A rank failed; the message holds its last words.
     """
     rates = job.wish.rates
-    with open_network(job.wish.network, len(rates), rates[0], dict(enumerate(rates))) as network:
+    with open_network(job.wish.network, len(rates), rates) as network:
         worker, kind = "wirewise.recipes.rhino_links", list[TransferSample]
         return run_ranks(worker, folder, kind, network=network, ranks=len(rates), job=job, log=say)
 
@@ -68,7 +67,7 @@ def fitted(rates: tuple[str, ...], samples: list[TransferSample]) -> Links:
         samples: Collectives, one at a time, each of one round.
     """
     fit = fit_transfers(samples)
-    links = Links.of(lab_hosts(rates), payload=TCP_PAYLOAD)
+    links = Links.of_lab(rates)
     # Rings go at the pace of the narrowest link.
     scale = float(links.bandwidth_out_bytes_per_s.min()) / fit.bandwidth_bytes_per_s
     burden = {kind: scale * by for kind, by in fit.burden.items()}

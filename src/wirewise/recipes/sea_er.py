@@ -16,9 +16,7 @@ import msgspec
 import numpy as np
 import torch
 
-from wirewise import lab
 from wirewise import options as opt
-from wirewise.allocation import current_allocation
 from wirewise.files import atomic_file, owns_folder
 from wirewise.graph import load, partition, read_graph, write_graph
 from wirewise.graph.rehearsal import GrowingGraph, average_forgetting, average_performance, growing_graph
@@ -26,8 +24,7 @@ from wirewise.recipes.sea_er_job import DEFAULT_METHODS, IncrementalJob
 from wirewise.results import IncrementalRecord, IncrementalRun
 from wirewise.runtime.incremental import Peers, train
 from wirewise.trials.rank import Rank, main
-from wirewise.trials.slurm import SlurmHosts
-from wirewise.trials.start import Network, choose_network, run_ranks
+from wirewise.trials.start import choose_network, open_network, run_ranks
 
 __all__ = ["DEFAULT_METHODS", "IncrementalJob", "grown", "learn", "run"]
 
@@ -55,21 +52,14 @@ def run(job: IncrementalJob, folder: Path, say: Callable[[str], None]) -> Increm
     write_graph(graph, folder / "graph.npz")
     with atomic_file(folder / "owner.npy") as file:
         np.save(file, owner.astype(np.int64))
-    worker, ranks = "wirewise.recipes.sea_er", job.workers
-    network, job = _network(job, say)
-    with network:
-        return run_ranks(worker, folder, IncrementalRun, network=network, ranks=ranks, job=job, log=say)
-
-
-def _network(job: IncrementalJob, say: Callable[[str], None]) -> tuple[Network, IncrementalJob]:
-    """What connects several ranks, and the job with its name and number of hosts."""
-    if job.network == "loopback" or (job.network == "auto" and current_allocation() is None):
-        return lab.Loopback(), msgspec.structs.replace(job, network="loopback", hosts=1)
-    network = SlurmHosts(job.hosts)
-    opt.check_spread(job.workers, network.num_hosts)
-    for note in choose_network("slurm")[1]:
+    chosen, notes = choose_network(job.network, shaped=False)
+    for note in notes:
         say(note)
-    return network, msgspec.structs.replace(job, network="slurm", hosts=network.num_hosts)
+    with open_network(chosen, job.hosts, link="") as network:
+        opt.check_spread(job.workers, network.num_hosts)
+        job = msgspec.structs.replace(job, network=chosen, hosts=network.num_hosts)
+        worker, ranks = "wirewise.recipes.sea_er", job.workers
+        return run_ranks(worker, folder, IncrementalRun, network=network, ranks=ranks, job=job, log=say)
 
 
 def grown(job: IncrementalJob, folder: Path | None) -> GrowingGraph:

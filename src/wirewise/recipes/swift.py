@@ -14,7 +14,7 @@ from pathlib import Path
 
 from wirewise import options as opt
 from wirewise import topology
-from wirewise.cost.links import TCP_PAYLOAD, Links
+from wirewise.cost.links import Links
 from wirewise.errors import PeerError
 from wirewise.files import owns_folder
 from wirewise.lab import Lab
@@ -35,7 +35,6 @@ from wirewise.recipes.swift_ways import (
     recoveries_of,
 )
 from wirewise.results import FinalState, RecoveryRun
-from wirewise.topology import lab_hosts
 from wirewise.trace.recovery import ProtectedStage, RecoveryTrace, StageMessages, write_recovery_trace
 from wirewise.trials.last_words import why_it_failed
 from wirewise.trials.start import Hosts, choose_network, open_network
@@ -158,20 +157,16 @@ def predicted(
         microbatches=MICROBATCHES if messages else 1,
         model=job.job,
     )
-    links = links or _lab_links(job)
+    links = links or Links.of_lab([job.link] * job.hosts)
     plan = planning.swift(trace, links, mtbf_s=mtbf_s, spares=max(job.spares, 1))
     assert isinstance(plan, RecoveryPlan)
     return trace, plan
 
 
-def _lab_links(job: SwiftJob) -> Links:
-    return Links.of(lab_hosts([job.link] * job.hosts), payload=TCP_PAYLOAD)
-
-
 def _links(network: Hosts, folder: Path, job: SwiftJob) -> Links:
     """Links between the hosts: those of the lab as they are shaped, others as they are measured."""
     if isinstance(network, Lab):
-        return _lab_links(job)
+        return Links.of_lab([job.link] * job.hosts)
     file, logs = folder / "links.toml", folder / "probe"
     probe = ["-m", "wirewise", "topo", "probe", "-o", str(file)]
     result = network.run(probe, launcher="direct", folder=logs)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from wirewise import sim
-from wirewise.cost.links import TCP_PAYLOAD, Links
+from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.files import owns_folder
 from wirewise.lab import Lab
@@ -24,7 +24,6 @@ from wirewise.recipes.own_links import settled
 from wirewise.recipes.tag_job import BASELINES, DeploymentJob, DeploymentWish
 from wirewise.recipes.tag_models import measured_trace, trace_of
 from wirewise.results import DeploymentRecord, DeploymentRun, DeploymentTimes
-from wirewise.topology import lab_hosts
 from wirewise.trace.stages import StageTrace
 from wirewise.trials.start import open_network, run_ranks
 
@@ -44,7 +43,7 @@ def lab_links(rates: Sequence[str], message_s: float = _MESSAGE_S) -> Links:
         rates: Rate of each host's link.
         message_s: Seconds of a message that carries nothing, as measured; by default an order of magnitude.
     """
-    return Links.of(lab_hosts(rates, latency_s=message_s), payload=TCP_PAYLOAD)
+    return Links.of_lab(rates, latency_s=message_s)
 
 
 def problem_of(wish: DeploymentWish, measured: StageTrace | None = None) -> DeploymentProblem:
@@ -149,7 +148,7 @@ def run(job: DeploymentJob, folder: Path, say: Callable[[str], None]) -> Deploym
     for name, one in job.plans.items():
         save(one, folder / f"plan-{name}.json")
     hosts, worker = len(job.rates), "wirewise.recipes.tag_worker"
-    with open_network(job.network, hosts, job.rates[0], dict(enumerate(job.rates))) as network:
+    with open_network(job.network, hosts, job.rates) as network:
         if job.measured is not None and isinstance(network, Lab):
             for host, speed in enumerate(job.speeds):
                 network.slow(host, 1.0 / speed, what="cpu")

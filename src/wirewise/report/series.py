@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -21,6 +22,7 @@ __all__ = [
     "mean_bits",
     "mean_phases",
     "shares",
+    "smoothed",
     "smoothed_losses",
 ]
 
@@ -62,7 +64,11 @@ def losses(mode: ModeResult) -> list[Dot]:
 
 def smoothed_losses(records: list[EpochRecord]) -> list[float]:
     """Mean training loss of each epoch and the few before it; NaN where one of them is not finite."""
-    losses = [record.loss for record in records]
+    return smoothed([record.loss for record in records])
+
+
+def smoothed(losses: Sequence[float]) -> list[float]:
+    """Mean of each loss and the few before it; NaN where one of them is not finite."""
     return [_mean(losses[max(0, i - SMOOTHING + 1) : i + 1]) for i in range(len(losses))]
 
 
@@ -121,5 +127,5 @@ def _dots(records: list[EpochRecord], values: list[float]) -> list[Dot]:
     return [Dot(r.epoch, t, v) for r, t, v in zip(records, ends, values, strict=True)]
 
 
-def _mean(values: list[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return statistics.fmean(values) if all(map(math.isfinite, values)) else math.nan

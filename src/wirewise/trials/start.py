@@ -47,7 +47,9 @@ OUTCOME = "outcome.json"
 """File in the folder of a job with what all ranks measured, written by rank 0."""
 
 
-def choose_network(network: str, *, slurm: bool = True, loopback: bool = True) -> tuple[str, list[str]]:
+def choose_network(
+    network: str, *, slurm: bool = True, shaped: bool = True, loopback: bool = True
+) -> tuple[str, list[str]]:
     """Settle "auto": the network that will be used, and what a reader must know of it.
 
     Inside an allocation of Slurm that is "slurm", elsewhere "lab", or "loopback" where no lab can be had.
@@ -55,6 +57,7 @@ def choose_network(network: str, *, slurm: bool = True, loopback: bool = True) -
     Args:
         network: What was asked for.
         slurm: Whether "auto" may be "slurm".
+        shaped: Whether "auto" may be "lab", whose links are shaped.
         loopback: Whether "auto" may be "loopback"; else a lab that cannot be had is an error when it is opened.
 
     Raises:
@@ -64,8 +67,8 @@ def choose_network(network: str, *, slurm: bool = True, loopback: bool = True) -
     if network == "slurm" or (slurm and network == "auto" and current_allocation() is not None):
         found = needed_allocation()
         return "slurm", [f"The workers ran on hosts of Slurm's job {found.job}: {', '.join(found.hosts)}."]
-    if network == "loopback":
-        return network, ["The workers talked over loopback, which no link shapes."]
+    if network == "loopback" or not shaped:
+        return "loopback", ["The workers talked over loopback, which no link shapes."]
     ok, reason = lab.available()
     if ok or not loopback:
         return "lab", []
@@ -96,7 +99,7 @@ def expect_one_host(command: str, instead: str) -> None:
 def open_network(
     network: str,
     hosts: int,
-    link: str,
+    link: str | Sequence[str],
     links: Mapping[int, str] | None = None,
     *,
     advice: str = "`wirewise doctor` says more",
@@ -107,7 +110,7 @@ def open_network(
         network: "lab", "slurm" for hosts of the allocation that this runs in, or "loopback", where no link shapes what
             the ranks send.
         hosts: Number of hosts of the lab, or of the allocation's to use.
-        link: Rate of each host's link in the lab.
+        link: Rate of each host's link in the lab, or one for all.
         links: Rates of single hosts that differ.
         advice: What to do where no lab can be built, for the error message.
 
@@ -122,6 +125,8 @@ def open_network(
     possible, reason = lab.available()
     if not possible:
         raise LabError(f"no lab here: {reason}; {advice}")
+    if not isinstance(link, str):
+        link, links = link[0], dict(enumerate(link))
     return lab.Lab(hosts, link, links)
 
 
