@@ -13,7 +13,9 @@ import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
+from exchanges_worker import measured_costs
 
+from wirewise.cost import LinkCost, Links
 from wirewise.profile.ending import end_process
 from wirewise.recipes.salientpp import MiniBatchJob, Mode
 from wirewise.recipes.salientpp_part import MachinePart
@@ -29,6 +31,20 @@ class Batches(msgspec.Struct, kw_only=True):
     prepare_s: float
     """Sampling, slicing and assembling of a batch, median."""
     row_bytes: int
+    latency_s: list[list[float]]
+    """From each machine to each, as the machines measured it before, with `s_per_byte`."""
+    s_per_byte: list[list[float]]
+
+    @property
+    def links(self) -> Links:
+        """The links as they were measured."""
+        pairs = {
+            (sender, receiver): LinkCost(latency_s=latency_s, s_per_byte=self.s_per_byte[sender][receiver])
+            for sender, row in enumerate(self.latency_s)
+            for receiver, latency_s in enumerate(row)
+            if sender != receiver
+        }
+        return Links.of_pairs(pairs, len(self.latency_s))
 
 
 def work(job: MiniBatchJob, folder: Path, transport: Transport, train_s: float) -> Batches:
@@ -37,6 +53,7 @@ def work(job: MiniBatchJob, folder: Path, transport: Transport, train_s: float) 
     part = MachinePart(job, folder, transport.rank, ids, sampling)
     mode = Mode(depth=0, cached=job.alpha > 0, bits=32)
     loader = part.loader(rows, job.fanouts, mode, part.train)
+    pairs = measured_costs(rows, part.num_features).links.pairs
     seconds, stages = [], []
     for epoch in range(job.epochs + 1):
         transport.all_reduce(torch.zeros(1), "the start of an epoch")
@@ -49,7 +66,13 @@ def work(job: MiniBatchJob, folder: Path, transport: Transport, train_s: float) 
     own = [*seconds, float(np.median(np.sum(stages, axis=1)))]
     every = torch.stack(transport.all_gather(torch.tensor(own, dtype=torch.float64), "seconds"))
     *slowest, prepare_s = every.max(dim=0).values.tolist()
-    return Batches(batch_s=slowest, prepare_s=prepare_s, row_bytes=4 * part.num_features)
+    return Batches(
+        batch_s=slowest,
+        prepare_s=prepare_s,
+        row_bytes=4 * part.num_features,
+        latency_s=pairs.latency_s.tolist(),
+        s_per_byte=pairs.s_per_byte.tolist(),
+    )
 
 
 def main(path: str, train_s: str) -> None:

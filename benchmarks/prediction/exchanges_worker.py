@@ -26,7 +26,7 @@ from wirewise.profile.ending import end_process
 from wirewise.runtime import full_graph
 from wirewise.runtime.full_graph.bits import BitController
 from wirewise.runtime.full_graph.lane import Lane
-from wirewise.runtime.full_graph.measure import hosts_of, measure_codec, measure_contention, measure_links
+from wirewise.runtime.full_graph.measure import hosts_of, measure_codec, measure_links, measure_loaded
 from wirewise.sim import ExchangeTimes, predict
 from wirewise.trials.rank import joined, prepare_process
 
@@ -67,8 +67,7 @@ def measured_costs(transport, width: int) -> ExchangeCosts:
         links=measure_links(transport, hosts_of(transport)),
         codec=measure_codec(width, device=torch.device("cpu")),
     ).share(transport.rank, all_gather)
-    slope = costs.links.pairs.s_per_byte * measure_contention(transport, costs.links)
-    return replace(costs, links=costs.links.with_pairs(replace(costs.links.pairs, s_per_byte=slope)))
+    return replace(costs, links=measure_loaded(transport, costs.links))
 
 
 def problem_of(case: Case, folder: Path, costs: ExchangeCosts) -> BitWidthProblem:

@@ -198,5 +198,5 @@ def batches(ranks: int, link: str, sizes: dict) -> Iterator[Point]:
         times = BatchTimes(row_bytes=found.row_bytes, sample_s=alone.prepare_s, train_s=train_s)
         yield Point(
             what="mini-batch", scaling=scaling, ranks=ranks, quartiles_s=quartiles_of(found.batch_s),
-            predicted_s=predict(plan, times, links_of(link, ranks)).step_s, ideal_s=train_s,
+            predicted_s=predict(plan, times, found.links).step_s, ideal_s=train_s,
         )  # fmt: skip

@@ -43,16 +43,16 @@ ROWS: dict[str, tuple[str, Callable[..., Iterator[Point]]]] = {
     ),
     "exchanges": (
         "Epochs of full-graph training, the exchanges of two layers forward and back in float32, random parts. Strong: "
-        "one graph; weak: as many nodes a rank. Predicted from links that the ranks measure in pairs. Efficiency: "
-        "slept computing over the epoch.",
+        "one graph; weak: as many nodes a rank. Predicted from links that the ranks measure in pairs and all at once. "
+        "Efficiency: slept computing over the epoch.",
         families.exchanges,
     ),
     "batches": (
         "Mini-batches whose features are fetched from their owners but for those that a cache keeps (`vip`, a tenth of "
         "all nodes), each made when it is asked for; one graph. Strong: the seeds of all ranks' batches are as many; "
-        "weak: those of a rank. Predicted from the rows that the plan expects of a batch, the links' rates, and the "
-        "seconds that sampling, slicing and assembling took on links of 10 Gbit/s. Efficiency: slept training over "
-        "the batch.",
+        "weak: those of a rank. Predicted from the rows that the plan expects of a batch, links that the ranks measure "
+        "in pairs and all at once, and the seconds that sampling, slicing and assembling took on links of 10 Gbit/s. "
+        "Efficiency: slept training over the batch.",
         families.batches,
     ),
     "pipelines": (

@@ -17,7 +17,7 @@ from wirewise.planners.bitwidth import BitWidthProblem, ChannelProblem, Exchange
 from wirewise.plans import BitWidthPlan, ChannelBits
 from wirewise.runtime.full_graph.exchange import HaloExchange
 from wirewise.runtime.full_graph.lane import Lane, check_tables
-from wirewise.runtime.full_graph.measure import hosts_of, measure_codec, measure_contention, measure_links
+from wirewise.runtime.full_graph.measure import hosts_of, measure_codec, measure_links, measure_loaded
 
 if TYPE_CHECKING:
     from wirewise.runtime.full_graph.local import PartTensors
@@ -179,8 +179,7 @@ class BitController:
             links=measure_links(transport, hosts_of(transport)),
             codec=measure_codec(width, device=self.exchange.device),
         ).share(rank, self._all_gather)
-        slope = costs.links.pairs.s_per_byte * measure_contention(transport, costs.links)
-        links = costs.links.with_pairs(replace(costs.links.pairs, s_per_byte=slope))
+        links = measure_loaded(transport, costs.links)
         self._online = PairEstimator({(p, rank): links.pair(p, rank) for p in transport.peers})
         return replace(costs, links=links)
 

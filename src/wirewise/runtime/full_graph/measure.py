@@ -7,6 +7,7 @@ import statistics
 import time
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from wirewise import codec
 from wirewise.cost import CodecCost, LinkCost, Links, fit_codec, fit_link
 from wirewise.runtime.transport import Transport
 
-__all__ = ["hosts_of", "measure_codec", "measure_contention", "measure_links"]
+__all__ = ["hosts_of", "measure_codec", "measure_links", "measure_loaded"]
 
 _PROBE_BYTES = (1 << 14, 1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20)
 _PROBE_ROUNDS = 3
@@ -27,8 +28,8 @@ early, and the exchanges of the training refine it. Messages of 10 ms found 14 t
 _PROBE_TAG = 5
 _PICKED_FROM = 16
 """Multiple of the rows that are packed."""
-_CONTENTION_S = 0.02
-"""Length of the round that loads all channels at once."""
+_LOADED_S = 0.08
+"""Seconds of the longer rounds that load all channels at once."""
 
 
 def hosts_of(transport: Transport) -> list[int]:
@@ -69,22 +70,35 @@ def measure_links(transport: Transport, hosts: list[int]) -> Links:
     return Links.of_pairs(links, size, hosts=hosts)
 
 
-def measure_contention(transport: Transport, links: Links) -> float:
-    """How much longer messages take when all channels are loaded at once than `links` predicts, at least 1.
+def measure_loaded(transport: Transport, links: Links) -> Links:
+    """The links as they are while all channels are loaded at once, equal on all ranks if `links` is.
 
     Flows that share an interface also share its queue, and acknowledgements travel against them; rounds of a ring show
-    little of that. Mean over ranks of the better of a few rounds; equal on all ranks if `links` is.
+    little of that. Rounds of two sizes tell both: how many times longer a byte takes than `links` says, from what the
+    larger one takes more, and the seconds that a round takes besides its bytes, in which all ranks send to all others.
+    Means over ranks, of the faster of two rounds; neither is below what `links` says.
     """
     size, rank = transport.world_size, transport.rank
     ones = 1 - np.eye(size, dtype=np.int64)
-    slope = float((links.wire_s(1_000_000 * ones) - links.wire_s(ones)).max()) / 999_999
-    count = int(np.clip(_CONTENTION_S / max(slope, 1e-12), _PROBE_BYTES[0], _PROBE_BYTES[-1]))
-    expected = float(links.wire_s(count * ones)[rank])
-    took = min(max(_probe(transport, count, transport.peers, transport.peers).values()) for _ in range(2))
-    ratios = transport.all_gather(
-        torch.tensor([took / max(expected, 1e-9)], dtype=torch.float64), "contention"
+    nothing_s = links.wire_s(ones)
+    slopes = (links.wire_s(1_000_000 * ones) - nothing_s) / 999_999
+    most = int(np.clip(_LOADED_S / max(float(slopes.max()), 1e-12), 4 * _PROBE_BYTES[0], _PROBE_BYTES[-1]))
+    few_s, many_s = (
+        min(max(_probe(transport, count, transport.peers, transport.peers).values()) for _ in range(2))
+        for count in (most // 4, most)
     )
-    return max(1.0, float(torch.stack(ratios).mean()))
+    slope = (many_s - few_s) / (most - most // 4)
+    own = [slope / max(float(slopes[rank]), 1e-12), few_s - slope * (most // 4) - float(nothing_s[rank])]
+    told = transport.all_gather(torch.tensor(own, dtype=torch.float64), "loaded links")
+    longer, more_s = torch.stack(told).mean(dim=0).tolist()
+    pairs = links.pairs
+    return links.with_pairs(
+        replace(
+            pairs,
+            latency_s=pairs.latency_s + max(0.0, more_s) * ones,
+            s_per_byte=pairs.s_per_byte * max(1.0, longer),
+        )
+    )
 
 
 def _probe(
