@@ -34,9 +34,9 @@ def basic_parser(description: str) -> argparse.ArgumentParser:
     """The options of every benchmark: --preset, --out and --report-only."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--preset", choices=("smoke", "paper"), default="smoke")
-    parser.add_argument("--out", type=Path, help="write the page to this Markdown file")
+    parser.add_argument("--out", type=Path, help="Markdown file that takes the page.")
     parser.add_argument(
-        "--report-only", action="store_true", help="exit with 0 even where a threshold was not met"
+        "--report-only", action="store_true", help="Exit with 0 even where a threshold was not met."
     )
     return parser
 

@@ -27,16 +27,16 @@ def random_tasks(
 
     Args:
         hosts: Named host0, host1, ...; each holds a store.
-        workers: That train.
-        samplers: Of each worker.
-        servers: That share the parameters evenly.
-        iterations: Of the record.
-        batch_bytes: That a sampler fetches, and hands on, in an iteration.
-        gradient_bytes: Of all gradients of a worker, and of all parameters.
+        workers: Workers that train.
+        samplers: Samplers of each worker.
+        servers: Servers that share the parameters evenly.
+        iterations: Iterations of the record.
+        batch_bytes: Bytes that a sampler fetches, and hands on, in an iteration.
+        gradient_bytes: Bytes of all gradients of a worker, and of all parameters.
         sampler_s: Seconds of a sampler's execution.
-        worker_s: Of a worker's.
+        worker_s: Seconds of a worker's iteration.
         worker_room: Workers that a host has room for.
-        seed: Of the draws.
+        seed: Seed of the draws.
     """
     random = np.random.default_rng(seed)
 

@@ -53,6 +53,7 @@ def test_text_files_end_with_one_line_feed():
 
 
 SOURCE = ROOT / "src" / "wirewise"
+DOCUMENTED = ("src", "benchmarks", "examples", "tests")
 NO_BEGINNING = ("Of ", "That ", "As ", "With ", "By ", "The same", "From ", "For ", "In ", "To ", "At ")
 FRAGMENT = re.compile(
     r"[a-z]|(As|Its|Their|Those|They|Without|Who|So many|Such as|Behind|Beside|Kept)\b|None:"
@@ -103,9 +104,9 @@ def documented_arguments(text: str) -> list[tuple[str, str]]:
 
 def test_documentation_stands_alone():
     bad = []
-    for path in sorted(SOURCE.rglob("*.py")):
+    for path in (one for folder in DOCUMENTED for one in sorted((ROOT / folder).rglob("*.py"))):
         for number, text in documentation(ast.parse(path.read_text(encoding="utf-8"))):
-            place = f"{path.relative_to(SOURCE)}:{number}"
+            place = f"{path.relative_to(ROOT)}:{number}"
             if hangs(text.strip()) or ONE_WORD.fullmatch(text.strip().partition("\n\n")[0]):
                 bad.append(f"{place}: {text.strip().splitlines()[0]}")
             arguments = documented_arguments(text)

@@ -36,7 +36,7 @@ def fetched_rows(
 
     Args:
         rows: Remote nodes of each batch.
-        num_nodes: N.
+        num_nodes: Number of nodes, N.
         static: Nodes that are kept always.
         room: Rows beside them.
         window: Batches ahead that are known; none: all.
@@ -61,7 +61,7 @@ def fetched_rows(
 
 
 def _next_use(rows: Rows, num_nodes: int) -> list[NDArray[np.int64]]:
-    """For each row of each batch the next batch that needs it."""
+    """The next batch that needs each row of each batch."""
     following = np.full(num_nodes, _NEVER)
     found = []
     for step in range(len(rows) - 1, -1, -1):

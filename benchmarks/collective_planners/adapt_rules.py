@@ -59,9 +59,9 @@ class Windows(NamedTuple):
     """How much may be under way at once; the defaults of Open MPI."""
 
     sends: int = 2
-    """Of a broadcast: to each child of the root. Of a reduce: to the parent."""
+    """Segments under way to each child of the root of a broadcast, to the parent of a reduce."""
     receives: int = 3
-    """Of a broadcast: from the parent. Of a reduce: from each child. The same on all ranks."""
+    """Segments asked of the parent in a broadcast, of each child in a reduce; as many on all ranks."""
 
 
 class Rules(Protocol):
@@ -99,7 +99,7 @@ class Broadcast(NamedTuple):
     """Rules of a broadcast for one rank: each child is served at its own pace."""
 
     parent: int | None
-    """None: the root."""
+    """Rank above; none for the root."""
     children: tuple[int, ...]
     """Served in this order."""
     segments: int
@@ -160,7 +160,7 @@ class Reduce(NamedTuple):
     """Rules of a reduce for one rank: whatever segment is complete goes up, in any order."""
 
     parent: int | None
-    """None: the root."""
+    """Rank above; none for the root."""
     children: tuple[int, ...]
     segments: int
     windows: Windows = Windows()
@@ -208,7 +208,7 @@ class Reduce(NamedTuple):
         return state.sent == own and all(mask == whole for mask in state.arrived)
 
     def _send(self, state: ReduceState) -> tuple[ReduceState, list[Send]]:
-        """As many complete segments as the window allows."""
+        """Send as many complete segments as the window allows."""
         sends: list[Send] = []
         if self.parent is None:
             return state, sends

@@ -55,7 +55,7 @@ class WaitForAll(NamedTuple):
         return self._pass_on(state._replace(came=came))
 
     def sent(self, state: WaitState, peer: int, segment: int) -> tuple[WaitState, list[Act]]:
-        """With the last send of a segment the next one's turn comes."""
+        """Start the next segment once the last send of this one has ended."""
         state = state._replace(pending=state.pending - 1)
         if state.pending:
             return state, []
@@ -107,7 +107,7 @@ class Tree(NamedTuple):
 
 
 def binomial(ranks: int) -> Tree:
-    """In rank order: the parent of a rank lacks its lowest bit; the largest subtree is served first."""
+    """A tree in rank order: the parent of a rank lacks its lowest bit; the largest subtree is served first."""
     tree = Tree.of([None, *(r & (r - 1) for r in range(1, ranks))])
     return Tree(tree.parents, tuple(c[::-1] for c in tree.children))
 
@@ -152,11 +152,11 @@ def mean_s(
     """Mean seconds of a collective where ranks take `rounds` of them one after the other, without a barrier.
 
     Args:
-        rules: Of each rank.
-        rounds: Collectives.
-        segment_bytes: Of each message.
-        bandwidth_bytes_per_s: Of each rank's port, each way.
-        latency_s: Of a message, beside its bytes.
+        rules: Rules of each rank.
+        rounds: Number of collectives.
+        segment_bytes: Bytes of each message.
+        bandwidth_bytes_per_s: Rate of each rank's port, each way.
+        latency_s: Seconds of a message beside its bytes.
         event_s: A rank is busy for this with each event.
         noise: Interruptions; None: none.
 

@@ -19,7 +19,7 @@ class Explored(NamedTuple):
 
     states: int
     faults: tuple[str, ...]
-    """Of each kind, the first; empty: the rules are right in every order."""
+    """First fault of each kind; empty where the rules are right in every order."""
 
 
 class _Effect(NamedTuple):
@@ -43,11 +43,11 @@ def explore(
     """Visit every state that any order of arrivals and ends of sends can lead to.
 
     Args:
-        rules: Of each rank; each has a `parent` and `children`.
+        rules: Rules of each rank; each has a `parent` and `children`.
         flow: "down": a rank sends what came from its parent; "up": what came from all its children.
-        segments: In all.
+        segments: Segments in all.
         rendezvous: Whether a send ends only after its receive; else it may end at any time after it began.
-        most_states: To visit; reaching it is a fault.
+        most_states: States to visit at most; reaching it is a fault.
 
     Returns:
         Number of states; faults: a message sent twice or before its source has it, a receive posted twice, an add of

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 
 class Noise:
-    """From `disturb` to `stop`; busy for U(0, `longest_s`) at 10 Hz, each host at its own moments."""
+    """Noise from `disturb` to `stop`; busy for U(0, `longest_s`) at 10 Hz, each host at its own moments."""
 
     def __init__(self, longest_s, seed=0):
         self._longest_s, self._random = longest_s, random.Random(seed)

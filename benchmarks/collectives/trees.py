@@ -10,7 +10,7 @@ from wirewise.lab import Lab
 
 SEGMENT_BYTES = 65_536
 ADAPT = [2 * SEGMENT_BYTES, 3 * SEGMENT_BYTES]
-"""Of the published runtime: two segments at the sender, three at the receiver."""
+"""Bytes under way in the published runtime: two segments at the sender, three at the receiver."""
 ONE = [SEGMENT_BYTES, SEGMENT_BYTES]
 
 

@@ -35,7 +35,7 @@ def main():
         pieces = tensor.tensor_split(program.segments)
 
         def waiting(group):
-            """The same tree, but the next segment starts when the last one is received and sent to all children."""
+            """Tree in which the next segment starts when the last one is received and sent to all children."""
             for piece in pieces:
                 group.broadcast(piece, program=whole)
 

@@ -120,7 +120,7 @@ def time_row(page, preset):
 
 
 def flat(problem):
-    """Without schemes of two stages, as the papers that are compared."""
+    """The problem without schemes of two stages, which the papers that are compared do not have."""
     kept = tuple(option for option in problem.options if option.scheme in ("all_reduce", "all_gather"))
     return replace(problem, options=kept)
 

@@ -319,4 +319,4 @@ OPERATIONS = {
         "modules", (8, 32, 100, 320, 1000), 2, stages, None, (16, 64), Recorded(0.36, 1.25)
     ),
 }
-"""By name; the unit is that of the sizes."""
+"""Operations by name; the unit is that of the sizes."""

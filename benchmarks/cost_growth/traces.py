@@ -19,10 +19,10 @@ def write_run(folder, events, ranks, *, steps=STEPS, seed=0):
     the optimizer; what differs from step to step and from rank to rank is drawn.
 
     Args:
-        folder: New folder.
+        folder: Folder to make.
         events: Events of all ranks and steps.
         ranks: Ranks, each on a host of its own.
-        steps: Steps.
+        steps: Number of steps.
         seed: Seed of the times.
     """
     layers = max(2, round((events / ranks / steps - 3) / (2 + 2 / LAYERS_A_BUCKET)))

@@ -226,7 +226,7 @@ def by_turn(seconds: dict[str, list[float]]) -> np.ndarray:
 
 
 def ten_plans(step: StepModel, seed: int = 0) -> list[Any]:
-    """Without fusion: each gradient alone, all together, DistributedDataParallel's buckets, and seven that were drawn.
+    """Plans without fusion: each gradient alone, all together, buckets of DistributedDataParallel, and seven drawn.
 
     Those are as far apart as possible in the simulated step, so that noise does not decide on the order.
     """
@@ -247,8 +247,8 @@ def in_turn(step: StepModel, compute_s: float, all_reduce_s: float) -> StepModel
     """The model with operators, and messages, that take together what they took in turn with the plans.
 
     Args:
-        step: With operators and messages measured one by one, minutes before.
-        compute_s: All operators.
+        step: Step with operators and messages measured one by one, minutes before.
+        compute_s: Seconds of all operators.
         all_reduce_s: All gradients as one message.
     """
     slower = compute_s / sum(one.time_s for one in step.graph.operators)

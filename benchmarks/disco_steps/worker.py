@@ -218,7 +218,7 @@ def _parts(model: str, name: str, plan: Any, **options: Any) -> dict[str, Step]:
 
 @cache
 def _mean_gradients(model: str, change: float = 0.0) -> list[torch.Tensor]:
-    """Of eager mode, all ranks' mean; inputs changed by about so much of themselves."""
+    """Gradients of eager mode, all ranks' mean; inputs are changed by about so much of themselves."""
     module, (x, y) = models.make(model, dist.get_rank())
     x = x * (1 + change * torch.randn(x.shape, generator=torch.Generator().manual_seed(5)))
     models.loss_of(module, (x, y)).backward()

@@ -62,7 +62,7 @@ class Measured(msgspec.Struct, kw_only=True):
     rows: int = 0
     """Rows that one rank sends in an exchange, mean of the ranks."""
     s_per_byte: float = 0.0
-    """Of the links, as `measure_links` fits them for the planner."""
+    """Seconds a byte on the links, which `measure_links` fits for the planner."""
     pack_s: dict[int, float] = {}
     unpack_s: dict[int, float] = {}
     """One exchange of such rows by bit width, as `measure_codec` fits them for the planner."""

@@ -32,7 +32,7 @@ class Rounds(msgspec.Struct, kw_only=True):
     """Over all exchanges, by channel: "0-3"."""
     predicted_s: dict[str, float] = {}
     measured_s: dict[str, list[float]] = {}
-    """Of each round, on the slowest rank."""
+    """Seconds of each round on the slowest rank."""
     size_bytes: dict[str, int] = {}
     s_per_byte: list[list[float]] = []
 

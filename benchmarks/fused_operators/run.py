@@ -53,7 +53,7 @@ PRESETS = {
 SPANS = (("below 20 us", 0, 2e-5), ("20 to 100 us", 2e-5, 1e-4), ("more", 1e-4, 1), ("any time", 0, 1))
 MODELS_SEED, PASSES = 2000, 2
 ALONE = {"mp_context": get_context("spawn"), "initializer": torch.set_num_threads, "initargs": (1,)}
-"""As many processes as processors, of one thread each."""
+"""Processes of one thread each, one a processor."""
 
 
 def analytic_s(sample):
@@ -81,7 +81,7 @@ def row_of(row, name, predicted, samples, *, claimed=False):
 
 
 def of_time(predicted, seconds):
-    """Of the summed time: what share is of samples within 20 %, and how much it is missed by, sample by sample."""
+    """Share of the summed time whose samples are within 20 %, and by how much samples miss it."""
     missed = np.abs(np.asarray(predicted) - seconds)
     return np.sum(seconds, where=missed <= 0.2 * np.asarray(seconds)) / sum(seconds), missed.sum() / sum(
         seconds
@@ -217,7 +217,7 @@ def measure_model(own, source, knobs):
 
 
 def numbered(structures):
-    """By place: the same number, drawn at random, for the same structure."""
+    """A number for each place, drawn at random, equal for equal structures."""
     names = sorted(set(structures))
     numbers = dict(zip(names, np.random.default_rng(0).permutation(len(names)).tolist(), strict=True))
     return [numbers[one] for one in structures]

@@ -24,7 +24,7 @@ LAYERS, TENSORS, ELEMENTS = 15, 12, 1_000
 ROWS, LENGTH, WIDTH, HIDDEN, HEADS = 16, 32, 64, 256, 4
 FORWARD_S, BACKWARD_S = 0.02, 0.04
 FIXED_SHARE = 0.3
-"""Of a block's slept time, that does not shrink with the batch."""
+"""Share of a block's slept time that does not shrink with the batch."""
 BFLOAT16_TIME = 0.5
 """Slept time in bfloat16 over that in float32."""
 
@@ -99,7 +99,7 @@ def batch(step: int, rows: int = ROWS) -> Tensor:
 
 
 def _scale(x: Tensor) -> float:
-    """Of the slept time, for this batch and this precision."""
+    """Factor of the slept time for this batch and this precision."""
     precision = BFLOAT16_TIME if torch.is_autocast_enabled("cpu") else 1.0
     return precision * (FIXED_SHARE + (1.0 - FIXED_SHARE) * len(x) / ROWS)
 

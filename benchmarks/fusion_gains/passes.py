@@ -24,7 +24,7 @@ from wirewise.runtime.data_parallel import parallel
 
 MOST_ACCUMULATION = 4
 BUDGET = 0.6
-"""Of the peak without a plan, for the plans that have to fit."""
+"""Share of the peak without a plan into which plans have to fit."""
 
 
 def passes(folder: Path, *, model: str, steps: int, rounds: int, window: int) -> list[dict[str, Any]]:

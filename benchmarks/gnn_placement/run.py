@@ -65,7 +65,7 @@ RATES = (1e9 / 8, 2.5e9 / 8, 5e9 / 8)
 LAB_LINKS = ("400mbit", "400mbit", "400mbit", "50mbit")
 LAB = lab_hosts(LAB_LINKS)
 SCHEDULERS = ("iter", "oes", "fifo")
-"""Of the flows of plans that are carried out."""
+"""Schedulers of the flows of plans that are carried out."""
 ID_BYTES, REAL_ROW_BYTES = 4, 400
 """Bytes of a row's number, and of a row of 100 real numbers."""
 

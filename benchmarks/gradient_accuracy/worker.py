@@ -123,13 +123,13 @@ class Exchange:
     Args:
         named: Name and tensor of each parameter, in the order of back-propagation.
         codec: Name, or "none".
-        options: Of the codec.
+        options: Options of the codec.
         feedback: Whether there is a residual.
         alone: Whether there is nothing but a residual, where a codec keeps more.
-        block: Of the segments.
+        block: Elements of a segment.
         groups: 1, or 0 for a group for each tensor.
         ramp: Steps in which the ratio of a sparse codec falls to its own, in the stages of `RAMP`; 0: none.
-        seed: Of the draws.
+        seed: Seed of the draws.
     """
 
     def __init__(

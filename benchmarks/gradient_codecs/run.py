@@ -38,25 +38,25 @@ PRESETS = {
     "paper": {"elements": 1 << 22, "rounds": 15},
 }
 CUDA_ELEMENTS = 1 << 26
-"""Of the paper preset on a GPU."""
+"""Elements of the paper preset on a GPU."""
 RATIO, LEVELS, RANK, MOMENTUM = 0.01, 64, 4, 0.9
 CLAIM = 5.0
 TRIES = 5
-"""Of an operation in a round, until nothing disturbs it."""
+"""Tries of an operation in a round, until nothing disturbs it."""
 COPY_BYTES = {"cpu": 12, "cuda": 8}
-"""That a copy moves: a processor fetches its target before it is overwritten."""
+"""Bytes that a copy of an element moves: a processor fetches its target before it is overwritten."""
 BYTES = {
     "fp16": 20, "bf16": 20, "topk": 20, "dgc": 24, "randomk": 20, "efsign": 20, "signsgd": 4,
     "signum": 16, "onebit": 20, "qsgd": 22, "terngrad": 20, "int8": 18, "int4": 17, "powersgd": 28,
 }  # fmt: skip
-"""That encoding an element moves at the least: 4 to read the gradient or a buffer, 4 to write one, and twice its own
+"""Least bytes that encoding an element moves: 4 to read the gradient or a buffer, 4 to write one, and twice its own
 for each byte of the payload that was not read before. Gradients are read twice where only that keeps the buffers as
 they were when something is not finite, or where a segment's scale must be known first; PowerSGD's matrix is read once
 more for its second product, and read and written for what is left of it."""
 LOOK_BYTES = 4
-"""Of them, what reading a gradient takes that is only looked at: saved where it was checked."""
+"""Bytes among them that only look at the gradient: saved where it was checked."""
 WRITTEN_BYTES = {"fp16": 2, "bf16": 2, "qsgd": 1, "int8": 1, "int4": 0.5}
-"""Of them, what a GPU does not move, since it does not fetch a payload before it is overwritten."""
+"""Bytes among them that a GPU does not move, since it does not fetch a payload before it is overwritten."""
 BOUND = (
     "bytes are those that encoding an element moves through memory at the least, {} for a copy; the bound "
     'is their time at the speed of the copy, and "torch / bound" about the most that a kernel could gain. '

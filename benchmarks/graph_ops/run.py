@@ -61,7 +61,7 @@ def random_rows(rows: int, columns: int, entries: int, *, seed: int) -> sp.csr_m
 
 
 def sparse_tensor(matrix: sp.csr_matrix, index: torch.dtype = torch.int32) -> torch.Tensor:
-    """The same matrix for torch; int32 subscripts take the fastest MKL path."""
+    """A SciPy matrix for torch; int32 subscripts take the fastest MKL path."""
     indptr, indices = (torch.from_numpy(a).to(index) for a in (matrix.indptr, matrix.indices))
     data = torch.from_numpy(matrix.data)
     return torch.sparse_csr_tensor(indptr, indices, data, size=matrix.shape, check_invariants=False)

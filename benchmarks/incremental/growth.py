@@ -93,7 +93,7 @@ class GrowingCache:
 
 
 def _hops(problem: CacheProblem, machine: int) -> list[Vector]:
-    """p_0 to p_L, [L + 1][N]."""
+    """Access probabilities p_0 to p_L, [L + 1][N]."""
     found = [problem.drawn[machine]]
     for fanout in problem.fanouts:
         found.append(problem.drawers.any_of(problem.drawers.share(fanout) * found[-1]))
@@ -108,7 +108,7 @@ class _Step:
         self._touched = _touched(before.edges, after.edges)
 
     def refreshed(self, hops: list[Vector], seeds: Vector) -> tuple[list[Vector], int]:
-        """p_0 to p_L on the next graph, and how many were computed again."""
+        """Access probabilities p_0 to p_L on the next graph, and how many were computed again."""
         after = self._after
         more = after.num_nodes - self._before.num_nodes
         found, recomputed = [seeds], 0

@@ -44,7 +44,7 @@ class Launch(msgspec.Struct, kw_only=True):
     kinds: dict[str, str]
     """Types of the others, as Triton names them."""
     aligned: list[str]
-    """Those of the others that are multiples of 16."""
+    """Names of other arguments that are multiples of 16."""
     num_warps: int
     fuse: bool
     work: list[str]

@@ -41,7 +41,7 @@ def compiled(
     """Machine code of a kernel for sm_80 or sm_90.
 
     Args:
-        kernel: Kernel.
+        kernel: Kernel to compile.
         kinds: Triton's name of the type of each argument, "constexpr" for those known when it is compiled.
         values: The values of those.
         generation: 80 or 90.

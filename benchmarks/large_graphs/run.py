@@ -372,7 +372,7 @@ def main() -> None:
         "--share",
         type=lambda text: [float(word) for word in text.split(",")],
         default=[1.0],
-        help="shares of the nodes of `products` and `large`",
+        help="Shares of the nodes of `products` and `large`.",
     )
     given = parser.parse_args()
     page = Page(

@@ -24,14 +24,14 @@ from wirewise.trials.rank import joined, prepare_process
 
 
 class Memory(msgspec.Struct, kw_only=True):
-    """Of every rank."""
+    """Memory of every rank."""
 
     terms: list[dict[str, int]] = []
     """Bytes by the formula, term by term."""
     first: list[int] = []
     """Bytes of the peak of the resident set above that before the part was loaded, after one epoch of each mode."""
     peak: list[int] = []
-    """The same after all epochs and evaluations."""
+    """Peak of each rank after all epochs and evaluations."""
     bits: float = 0.0
     """Mean width of the messages of the last mode in the last epoch."""
     epoch_s: float = 0.0
@@ -95,7 +95,7 @@ def start_from_here() -> int:
 
 
 def gathered(own: Memory, transport: full_graph.Transport) -> Memory:
-    """The same with the lists of all ranks."""
+    """Memory with the lists of all ranks."""
     numbers = [*own.terms[0].values(), *own.first, *own.peak]
     ranks = torch.stack(transport.all_gather(torch.tensor(numbers, dtype=torch.int64), "memory")).tolist()
     return Memory(

@@ -111,7 +111,7 @@ def timed(cases, link, preset, hosts=HOSTS):
 
 
 def message_values(share, preset, link=LINK):
-    """float32 values whose message takes a share of a forward pass."""
+    """Number of float32 values whose message takes a share of a forward pass."""
     rate = Links.of_lab([link] * 2).interface_bytes_per_s
     return round(share * preset["forward_s"] * rate / 4)
 

@@ -24,7 +24,7 @@ from wirewise.trials.rank import joined, prepare_process
 
 
 class Batches(msgspec.Struct, kw_only=True):
-    """Of the slowest machine."""
+    """Seconds on the slowest machine, and what predictions need."""
 
     batch_s: list[float]
     """Mean of each epoch."""
@@ -32,7 +32,7 @@ class Batches(msgspec.Struct, kw_only=True):
     """Sampling, slicing and assembling of a batch, median."""
     row_bytes: int
     latency_s: list[list[float]]
-    """From each machine to each, as the machines measured it before, with `s_per_byte`."""
+    """Latency from each machine to each, which the machines measured before, with `s_per_byte`."""
     s_per_byte: list[list[float]]
 
     @property

@@ -43,17 +43,17 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     marginal_s: float = 0.004
     """Slept once rows are there."""
     epochs: int = 8
-    """Of each plan, after one that does not count."""
+    """Epochs of each plan, after one that does not count."""
     plans: dict[str, tuple[str, int | None]] = msgspec.field(default_factory=PLANS.copy)
     """Planner and bits of each plan, by name."""
 
 
 class Epochs(msgspec.Struct, kw_only=True):
-    """By plan."""
+    """Predicted and measured epochs, by plan."""
 
     predicted_s: dict[str, float]
     seconds: dict[str, list[float]]
-    """Of each epoch, on the slowest rank."""
+    """Seconds of each epoch on the slowest rank."""
 
 
 def measured_costs(transport, width: int) -> ExchangeCosts:

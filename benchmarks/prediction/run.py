@@ -84,7 +84,7 @@ class Kept:
         self._found = KeptFigures(path)
 
     def settings(self, row: str, sizes: dict[str, Any]) -> Iterator[Setting]:
-        """Those of a row, measured unless they are there."""
+        """Settings of a row, measured unless they are there."""
         if row in self._found:
             yield from msgspec.convert(self._found[row], list[Setting])
             return

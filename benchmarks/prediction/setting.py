@@ -12,7 +12,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that were predicted and measured."""
 
     predicted_s: float
-    """By `wirewise.sim`."""
+    """Seconds that `wirewise.sim` predicts."""
     quartiles_s: tuple[float, float, float]
     """Measured on the slowest rank: the median between the quartiles of repeats."""
 
@@ -37,6 +37,6 @@ class Setting(Judged, frozen=True, kw_only=True):
 
 
 def quartiles_of(seconds: Sequence[float]) -> tuple[float, float, float]:
-    """Of repeats."""
+    """Quartiles of repeats, the median between them."""
     low, median, high = np.percentile(seconds, [25, 50, 75]).tolist()
     return low, median, high

@@ -34,7 +34,7 @@ TORCH_CLAIM = 10.0
 
 
 def plain_pack(x, bits, out):
-    """The same job in plain torch operations: range, noise, codes, shifts; no gather, no parameters."""
+    """Packing in plain torch operations: range, noise, codes, shifts; no gather, no parameters."""
     low, high = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
     levels = (1 << bits) - 1
     codes = (

@@ -72,7 +72,7 @@ class _Training:
 def overheads(
     steps: int = 200, repeats: int = 5, ways: tuple[str, ...] = WAYS
 ) -> dict[str, dict[str, float]]:
-    """For each way: `overhead`, its median step over that of the plain optimizer less 1, median over repeats.
+    """Figures of each way: `overhead`, its median step over that of the plain optimizer less 1, median over repeats.
 
     Ways take turns of a few steps; the first 20 steps of each are dropped. `lowest` and `highest` are those of the
     repeats, `update_overhead_s` is what its updates take more, `journal_bytes` what it keeps, `step_s` its step.

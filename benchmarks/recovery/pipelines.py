@@ -151,7 +151,7 @@ def _steps(ends: list, generation: int, behind: bool) -> list[float]:
 
 
 def recomputed(updates: int = 16, stages: int = 4, microbatches: int = 4) -> dict[str, dict]:
-    """For "1f1b" and "2bw": each stage is killed once, two updates before a checkpoint (R6).
+    """Kill each stage once, two updates before a checkpoint, under "1f1b" and "2bw" (R6).
 
     Args:
         updates: Updates from one checkpoint to the next.
@@ -193,7 +193,7 @@ def recomputed(updates: int = 16, stages: int = 4, microbatches: int = 4) -> dic
 
 
 def helped(updates: int = 40, stages: int = 4, microbatches: int = 6) -> dict[str, dict]:
-    """For 1, 2 and 3 ranks that share a lost stage's microbatches, "exact" and "fast" (R7).
+    """Recover with 1, 2 and 3 ranks that share a lost stage's microbatches, "exact" and "fast" (R7).
 
     Returns:
         For each, as "2 exact", `recomputed_s`, the median seconds of an update; `speed_up` over one rank alone and

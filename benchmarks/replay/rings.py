@@ -31,7 +31,7 @@ def ring_step(
     before sent in its hop k - 1; the first hop of a bucket waits for its last gradient.
 
     Args:
-        layers: In the order of the forward pass; the forward pass is one op.
+        layers: Layers in the order of the forward pass; the forward pass is one op.
         ranks: N, at least 2.
         bucket_bytes: Cap of a bucket, as of `data_parallel.buckets`.
         optimizer_s: Time of the update.

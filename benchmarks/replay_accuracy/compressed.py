@@ -17,10 +17,10 @@ class CodecSum:
     """Sums a flat float32 tensor over the ranks in place, by payloads of a codec without error feedback.
 
     Args:
-        transport: The ranks.
+        transport: Connections of the ranks.
         codec: Name of a gradient codec.
         observer: Is told the times of "encode", "all_gather" and "decode".
-        options: Of the codec.
+        options: Options of the codec.
     """
 
     def __init__(

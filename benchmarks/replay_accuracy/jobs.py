@@ -26,11 +26,11 @@ class Done(NamedTuple):
     trace: trace.Trace | None
     """On one clock."""
     raw: trace.Trace | None
-    """As recorded."""
+    """Trace before its clocks are aligned."""
     file_bytes: int
+    """Size of the trace of rank 0."""
     ddp_overlap_s: float
     """Communication beside the backward pass, as DistributedDataParallel of rank 0 tells it."""
-    """Of the trace of rank 0."""
 
     @property
     def step_s(self) -> float:
@@ -51,8 +51,8 @@ def run(
 
     Args:
         works: Jobs; those whose folder is "-" are not recorded.
-        hosts: How many.
-        rate: Of all links.
+        hosts: Number of hosts.
+        rate: Rate of all links.
         links: Hosts whose rate differs.
         shifts: Seconds by which each host's clock is ahead.
         per_host: Ranks on each host.

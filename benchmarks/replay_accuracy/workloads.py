@@ -31,13 +31,13 @@ class Work(msgspec.Struct, kw_only=True):
     slow_rank: int = -1
     slow_factor: float = 1.0
     data_s: float = 0.0
-    """That the loader takes for each batch."""
+    """Seconds that the loader takes for each batch."""
     communicate: bool = True
     """False: gradients stay on their ranks."""
     paused: bool = False
     """Wait for the others before each step, so that no rank runs ahead."""
     algorithm: str = ""
-    """Of a program or a compressed sum in the place of DistributedDataParallel (`programs`)."""
+    """Algorithm of a program or a compressed sum in the place of DistributedDataParallel (`programs`)."""
     servers: int = 1
 
 

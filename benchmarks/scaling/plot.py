@@ -33,7 +33,7 @@ class Look(NamedTuple):
 
 
 LOOKS = {"weak": Look("c2", "ring", 6.0, "none"), "strong": Look("c1", "dot", 3.5, "6 6")}
-"""By scaling, in the order of drawing, so that both show where they are the same."""
+"""Look of each scaling, in the order of drawing, so that both show where they are equal."""
 
 
 def picture(points: Sequence[Point]) -> str:

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Gradients(torch.nn.Module):
-    """So many equal tensors whose gradients are there at once, so that nothing hides their reduction."""
+    """Equal tensors whose gradients are there at once, so that nothing hides their reduction."""
 
     def __init__(self, tensors, size_bytes):
         super().__init__()

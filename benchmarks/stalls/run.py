@@ -30,7 +30,7 @@ ROWS = ("s1", "s1-pairs", "s3", "s4", "s5")
 EFFICIENCY = 0.957
 BATCH, ITEM_BYTES, LINK, LOOPBACK = 8, 20_000, "100mbit", "400mbit"
 LOOPBACK_BURST = 70 * 1024
-"""As the script shapes it."""
+"""Burst with which the script shapes loopback."""
 PARAMETERS, MACRO_LINK = 125_000, "100mbit"
 PRESETS = {
     "smoke": {"steps": 10, "warmup": 2, "repeats": 1, "cases": ["prep + network"], "macro_steps": 3},

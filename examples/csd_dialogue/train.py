@@ -100,28 +100,28 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, help="file of dialogues; otherwise they are generated")
-    parser.add_argument("--esconv", type=Path, help="your ESConv.json in place of it")
+    parser.add_argument("--data", type=Path, help="File of dialogues; without it they are generated.")
+    parser.add_argument("--esconv", type=Path, help="Path of ESConv.json, in place of --data.")
     parser.add_argument(
-        "--lexicon", type=Path, help="word, valence and arousal; otherwise that of the example"
+        "--lexicon", type=Path, help="File of words, valence and arousal; without it that of the example."
     )
-    parser.add_argument("--dialogues", type=int, default=400, help="dialogues to generate")
+    parser.add_argument("--dialogues", type=int, default=400, help="Dialogues to generate.")
     parser.add_argument(
-        "--encoder-steps", type=int, default=500, help="steps in which encoders are trained alone"
+        "--encoder-steps", type=int, default=500, help="Steps in which encoders are trained alone."
     )
-    parser.add_argument("--steps", type=int, default=250, help="steps in which all is trained")
-    parser.add_argument("--batch", type=int, default=32, help="samples of a step, over all ranks")
+    parser.add_argument("--steps", type=int, default=250, help="Steps in which all is trained.")
+    parser.add_argument("--batch", type=int, default=32, help="Samples of a step, over all ranks.")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--layers", type=int, default=4, help="layers of the decoder")
+    parser.add_argument("--layers", type=int, default=4, help="Layers of the decoder.")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--without", nargs="*", default=[], choices=SOURCES, help="sources to leave out")
-    parser.add_argument("--plan", help="plan of `wirewise advise`")
+    parser.add_argument("--without", nargs="*", default=[], choices=SOURCES, help="Sources to leave out.")
+    parser.add_argument("--plan", help="Plan of `wirewise advise`.")
     parser.add_argument("--through", choices=["buckets", "ddp", "fold"], default="buckets")
-    parser.add_argument("--checkpoints", help="folder for checkpoints")
-    parser.add_argument("--metrics", type=Path, help="file that takes the metrics as JSON")
-    parser.add_argument("--losses", help="beginning of the names of files that take the losses of each rank")
+    parser.add_argument("--checkpoints", help="Folder for checkpoints.")
+    parser.add_argument("--metrics", type=Path, help="File that takes the metrics as JSON.")
+    parser.add_argument("--losses", help="Beginning of the names of files that take the losses of each rank.")
     return parser.parse_args(arguments)
 
 

@@ -8,7 +8,7 @@ from tests.planners.cache.problems import block_problem
 
 
 def fewest(rows, room):
-    """By trying every choice of what to keep behind each batch."""
+    """Fewest fetched rows, by trying every choice of what to keep behind each batch."""
     best = {frozenset(): 0}
     for batch in map(frozenset, rows):
         after = {}

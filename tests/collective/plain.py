@@ -147,7 +147,7 @@ def _tree(n: int, size: float) -> list[Hop]:
 
 
 def _down(n: int, size: float, found: list[Hop], start: int, first: set[int] | None = None) -> list[Hop]:
-    """From rank 0 down a binary tree, after the hops `found`."""
+    """Hops from rank 0 down a binary tree, after the hops `found`."""
     number = {0: first or set()}
     for child in range(1, n):
         parent = (child - 1) // 2
@@ -191,7 +191,7 @@ def _hierarchical(hosts: Sequence[int], size: float) -> list[Hop]:
 
 
 def _all_to_all(n: int, splits: Sequence[Sequence[float]]) -> list[Hop]:
-    """In round t each rank sends to the one t places on."""
+    """Hops of rounds: in round t each rank sends to the one t places on."""
     found: list[Hop] = []
     before: dict[int, set[int]] = defaultdict(set)
     for number in range(1, n):

@@ -79,7 +79,7 @@ def _hosts(rng: random.Random, ranks: int) -> list[list[int]]:
 def _chunk(
     rng: random.Random, chunk: int, starts: Sequence[int], ends: Sequence[int], ranks: int
 ) -> list[Transfer]:
-    """From a sum at one rank outwards; where several start, towards it first."""
+    """Transfers from a sum at one rank outwards; where several start, towards it first."""
     top = rng.choice(ends if len(ends) == 1 or len(starts) > 1 else starts)
     first = rng.randrange(3)
     if len(starts) == 1:

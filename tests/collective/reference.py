@@ -24,8 +24,8 @@ def run(program: Program, inputs: Sequence[Array | None]) -> Buffers:
     """What each rank has after a program, step by step and in the order of its transfers.
 
     Args:
-        program: Which.
-        inputs: By rank, the blocks that it holds at the start, 1-D; None where it holds none. All blocks have the
+        program: Program to run.
+        inputs: Blocks that each rank holds at the start, 1-D; None where it holds none. All blocks have the
             same number of elements.
 
     Returns:
@@ -75,7 +75,7 @@ def _held(program: Program, state: dict[tuple[int, int], Array], rank: int, chun
 
 
 def _blocks(program: Program, inputs: Sequence[Array | None]) -> dict[tuple[int, int], Array]:
-    """By rank and block, what ranks hold at the start."""
+    """Arrays that ranks hold at the start, by rank and block."""
     if len(inputs) != program.ranks:
         raise InputError(f"got {len(inputs)} inputs; expected one for each of {program.ranks} ranks, or None")
     each = program.chunks // program.blocks

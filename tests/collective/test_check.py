@@ -53,7 +53,7 @@ def test_mutations():
 
 
 def test_writes_of_one_step_that_differ():
-    """As above, on one cell: all pairs of a copy or sum of either of two values, last or overwritten."""
+    """Steps on one cell: all pairs of a copy or sum of either of two values, last or overwritten."""
     rng = random.Random(1)
     outcomes = Counter()
     for first, second in itertools.product(itertools.product((0, 1), (False, True)), repeat=2):

@@ -480,7 +480,7 @@ INSTANCES: Mapping[str, Mapping[str, Make]] = {
         ),
     },
 }
-"""By what is decided on, then by name."""
+"""Planners by what is decided on, then by name."""
 
 GRAINS = tuple(INSTANCES)
 
@@ -704,7 +704,7 @@ class Case(NamedTuple):
     """Key of `INSTANCES[grain]`."""
     planner: str
     knobs: str
-    """In words; nothing: the planner's own."""
+    """Knobs in words; nothing stands for the planner's own."""
     make: Callable[[Instance], Plan]
 
     @property

@@ -82,7 +82,7 @@ def field(**change: Any):
 
 
 ABOUT = {"planner", "seed"}
-"""Of all plans: who made it."""
+"""Fields of all plans that tell who made it."""
 
 OUTCOMES = {
     "fusion": {
@@ -189,7 +189,7 @@ COUNTED = {
     "gradients": {"buckets", "chunks", "codec", "scheme", "decode", "splits"},
     "operators": {"buckets", "chunks", "regions"},
 }
-"""By grain: what changes the prediction; all else is refused."""
+"""Fields that change the prediction, by grain; all others are refused."""
 
 
 def test_every_field_of_a_fusion_plan_is_looked_at():

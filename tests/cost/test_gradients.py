@@ -76,7 +76,7 @@ def of(scheme, found):
 
 
 class TestGroups:
-    """x = 2^20 elements on 8 ranks at 1e9 bytes/s, 150 us a collective."""
+    """Groups of x = 2^20 elements on 8 ranks at 1e9 bytes/s, 150 us a collective."""
 
     links, x = Links.uniform(8, 1e9), 2.0**20
 

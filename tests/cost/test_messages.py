@@ -60,7 +60,7 @@ def test_a_message_that_overlaps_in_part():
 
 
 def test_who_of_two_gets_more_does_not_matter_to_the_rate():
-    """Of two messages that leave a host together one comes after 0.6 of the time, now the first, now the second."""
+    """One of two messages that leave a host together comes after 0.6 of the time, now the first, now the second."""
     random, found = np.random.default_rng(0), []
     for now in np.arange(20.0):
         size = int(random.choice([50_000, 400_000, 900_000]))

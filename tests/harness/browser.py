@@ -88,8 +88,8 @@ class Browser:
         """The page in a tab, loaded; it must not complain while it is open.
 
         Args:
-            page: The HTML.
-            fragment: Of the address, after "#".
+            page: HTML of the page.
+            fragment: End of the address, after "#".
             media: "print" shows it as on paper.
             dark: Whether the user prefers dark colours.
             calm: Whether the user prefers less motion.

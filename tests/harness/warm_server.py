@@ -40,7 +40,7 @@ class Server:
         self._select = selectors.DefaultSelector()
         self._children: dict[int, socket.socket] = {}
         self._asking: dict[socket.socket, int] = {}
-        """Who has asked, and the process that was forked for it."""
+        """Connection that has asked, and the process that was forked for it."""
         wakes, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         os.set_blocking(self._wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -14,7 +14,7 @@ from wirewise.trace.operators import MemoryLayout
 
 
 def layout(function: Callable[..., Tensor], *inputs: Tensor) -> MemoryLayout:
-    """Of the last operator of a function."""
+    """Layout of the last operator of a function."""
     graph = make_fx(function, tracing_mode="fake")(*inputs).graph
     *_, last = (node for node in graph.nodes if node.op == "call_function")
     return node_layout(last)

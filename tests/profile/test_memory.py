@@ -103,7 +103,7 @@ def problem_of(model, sizes):
 
 
 def peak_of(model, x):
-    """Of weights and all that a step makes, without gradients that are done."""
+    """Peak of weights and all that a step makes, without gradients that are done."""
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
     with LiveBytes([*model.parameters(), x]) as live:

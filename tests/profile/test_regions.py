@@ -136,6 +136,6 @@ print("same kernel")
 
 @pytest.mark.slow
 def test_one_kernel_serves_all_sizes():
-    """In a process of its own: compilers start others and set variables."""
+    """Compile in a process of its own: compilers start others and set variables."""
     done = subprocess.run([sys.executable, "-c", _COMPILED], capture_output=True, text=True, timeout=110)
     assert done.stdout == "same kernel\n", done.stderr

@@ -52,7 +52,7 @@ def trace(tensors=40, elements=400_000, gap_us=500.0):
 
 
 def measured(rate_bytes_per_s):
-    """As ranks would find it where all-reduces take 1 ms and their bytes."""
+    """What ranks would find where all-reduces take 1 ms and their bytes."""
     both = 2 * 3 / 4 / rate_bytes_per_s
     knots = tuple((float(size), 1e-3 + both * size) for size in (1e3, 1e5, 1e7, 1e8))
     gathers = tuple((float(size), 1e-3 + 3 / rate_bytes_per_s * size) for size in (1e3, 1e5, 1e7, 1e8))
@@ -63,7 +63,7 @@ def measured(rate_bytes_per_s):
 
 
 def as_predicted(found, folder):
-    """The same, where the step as it is takes as long as predicted."""
+    """What ranks find where the step, without a plan, takes as long as predicted."""
     return msgspec.structs.replace(found, step_s=advise_on(found, folder, ["efsign"]).predicted_ddp_s)
 
 

@@ -24,7 +24,7 @@ def test_weights_and_batch_are_the_same_and_the_caller_keeps_its_random_numbers(
 
 
 def test_experts_take_no_more_tokens_than_they_have_room_for():
-    """With room for all tokens the experts give what each token's own expert gives."""
+    """Experts with room for all tokens give what each token's own expert gives."""
     model, _ = moe(length=16, capacity=16)
     experts, x = model.blocks[0].mlp, torch.randn(2, 16, 32)
     weight, chosen = experts.gate(x).softmax(-1).max(-1)

@@ -21,7 +21,7 @@ SLOW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChe
 
 
 def test_step_by_hand():
-    """b's gradient is ready at 4 and a's at 6; a ring of two moves the bucket's size once, 1 MiB/s."""
+    """Gradient b is ready at 4 and a's at 6; a ring of two moves the bucket's size once, 1 MiB/s."""
     flow = data_parallel_step(LAYERS, [0, 1], bucket_bytes=1 * MIB, optimizer_s=0.5)
     result = replay(flow, Links.uniform(2, MIB, 0.25))
     times = {

@@ -1,4 +1,4 @@
-"""Timelines."""
+"""Timelines: spans, classes of ranks, and what is drawn of them."""
 
 from __future__ import annotations
 

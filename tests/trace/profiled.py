@@ -13,7 +13,7 @@ class Profiled:
     """A file in the making; times in microseconds.
 
     Args:
-        info: Its distributedInfo; none: it has none.
+        info: Record `distributedInfo`, where there is one.
     """
 
     def __init__(self, info: dict[str, Any] | None = None) -> None:
@@ -56,7 +56,7 @@ class Profiled:
             self.span(runtime, "cudaLaunchKernel", launched, 3, correlation=number)
 
     def older_collective(self, annotation: str, kernel: str, ts: float, dur: float, launched: float) -> None:
-        """As NCCL and torch named collectives before kernels told theirs: only an annotation around the launch."""
+        """Record a collective as before kernels told their names: only an annotation around the launch."""
         self.span("cpu_op", "record_param_comms", launched - 8, 20, **{"External id": len(self.events)})
         shape = {"Input Dims": [[8, 100]], "Input type": ["float"]}
         self.span("user_annotation", annotation, launched - 5, 15, **shape)

@@ -98,7 +98,7 @@ def _elder_labels(rule: Mapping[str, Mapping[tuple[str, str], str]]) -> dict[str
 
 
 def generate(count: int, seed: int = 0) -> list[Dialogue]:
-    """So many dialogues of 8 to 14 turns, the same for the same seed everywhere.
+    """Dialogues of 8 to 14 turns, equal for equal seeds everywhere.
 
     Args:
         count: Number of dialogues; each 40 in a row have all topics.

@@ -90,10 +90,10 @@ def evaluate(
     """Metrics of a model on its own predictions of labels, and its answers.
 
     Args:
-        model: Model.
+        model: Model to judge.
         samples: Samples that it has not seen.
         count: Number of them.
-        vocabulary: Characters.
+        vocabulary: Characters that are known.
         said: The turn before and the reference of each sample; none: no answers are made, their metrics are 0.
     """
     training = model.training

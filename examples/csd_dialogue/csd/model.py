@@ -211,7 +211,7 @@ class DialogueModel(nn.Module):
     """Encoders and decoder together.
 
     Args:
-        sizes: Sizes.
+        sizes: Sizes of the layers.
         without: What of `SOURCES` is left out; "mask" is of the batches.
 
     Raises:

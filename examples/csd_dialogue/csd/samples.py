@@ -1,4 +1,4 @@
-"""From dialogues to batches: characters, feelings of words, progressive masks, an order that needs no memory."""
+"""Batches made of dialogues: characters, feelings of words, progressive masks, an order that needs no memory."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class Links:
         Args:
             rates: Rate of each host's link, such as "200mbit"; a number is bytes per second.
             payload: Share of the rates that is used, by default what headers of TCP, IP and Ethernet leave.
-            **options: Those of `topology.lab_hosts`: `ranks_per_host`, `latency_s`.
+            **options: Options of `topology.lab_hosts`: `ranks_per_host`, `latency_s`.
 
         Raises:
             TopologyError: There is no rate.

@@ -40,7 +40,7 @@ def test_what_was_checked_is_encoded_to_the_same_bits(name, implementation):
 @pytest.mark.parametrize("memories", [0, 1])
 @pytest.mark.parametrize("name", LOOKS)
 def test_a_checked_gradient_that_is_not_finite_is_refused_all_the_same(name, memories):
-    """As long as it has a memory only this is undefined."""
+    """Checking changes what is undefined only while there is a memory."""
     for implementation, size in (("numba", 60), ("numba", 70001), ("torch", 60)):
         codec, segments = codec_of(name, implementation), Segments([40, size, 60], ids=[7, 8, 9])
         for bad in (math.nan, math.inf, -math.inf):

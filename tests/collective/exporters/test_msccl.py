@@ -279,7 +279,7 @@ def test_fused_rings_have_one_thread_block_that_passes_on():
 
 
 def test_what_is_read_again_is_stored():
-    """In a tree the root's sum goes to two children: one send is joined, the other reads what was stored."""
+    """The root's sum of a tree goes to two children: one send is joined, the other reads what was stored."""
     transfers = [Transfer(0, 1, 0, 0, True), Transfer(0, 0, 1, 1), Transfer(0, 0, 2, 1)]
     transfers += [Transfer(0, 2, 0, 0, True)]
     tree = Program(name="tree", collective="all_reduce", ranks=3, chunks=1, transfers=tuple(transfers))

@@ -12,7 +12,7 @@ from wirewise.graph.rehearsal import coverage, k_centre, radius
 
 
 def best_radius(edges, nodes, budget, most=None):
-    """By trying all."""
+    """Best radius, by trying all."""
     return min(radius(edges, nodes, np.array(c), most=most) for c in combinations(nodes, budget))
 
 

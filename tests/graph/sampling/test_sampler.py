@@ -51,7 +51,7 @@ def test_s3_any_thread_draws_the_same(graph, semantics):
 
 
 def test_s3_a_union_of_batches_draws_what_its_parts_draw(graph):
-    """With cumulative semantics a node's draw in a hop does not depend on the other seeds."""
+    """A node's draw with cumulative semantics in a hop does not depend on the other seeds."""
     sampler, parts = NeighborSampler(graph, [4, 3]), [np.arange(0, 40), np.arange(40, 90)]
     whole = sampler.sample(np.concatenate(parts), batch=3)
     edges = []

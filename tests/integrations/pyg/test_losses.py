@@ -34,7 +34,7 @@ def classes(out: Tensor, data: Any, **options: Any) -> Tensor:
 
 
 Loss = Callable[[nn.Module, Tensor, Any, Any], Tensor]
-"""From model, output, data and job (None on one process)."""
+"""Loss of model, output, data and job (None on one process)."""
 
 
 def validation(model: nn.Module, out: Tensor, data: Any, job: Any) -> Tensor:

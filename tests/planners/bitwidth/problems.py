@@ -57,5 +57,5 @@ def costs(ranks, bandwidth=22e6, *, hidden=None, codec=CODEC, latency=1e-4, ring
 
 
 def plan(problem, costs, *, method="auto", **knobs):
-    """By the planner of that name, with costs that are known apart from the problem."""
+    """Plan of the planner of that name, with costs that are known apart from the problem."""
     return PLANNERS[method](replace(problem, costs=costs), **knobs)

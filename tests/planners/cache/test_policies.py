@@ -71,7 +71,7 @@ def agreement(problem, machines, epochs):
 
 
 def remote_accesses(problem, machine, epochs):
-    """Those that VIP expects, and those that are sampled."""
+    """Accesses that VIP expects, and those that are sampled."""
     remote, batches = problem.owner != machine, -(-len(problem.train[machine]) // problem.batch_size)
     expected = POLICIES["vip"](problem, machine)[remote] * epochs * batches
     return expected, problem.counts(machine, range(epochs))[remote]
@@ -128,7 +128,7 @@ def test_shares_as_known(problem, left):
 
 
 def test_simulation_helps_where_vip_is_least_sure():
-    """At small budgets of a sparse graph the mix is nearer the oracle than either of its parts."""
+    """The mix is nearer, at small budgets of a sparse graph, the oracle than either of its parts."""
     graph = block_model(BlockModel(nodes=30_000, classes=60, mean_degree=6.0, features=2))
     owner = graph.y % 8
     train = tuple(np.flatnonzero((graph.split == 0) & (owner == k)) for k in range(8))

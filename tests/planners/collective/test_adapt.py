@@ -28,7 +28,7 @@ def problem(network, collective="broadcast", size_bytes=4 * MB, **kwargs):
 
 
 def shuffled(network, order):
-    """The same network with ranks renumbered: rank r of the result is `order[r]` of the given one."""
+    """Network with its ranks renumbered: rank r of the result is `order[r]` of the given one."""
     place = {old: new for new, old in enumerate(order)} | {
         v: v for v in range(network.ranks, len(network.vertices))
     }

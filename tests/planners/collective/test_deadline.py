@@ -49,7 +49,7 @@ class Clock:
 
 @pytest.fixture
 def hurried(monkeypatch):
-    """Without the second that first answers may take."""
+    """Planning without the second that first answers may take."""
     for module in (forest, taccl):
         monkeypatch.setattr(sys.modules[module.__module__], "_LEAST_S", 0.0)
 

@@ -16,7 +16,7 @@ def best_of_all(problem: CompressionProblem) -> tuple[float, int]:
     """Seconds of the best plan, and how many plans there are.
 
     Args:
-        problem: With n tensors and o options there are o (o + 1)^(n - 1) plans.
+        problem: Problem of few tensors: with n tensors and o options there are o (o + 1)^(n - 1) plans.
     """
     share = problem.encode_contention
     places = np.array([PLACES.index(option.decode) for option in problem.options])

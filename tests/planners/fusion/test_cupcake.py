@@ -188,7 +188,7 @@ class TestLimits:
 
 
 def test_ends_of_a_small_example():
-    """By hand: two groups of 10 and 20 elements; encode 1, send 1 + x / 10, decode 2; ready at 1 and 3."""
+    """Figures by hand: two groups of 10 and 20 elements; encode 1, send 1 + x / 10, decode 2; ready at 1 and 3."""
     option = Option(
         "c", "all_gather", "lazy", Curve.line(1, 0), Curve.line(1, 0.1), Curve(((0.0, 2.0), (1.0, 2.0)))
     )

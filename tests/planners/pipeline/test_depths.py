@@ -32,7 +32,7 @@ def simulated(p, m, c, style="eager"):
     ],
 )
 def test_the_fewest_in_flight_that_hide_messages(c, expected):
-    """Of all vectors, those with the least sum that reach the makespan of eager 1F1B."""
+    """Vectors with the least sum of all that reach the makespan of eager 1F1B."""
     seconds = simulated(4, 16, c)
     found = choose_depths(seconds, [16] * 4)
     assert found == expected

@@ -66,7 +66,7 @@ def test_p4_the_search_is_deterministic_and_never_worse_than_its_start(problem):
 
 
 def test_p4_gain_over_colocated_tasks_on_mixed_interfaces():
-    """At least 10 % on average in 250 steps; the benchmark shows all six seeds of more steps."""
+    """The gain is at least 10 % on average in 250 steps; the benchmark shows all six seeds of more steps."""
     gains = []
     for seed in range(3):
         found = PLANNERS["gnn-tasks"](mixed(seed), steps=250, seed=seed)

@@ -19,7 +19,7 @@ def values(rank, count, dtype):
 
 
 def spread_out(tensor):
-    """The same values in memory with gaps."""
+    """Tensor of equal values in memory with gaps."""
     wide = torch.zeros(tensor.numel(), 2, dtype=tensor.dtype)
     wide[:, 0] = tensor
     return wide[:, 0]

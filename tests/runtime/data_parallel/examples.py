@@ -40,7 +40,7 @@ def sequential(width: int = 12, depth: int = 4, classes: int = 4) -> nn.Sequenti
 
 
 def convolutional() -> nn.Sequential:
-    """With BatchNorm, whose statistics are buffers."""
+    """Model with BatchNorm, whose statistics are buffers."""
     layers = [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 4)]
     return nn.Sequential(nn.Unflatten(1, (1, 6, 6)), *layers)
 

@@ -58,7 +58,7 @@ def random_ways(draw: random.Random) -> list[tuple[tuple[str, ...], str, str, st
 
 
 def in_order(flat: Tensor, names: tuple[str, ...]) -> Tensor:
-    """Those parameters of gradients of all."""
+    """Gradients of these parameters, taken from those of all."""
     parts = dict(zip(NAMES, flat.split(list(SIZES.values())), strict=True))
     return torch.cat([parts[name] for name in names])
 

@@ -39,7 +39,7 @@ def test_recomputation_gives_equal_gradients():
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """torch.compile that notes what it is given and returns it."""
+    """Stand-in of torch.compile that notes what it is given and returns it."""
     found = []
     monkeypatch.setattr(torch, "compile", lambda f: (found.append(f), f)[1])
     changes.why_no_compiler.cache_clear()

@@ -1,4 +1,4 @@
-"""The same gradients and weights as DistributedDataParallel's, and what of a plan it can carry out itself."""
+"""Gradients and weights that equal those of DistributedDataParallel, and what of a plan it can carry out itself."""
 
 from __future__ import annotations
 

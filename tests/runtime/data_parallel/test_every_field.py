@@ -38,7 +38,7 @@ FIGURES = {
     "unsplit_step_s",
     "predicted_memory_bytes",
 }
-"""Who planned, and what was predicted: nothing that could be carried out."""
+"""Fields that tell who planned, and what was predicted: nothing that could be carried out."""
 RANKS = 2
 
 

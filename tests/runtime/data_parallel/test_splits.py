@@ -24,7 +24,7 @@ from wirewise.runtime.data_parallel import Carrier, Compression, Pools, resize
 from wirewise.runtime.transport import Transport
 
 BIG = ("0.weight", "2.weight")
-"""Of 12 * 2000 and 2000 * 12 elements."""
+"""Parameters of 12 * 2000 and 2000 * 12 elements."""
 
 
 def wide() -> nn.Sequential:

@@ -14,7 +14,7 @@ STEP_S = 0.0005
 
 
 def test_shares_follow_the_number_of_flows():
-    """At 100 bytes a second: a quarter second alone, a quarter beside another flow, then alone."""
+    """Rates at 100 bytes a second: a quarter second alone, a quarter beside another flow, then alone."""
     shares = EqualShares(100.0, 10)
     shares.begin(1, 10.0)
     assert shares.free_s(1, 50) == pytest.approx(10.5)
@@ -40,7 +40,7 @@ def test_without_shares_a_flow_may_always_go():
 
 @pytest.mark.parametrize(("order", "expected"), [("oes", 0.5), ("maxmin", 1.0)])
 def test_what_a_flow_leaves_of_its_share_is_lost_under_oes_only(order, expected):
-    """Of two hosts one never sends what it was granted."""
+    """One of two hosts never sends what it was granted."""
     found, sent = Grants(TokenBucket(RATE, CHUNK), order), 0
     for host in (1, 2):
         found.announce(host, host, 10**9, iteration=0, now_s=0.0)
@@ -158,7 +158,7 @@ def test_a_host_that_owes_two_chunks_gets_no_more_and_others_do():
 
 
 def test_grants_keep_to_the_rate():
-    """In 1 s after a pause: the rate, and the four chunks that a pause saves."""
+    """Bytes in 1 s after a pause: the rate, and the four chunks that a pause saves."""
     found, total, now_s = grants("iter", rate=1e5), 0, 50.0
     found.announce(1, 1, 10**9, iteration=0, now_s=now_s)
     for _ in range(1000):

@@ -58,7 +58,7 @@ def test_fewer_bits_send_the_bytes_of_the_formula(bits: int) -> None:
 
 
 def test_stale_rows_are_zero_in_the_first_epoch_and_one_epoch_old_after() -> None:
-    """With weights that never change, epoch 1 of the stale mode sees just what fresh exchange sees in epoch 0."""
+    """Where weights never change, epoch 1 of the stale mode sees just what fresh exchange sees in epoch 0."""
     parts = split(small_graph(), 3)
     frozen = {"learning_rate": 1e-30, "dropout": 0.0, "dtype": torch.float64, "layers": 2}
     fresh = train(parts, "fp32", epochs=1, **frozen)

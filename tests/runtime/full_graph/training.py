@@ -28,7 +28,7 @@ class Run:
     logits: Tensor
     """[nodes, classes], by global id."""
     gradients: list[Tensor]
-    """Of the last epoch, summed over ranks."""
+    """Gradients of the last epoch, summed over ranks."""
     records: list[EpochRecord]
     scores: dict[str, float]
     extra: list[Any] = field(default_factory=list)

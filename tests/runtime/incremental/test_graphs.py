@@ -14,7 +14,7 @@ def growing():
 
 
 def dense_embeddings(learner, growing, task):
-    """By the formulas, over all nodes that have arrived."""
+    """Embeddings by the formulas, over all nodes that have arrived."""
     edges, nodes = growing.edges(task), growing.data.num_nodes
     adjacency = np.eye(nodes)
     adjacency[np.repeat(np.arange(nodes), np.diff(edges.indptr)), edges.indices] = 1

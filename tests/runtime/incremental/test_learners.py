@@ -110,7 +110,7 @@ def test_classes_that_compete(growing):
 
 @pytest.mark.parametrize(("decay", "kept"), [("decoupled", True), ("l2", False)])
 def test_decay_takes_old_classes_for_noise_only_inside_adam(growing, decay, kept):
-    """Without gradients of their own the weights of old classes shrink by a full step at a time."""
+    """Weights of old classes, which have no gradients of their own, shrink by a full step at a time."""
     learner = learner_of("bare", growing, Settings(epochs=20, hidden=8, decay=decay))
     learner.learn(CurrentGraph(growing, 0))
     before = learner.model.second[:2].detach().clone()

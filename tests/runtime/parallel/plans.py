@@ -13,8 +13,8 @@ def data_parallel(step, smaller, ranks):
     """Every tensor that is smaller in the step of a smaller batch is in parts; what is made of parts alone is a sum.
 
     Args:
-        step: Captured step.
-        smaller: The same step of a smaller batch.
+        step: Step that was captured.
+        smaller: Captured step of a smaller batch.
         ranks: Number of ranks.
     """
     nodes, places = step.graph.nodes, []
@@ -72,7 +72,7 @@ def in_stages(step, plan, stage_of_module, stages):
     """A plan of one stage with its nodes dealt out to several of as many ranks each.
 
     Args:
-        step: Captured step.
+        step: Step that was captured.
         plan: Plan of one stage.
         stage_of_module: Function from a module's name to its stage; None: that of what it takes.
         stages: Number of stages.

@@ -26,7 +26,7 @@ def whole_of(one: LaidOutTensor) -> torch.Tensor:
 
 
 def part_of(whole: torch.Tensor, layout, rank: int) -> torch.Tensor | None:
-    """By the indices that numpy cuts; of addends, all but the first are zero."""
+    """Part of a rank, by the indices that numpy cuts; of addends, all but the first are zero."""
     if rank not in layout.ranks:
         return None
     index = cut(

@@ -38,7 +38,7 @@ class World(NamedTuple):
     """Steps of each stage's log that count."""
     records: tuple[RankRecord | None, ...]
     logged_then: tuple[int, ...]
-    """The same when the records were given."""
+    """Steps of each stage's log that counted when the records were given."""
     done: tuple[bool, ...]
     published: int
     faults: int

@@ -41,13 +41,13 @@ class World(NamedTuple):
     members: tuple[int, ...]
     """Ranks of the generation."""
     processes: tuple[Process | None, ...]
-    """By rank; None: no process."""
+    """Process of each rank; none: it has none."""
     contributed: tuple[int, ...]
-    """By rank: buckets of all steps that it has contributed to in this generation; they travel though it dies."""
+    """Buckets of each rank in all steps that it has contributed to in this generation; they travel though it dies."""
     records: tuple[RankRecord | None, ...]
-    """By rank: the record it gave in this generation."""
+    """Record that each rank gave in this generation."""
     done: tuple[bool, ...]
-    """By rank: whether it has arrived at the end of the recovery."""
+    """Whether each rank has arrived at the end of the recovery."""
     published: History
     """Steps that all ranks have committed."""
     spares: int

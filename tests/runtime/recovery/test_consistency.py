@@ -1,4 +1,4 @@
-"""From any point within an update to a whole step: forward, or back by each journal, bit by bit where it says so."""
+"""Recovery from any point within an update to a whole step: forward, or back by each journal, bit by bit if stated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who belongs to which generation, decided from events alone."""
+"""Members of generations, decided from events alone."""
 
 from __future__ import annotations
 

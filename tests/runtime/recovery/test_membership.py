@@ -1,4 +1,4 @@
-"""Who may join: trainings that need all of their ranks, and agents that let fewer go on."""
+"""Ranks that may join: trainings that need all of their ranks, and agents that let fewer go on."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_what_cannot_be_protected_is_refused_by_name():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
     class FSDPLinear(nn.Linear):
-        """As `fully_shard` names the class of what it has sharded."""
+        """Class of the name that `fully_shard` gives what it has sharded."""
 
     wrapped = DistributedDataParallel.__new__(DistributedDataParallel)
     nn.Module.__init__(wrapped)

@@ -157,7 +157,7 @@ def test_schedules_of_torch_travel(make) -> None:
 
 
 def test_averages_of_another_type_than_the_parameter_stay_so() -> None:
-    """torch's load_state_dict would round them."""
+    """Averages would be rounded by torch's load_state_dict."""
     model = nn.Linear(2, 2).to(torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.state[model.weight]["average"] = torch.full((2, 2), 1 / 3)

@@ -44,7 +44,7 @@ def ends(tasks, found, *flows):
     ],
 )
 def test_p1_two_flows_of_one_interface(policy, expected):
-    """Of 10 and 20 bytes over 10 bytes a second: shared they end after 2 and 3 s, in turns after 1 and 3 s.
+    """Flows of 10 and 20 bytes over 10 bytes a second: shared they end after 2 and 3 s, in turns after 1 and 3 s.
 
     Under `oes` the second flow has the whole interface once the first is through.
     """

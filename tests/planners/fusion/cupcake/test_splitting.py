@@ -121,7 +121,7 @@ def test_a_plan_with_pieces_is_priced_as_it_says():
 
 
 def test_encoding_a_giant_hides_behind_sending_it():
-    """By hand: 4 pieces of 4096, 1 s to encode and 1 s to send each: 5 s rather than 8."""
+    """Figures by hand: 4 pieces of 4096, 1 s to encode and 1 s to send each: 5 s rather than 8."""
     line = Curve.line(0.0, 1 / 4096)
     option = Option("codec", "all_gather", "inline", line, line, ZERO)
     problem = CompressionProblem(elements=[4 * 4096], gaps_s=[0.0], options=(option,))

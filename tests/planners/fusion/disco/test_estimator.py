@@ -306,7 +306,7 @@ def test_networks_that_know_other_kinds_are_trained_on():
 
 
 def missed(**knobs) -> float:
-    """Of regions that take two to four times what networks say at first; mean error of the log."""
+    """Mean error of the log for regions that take two to four times what networks say at first."""
     start, regions = estimator(), [region(seed) for seed in range(12)]
     seconds = [(2 + i % 3) * start.seconds(one) for i, one in enumerate(regions)]
     found = fit(regions, seconds, machine="another", start=start, **knobs)

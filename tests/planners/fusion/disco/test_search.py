@@ -33,7 +33,7 @@ fuse, duplicate, split = (partial(made, change) for change in (fused, duplicated
 
 
 def small(seed):
-    """At most 6 operators and 3 gradients; links from fast to slow."""
+    """Problem of at most 6 operators and 3 gradients; links from fast to slow."""
     random = np.random.default_rng(seed)
     graph = random_graph(seed, int(random.integers(4, 7)), int(random.integers(1, 4)))
     return model_of(graph, share=random.uniform(0.2, 1.2), latency=random.uniform(0.0, 0.5))
