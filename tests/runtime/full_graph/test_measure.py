@@ -24,9 +24,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, more_s: float, longer: float, links:
         return dict.fromkeys(sources, seconds)
 
     monkeypatch.setattr(measure, "_probe", probe)
-    transport = SimpleNamespace(
-        world_size=RANKS, rank=0, peers=(1, 2, 3), all_gather=lambda own, what: [own] * RANKS
-    )
+    transport = SimpleNamespace(world_size=RANKS, peers=(1, 2, 3), slowest=lambda own, what: np.array(own))
     return measure.measure_loaded(transport, links)
 
 

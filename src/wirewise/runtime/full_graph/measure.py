@@ -74,29 +74,29 @@ def measure_loaded(transport: Transport, links: Links) -> Links:
     """The links as they are while all channels are loaded at once, equal on all ranks if `links` is.
 
     Flows that share an interface also share its queue, and acknowledgements travel against them; rounds of a ring show
-    little of that. Rounds of two sizes tell both: how many times longer a byte takes than `links` says, from what the
-    larger one takes more, and the seconds that a round takes besides its bytes, in which all ranks send to all others.
-    Means over ranks, of the faster of two rounds; neither is below what `links` says.
+    little of that. Rounds of two sizes, each as long as its slowest rank, tell both: how many times longer a byte takes
+    than `links` says, from what the larger size takes more, and the seconds of a round besides its bytes, such as those
+    of ranks that wake up and of packets that a full queue drops and that are sent again. Neither is below what `links`
+    says.
     """
-    size, rank = transport.world_size, transport.rank
-    ones = 1 - np.eye(size, dtype=np.int64)
-    nothing_s = links.wire_s(ones)
-    slopes = (links.wire_s(1_000_000 * ones) - nothing_s) / 999_999
-    most = int(np.clip(_LOADED_S / max(float(slopes.max()), 1e-12), 4 * _PROBE_BYTES[0], _PROBE_BYTES[-1]))
-    few_s, many_s = (
-        min(max(_probe(transport, count, transport.peers, transport.peers).values()) for _ in range(2))
-        for count in (most // 4, most)
-    )
-    slope = (many_s - few_s) / (most - most // 4)
-    own = [slope / max(float(slopes[rank]), 1e-12), few_s - slope * (most // 4) - float(nothing_s[rank])]
-    told = transport.all_gather(torch.tensor(own, dtype=torch.float64), "loaded links")
-    longer, more_s = torch.stack(told).mean(dim=0).tolist()
+    ones = 1 - np.eye(transport.world_size, dtype=np.int64)
+    nothing_s = float(links.wire_s(ones).max())
+    expected = (float(links.wire_s(1_000_000 * ones).max()) - nothing_s) / 999_999
+    most = int(np.clip(_LOADED_S / max(expected, 1e-12), 4 * _PROBE_BYTES[0], _PROBE_BYTES[-1]))
+    sizes = (most // 4, most)
+    rounds = [
+        [max(_probe(transport, count, transport.peers, transport.peers).values()) for count in sizes]
+        for _ in range(_PROBE_ROUNDS)
+    ]
+    few_s, many_s = np.median(transport.slowest(rounds, "loaded links"), axis=0).tolist()
+    slope = max((many_s - few_s) / (sizes[1] - sizes[0]), expected)
+    more_s = max(0.0, few_s - slope * sizes[0] - nothing_s)
     pairs = links.pairs
     return links.with_pairs(
         replace(
             pairs,
-            latency_s=pairs.latency_s + max(0.0, more_s) * ones,
-            s_per_byte=pairs.s_per_byte * max(1.0, longer),
+            latency_s=pairs.latency_s + more_s * ones,
+            s_per_byte=pairs.s_per_byte * (slope / max(expected, 1e-12)),
         )
     )
 
