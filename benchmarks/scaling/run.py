@@ -91,8 +91,6 @@ PRESETS: dict[str, dict[str, Any]] = {
             "alpha": 0.1, "train_s": 0.05, "epochs": 3,
         },
         "pipelines": {"forward_s": 0.015, "microbatches": 16, "values": 8192, "turns": 2, "updates": 1},
-        # Where ranks exchange with all others, 32 of them keep two processors busy at the links' rate.
-        "slower": {"link": "10mbit", "ranks": (32,), "rows": ("exchanges", "batches")},
     },
 }  # fmt: skip
 RANKS = tuple(str(ranks) for ranks in PRESETS["paper"]["ranks"])
@@ -103,44 +101,32 @@ def main() -> None:
     options = arguments(__doc__, list(ROWS), ranks=RANKS)
     need_lab()
     preset = PRESETS[options.preset]
+    preset = preset | {"ranks": [ranks for ranks in preset["ranks"] if str(ranks) in options.ranks]}
     link = preset["link"]
     page = Page(
         "Strong and weak scaling, predicted and measured", options.preset,
-        {"In the lab": "a rank a host; ranks share the processors, so computing is slept (emulated)"},
+        {"In the lab": f"a rank a host, links of {link}; ranks share the processors, so computing is slept (emulated)"},
     )  # fmt: skip
     kept = KeptFigures(options.out and options.out.with_suffix(".json"))
-    found: dict[str, list[Point]] = {link: []}
+    found: list[Point] = []
     for name in options.only:
-        networks = [one for one in networks_of(name, preset) if str(one[1]) in options.ranks]
-        for rate, point in judged(page, name, networks, preset[name], kept):
-            found.setdefault(rate, []).append(point)
-    for rate, points in found.items():
-        claim(page, points, rate)
+        found += judged(page, name, preset, kept)
+    claim(page, found, link)
     if options.out is not None:
         file = options.out.with_suffix(".svg")
         page.add(f"![Efficiency by ranks: measured and predicted]({file.name})")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(picture(found[link]))
+        file.write_text(picture(found))
     page.finish(options)
 
 
-def networks_of(name: str, preset: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Link and number of ranks of each lab of a row."""
-    slower = preset.get("slower", {"rows": ()})
-    for one in (preset, slower) if name in slower["rows"] else (preset,):
-        yield from ((one["link"], ranks) for ranks in one["ranks"])
-
-
-def judged(
-    page: Page, name: str, networks: list[tuple[str, int]], sizes: dict[str, Any], kept: KeptFigures
-) -> Iterator[tuple[str, Point]]:
+def judged(page: Page, name: str, preset: dict[str, Any], kept: KeptFigures) -> Iterator[Point]:
     told, points = ROWS[name]
     page.add(f"## {name.capitalize()}\n\n{told}")
     titles = (
         "what",
         "scaling",
         "ranks",
-        "links",
         "predicted ms",
         "measured ms",
         "error %",
@@ -149,19 +135,19 @@ def judged(
         "within",
     )
     with page.table(*titles) as row:
-        for link, ranks in networks:
-            key = f"{name} {ranks} {link} {sorted(sizes.items())}"
+        for ranks in preset["ranks"]:
+            key = f"{name} {ranks} {preset['link']} {sorted(preset[name].items())}"
             if key not in kept:
-                kept[key] = list(points(ranks, link, sizes))
+                kept[key] = list(points(ranks, preset["link"], preset[name]))
             for one in msgspec.convert(kept[key], list[Point]):
                 low, median, high = (1e3 * seconds for seconds in one.quartiles_s)
                 row(
-                    one.what, one.scaling, one.ranks, link, f"{1e3 * one.predicted_s:.1f}",
+                    one.what, one.scaling, one.ranks, f"{1e3 * one.predicted_s:.1f}",
                     f"{median:.1f} ({low:.1f} to {high:.1f})", f"{100 * one.error:+.1f}",
                     f"{one.ideal_s / one.measured_s:.2f}", f"{one.ideal_s / one.predicted_s:.2f}",
                     verdict(abs(one.error), most=WORST),
                 )  # fmt: skip
-                yield link, one
+                yield one
 
 
 def claim(page: Page, found: list[Point], link: str) -> None:
