@@ -47,7 +47,8 @@ def script(tmp_path: Path) -> Path:
 @pytest.mark.dist
 def test_the_whole_way(script, tmp_path):
     out, told = tmp_path / "run", tmp_path / "told.json"
-    done = call("-o", out, "--warmup", 3, "--steps", 4, "--pairs", 2, "--json", told, "--", *TORCHRUN, script)
+    # From the second step on, in which DistributedDataParallel makes the buckets that it names afterwards.
+    done = call("-o", out, "--warmup", 1, "--steps", 4, "--pairs", 2, "--json", told, "--", *TORCHRUN, script)
     assert done.exit_code == 0, done.output
     result = json.loads(told.read_text())
     assert json.loads((out / "result.json").read_text()) == result
@@ -70,3 +71,13 @@ def test_a_command_that_fails_is_named_with_its_last_words(script, tmp_path):
     done = call("-o", tmp_path / "run", "--", *TORCHRUN, script, "fail")
     assert done.exit_code == 2
     assert "exit code 1" in done.output and "log.txt" in done.output
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_steps_that_do_not_tell_what_buckets_hold_are_refused(script, tmp_path):
+    done = call("-o", tmp_path / "run", "--warmup", 0, "--steps", 2, "--", *TORCHRUN, script)
+    assert done.exit_code == 2
+    told = " ".join(done.output.split())
+    assert "steps 0 to 1 (--warmup 0, --steps 2) do not tell which parameters" in told
+    assert not (tmp_path / "run" / "plan.json").exists()

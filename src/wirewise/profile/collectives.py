@@ -249,6 +249,7 @@ class BucketNames:
 
     def begin(self) -> None:
         """A backward pass begins."""
+        self.settle()
         self._next = 0
 
     def end(self) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from wirewise import plans
 from wirewise.cost.intervals import gain_of
+from wirewise.errors import InputError
 from wirewise.files import make_folder, owns_folder, write_json
 from wirewise.planners import planner
 from wirewise.planners.fusion import from_trace
@@ -44,12 +45,21 @@ def run(
         PeerError: The command failed; the message holds its last words.
         TraceError: It recorded no steps.
         PlanError: There is nothing to plan.
+        InputError: No recorded step tells which parameters are in which bucket of DistributedDataParallel.
     """
     say("recording the command as it is")
     trace = _record(command, folder / "recorded", wish)
     analysis = analyse(trace)
     say(analysis.diagnosis.sentence)
     problem = from_trace(trace)
+    if not all(problem.modules[i].parameters for i in problem.gradients):
+        last = wish.warmup + wish.steps - 1
+        raise InputError(
+            f"steps {wish.warmup} to {last} (--warmup {wish.warmup}, --steps {wish.steps}) do not tell which "
+            "parameters are in the buckets of DistributedDataParallel, which makes them anew in its second step and "
+            "tells after it, and with find_unused_parameters never: expected --warmup 1 or more, and a model that "
+            "DistributedDataParallel wraps without find_unused_parameters"
+        )
     # Other planners do not search.
     budget_s = wish.time_budget_s if wish.planner in ("dpro", "mcmc") else None
     found = planner("fusion", wish.planner)(problem, time_budget_s=budget_s)

@@ -80,15 +80,23 @@ def modules_of_trace(trace: Trace, links: Links | None = None) -> tuple[ModuleTr
         found.links,
         interference=found.interference,
         measured_step_s=float(np.median([(step.end_s - step.begin_s).mean() for step in steps])),
-        parameters=_parameters(trace, steps[0].number),
+        parameters=_parameters(trace, [step.number for step in steps]),
     )
     return job, found.links
 
 
-def _parameters(trace: Trace, step: int) -> list[tuple[str, ...]]:
-    """Names in each bucket of rank 0, in the order of the buckets; empty where none are recorded."""
-    sent = [op for op in trace.of(0, step) if op.kind == "communication" and op.collective == "all_reduce"]
-    return [op.parameters for op in sorted(sent, key=lambda op: op.seq) if op.parameters]
+def _parameters(trace: Trace, steps: Sequence[int]) -> list[tuple[str, ...]]:
+    """Names in each bucket of rank 0, in the order of the buckets; empty where no step has recorded any.
+
+    DistributedDataParallel makes its buckets anew in its second step, and tells what they hold after it.
+    """
+    for step in steps:
+        sent = [
+            op for op in trace.of(0, step) if op.kind == "communication" and op.collective == "all_reduce"
+        ]
+        if found := [op.parameters for op in sorted(sent, key=lambda op: op.seq) if op.parameters]:
+            return found
+    return []
 
 
 def modules_of_flows(
@@ -107,7 +115,7 @@ def modules_of_flows(
     which op completes which parameter, the recorded buckets are the finest grain.
 
     Args:
-        flows: Steps of one job; those with other backward ops than most are left out.
+        flows: Steps of one job; those with other backward ops or other buckets than most are left out.
         links: Links of its hosts.
         measured_step_s: Measured period of the steps.
         parameters: Names in each bucket.
@@ -122,8 +130,12 @@ def modules_of_flows(
     flows = [without_interference(flow, links, interference) for flow in flows]
     parts = [Gradients(flow, links) for flow in flows]
     computed = [_computed(flow, part, links) for flow, part in zip(flows, parts, strict=True)]
-    usual = Counter(tuple(one.names) for one in computed).most_common(1)[0][0]
-    kept = [i for i, one in enumerate(computed) if tuple(one.names) == usual]
+    forms = [
+        (tuple(one.names), tuple(size for _, size in part.buckets))
+        for one, part in zip(computed, parts, strict=True)
+    ]
+    form = Counter(forms).most_common(1)[0][0]
+    usual, kept = form[0], [i for i, other in enumerate(forms) if other == form]
     flow, part, steps = flows[kept[0]], parts[kept[0]], [computed[i] for i in kept]
     whole = np.array([one.backward_s.sum(axis=1) + one.forward_s for one in steps])
     slowdown = np.median(whole / np.maximum(whole.mean(axis=1, keepdims=True), 1e-30), axis=0)

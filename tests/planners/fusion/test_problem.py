@@ -129,6 +129,10 @@ def test_steps_with_other_ops_are_left_out():
     other = data_parallel_step(LAYERS[:5], range(4))
     problem = from_flows([other, recorded(), recorded()], LINKS)
     assert len(problem.modules) == 8
+    first = data_parallel_step(LAYERS, range(4), bucket_bytes=1e6)
+    names = [(f"x{i}",) for i in range(sum(recorded().size_bytes > 0))]
+    problem = from_flows([first, recorded(), recorded()], LINKS, parameters=names)
+    assert [problem.modules[i].parameters for i in problem.gradients] == names, "its buckets are others"
     with pytest.raises(InputError, match="no graph of a step"):
         from_flows([], LINKS)
 
