@@ -366,7 +366,9 @@ def _end(jobs: dict[int, queue.SimpleQueue], threads: list[threading.Thread]) ->
         of_peer.put(None)
     # A thread that lets go of torch's objects while the interpreter shuts down would abort the process.
     for thread in threads:
-        thread.join(_GRACE_S)
+        # The collector may come to a transport in any thread, also in one of its own.
+        if thread is not threading.current_thread():
+            thread.join(_GRACE_S)
     jobs.clear()
     threads.clear()
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
+import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -73,6 +76,24 @@ def test_distributed_twice() -> None:
             both[own.train_mask].sum().backward()
 
     run_ranks_as_threads(2, body)
+
+
+def test_a_model_that_is_dropped_goes_with_its_threads_while_the_one_it_came_from_stays() -> None:
+    data, models = a_graph("undirected"), [a_model() for _ in range(2)]
+    before = set(threading.enumerate())
+
+    def body(rank: int, group: Any, store: Any) -> list[weakref.ref[Any]]:
+        job = pyg.Job(data if rank == 0 else None, mode="fp32", group=group, store=store, timeout_s=20)
+        mine = job.distribute(models[rank])
+        gradients(mine, job.data)
+        return [weakref.ref(one) for one in (mine, job, job.transport)]
+
+    held = [ref for found in run_ranks_as_threads(2, body) for ref in found]
+    gc.collect()
+    assert [ref() for ref in held] == [None] * 6
+    assert [t.name for t in threading.enumerate() if t not in before] == []
+    # What is left on the parameters does nothing.
+    assert len(gradients(models[0], data)) == len(list(models[0].parameters()))
 
 
 def test_float64_is_exact() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from wirewise.integrations.pyg.probe import prove
 from wirewise.integrations.pyg.view import GraphView
 from wirewise.runtime import full_graph
 from wirewise.runtime.data_parallel import Reducer
+from wirewise.runtime.data_parallel.hooks import WeakHook
 
 if TYPE_CHECKING:
     from wirewise.integrations.pyg.job import Job
@@ -111,10 +113,11 @@ class _Step:
         """Gradients of back-propagations before, summed over ranks already, while another one goes on."""
         self.reached: set[nn.Parameter] = set()
         """Parameters that this back-propagation has given a gradient on this rank."""
+        reach = WeakHook(self._reach)
         for parameter in self.names.values():
             parameter._wirewise_distributed = True  # type: ignore[attr-defined]
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._reach)
+                parameter.register_post_accumulate_grad_hook(reach)
         # The class's own forward, not a method bound to this copy: torch.func calls it with other parameters.
         self.call = type(twin).forward
         object.__setattr__(twin, "_wirewise_step", self)
@@ -165,12 +168,13 @@ class _Step:
         if self.reducer.active:
             return
         for parameter in self.twin.parameters():
-            other = getattr(parameter, "_wirewise_busy", None)
+            other = getattr(parameter, "_wirewise_busy", lambda: None)()
             if other is not None and other.active and other is not self.reducer:
                 raise InputError(
                     "two distributed models with the same parameters are in one loss; distribute the model once"
                 )
-            parameter._wirewise_busy = self.reducer  # type: ignore[attr-defined]
+            # Parameters are shared with the user's model, which may outlive this copy.
+            parameter._wirewise_busy = weakref.ref(self.reducer)  # type: ignore[attr-defined]
         self.reached.clear()
         trained = (self.names[name] for name in self.trained)
         self.before = {p: p.grad.clone() for p in trained if p.grad is not None}
@@ -231,7 +235,6 @@ class _Step:
 def _has_hooks(parameter: nn.Parameter) -> bool:
     """Whether something of the user's looks at gradients of the parameter while they come."""
     after = parameter._post_accumulate_grad_hooks or {}  # type: ignore[attr-defined]
-    own = (_Step, Reducer)
     return bool(parameter._backward_hooks) or any(
-        not isinstance(getattr(hook, "__self__", None), own) for hook in after.values()
+        not isinstance(hook, WeakHook) or hook.owner not in (_Step, Reducer) for hook in after.values()
     )

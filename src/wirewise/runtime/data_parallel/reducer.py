@@ -19,6 +19,7 @@ from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
 from wirewise.runtime.data_parallel.compression import Compression, check_plan
 from wirewise.runtime.data_parallel.exchanges import AllReduces, Exchanges
 from wirewise.runtime.data_parallel.flat import FlatBucket, flat_buckets
+from wirewise.runtime.data_parallel.hooks import WeakHook
 from wirewise.runtime.data_parallel.matching import (
     check_agreement,
     check_decisions,
@@ -156,8 +157,10 @@ class Reducer(WithPools):
             self.pools.split(self._splits)
             if self._carried:
                 self._carrier = Carrier(self.transport, self.pools, self.compression, sum_up=self._collective)
-            hooks = [p.register_post_accumulate_grad_hook(self._ready) for p in self._buckets_of]
+            ready = WeakHook(self._ready)
+            hooks = [p.register_post_accumulate_grad_hook(ready) for p in self._buckets_of]
             if self.until != "finish":
+                # The model holds this reducer, not the parameters.
                 hooks.append(self.model.register_forward_pre_hook(self._before_forward))
             self._handles = hooks
 
