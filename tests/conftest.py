@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import sys
 import threading
 
 # Before torch and numba load; ranks are many and cores are few.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,8 +59,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def slurm_cluster() -> Iterator[SlurmCluster]:
-    """A Slurm of three hosts that tests marked slurm share; one that breaks a host or a daemon has its own."""
+def slurm_cluster(warm_server: Callable[[], Path]) -> Iterator[SlurmCluster]:
+    """A Slurm of three hosts that tests marked slurm share; one that breaks a host or a daemon has its own.
+
+    Its daemons wait for each other while the warm Python loads what most of these tests start ranks with.
+    """
     from wirewise.lab import SlurmCluster
 
     _need_slurm()
@@ -68,12 +72,28 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
 
 
 @pytest.fixture(scope="session")
-def warm_python() -> Iterator[Path]:
-    """A Python that has loaded what ranks import."""
-    from tests.harness.warm import warm_python
+def warm_server() -> Iterator[Callable[[], Path]]:
+    """A Python that begins to load what ranks import; what waits for it and gives its program."""
+    from tests.harness.warm import warm_server
 
-    with warm_python() as program:
-        yield program
+    with warm_server() as ready:
+        yield ready
+
+
+@pytest.fixture(scope="session")
+def warm_python(warm_server: Callable[[], Path]) -> Path:
+    """A Python that has loaded what ranks import."""
+    return warm_server()
+
+
+@pytest.fixture
+def warm_ranks(monkeypatch: pytest.MonkeyPatch, warm_python: Path) -> Path:
+    """What a test starts as `sys.executable`, ranks on hosts above all, has loaded what it imports.
+
+    Users' ranks start as Python does: so do those of `tests/profile/test_pairs.py`, by torchrun.
+    """
+    monkeypatch.setattr(sys, "executable", str(warm_python))
+    return warm_python
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 import pytest
 from typer.testing import CliRunner
 
 from tests.harness.slurm import ROOT
+from tests.lab.helpers import soon
 from wirewise.cli.main import app
 
 
@@ -46,6 +46,10 @@ def test_programs_that_cannot_be_ranks_are_refused(monkeypatch):
     assert refused.exit_code == 2 and "cannot start 'no-such-program': No such file" in refused.output
 
 
+def state(cluster, number):
+    return cluster.run("squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T").strip()
+
+
 @pytest.mark.slurm
 @pytest.mark.slow
 def test_e2_a_printed_script_runs_a_program_as_ranks(slurm_cluster, tmp_path):
@@ -59,9 +63,10 @@ def test_e2_a_printed_script_runs_a_program_as_ranks(slurm_cluster, tmp_path):
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
     script = ["--hosts", "2", "-o", str(tmp_path / "job.sh"), "--name", "printed"]
     assert invoke("script", *script, "--", sys.executable, str(program)).exit_code == 0
-    slurm_cluster.run("sbatch", "--wait", str(tmp_path / "job.sh"), environment=variables, cwd=tmp_path)
+    file = str(tmp_path / "job.sh")
+    number = slurm_cluster.run("sbatch", "--parsable", file, environment=variables, cwd=tmp_path).strip()
+    # `sbatch --wait` asks at longer and longer intervals.
+    assert soon(lambda: state(slurm_cluster, number) not in ("PENDING", "RUNNING", "COMPLETING"), 120.0)
+    assert state(slurm_cluster, number) == "COMPLETED"
     [log] = tmp_path.glob("printed-*.log")
-    until_s = time.monotonic() + 10
-    while len(log.read_text().splitlines()) < 2 and time.monotonic() < until_s:
-        time.sleep(0.1)
-    assert sorted(log.read_text().splitlines()) == ["0 2 h0", "1 2 h0"]
+    assert soon(lambda: sorted(log.read_text().splitlines()) == ["0 2 h0", "1 2 h0"]), log.read_text()

@@ -1,6 +1,6 @@
 """A Python that has loaded what ranks import, for tests on hosts: a process starts in milliseconds, not in seconds.
 
-`warm_python` gives a program that takes `-m MODULE ...`, `-c PROGRAM ...` and scripts as Python does. It asks a server,
+`warm_server` gives a program that takes `-m MODULE ...`, `-c PROGRAM ...` and scripts as Python does. It asks a server,
 which has the modules, to fork; the new process takes the namespaces (network, names, mounts, clocks), variables, folder
 and open files of the program that asked, which hands signals on to it, ends as it ends, and takes it along when it is
 killed. Whatever else it is asked to do it leaves to the Python that runs the tests.
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,8 +28,8 @@ _CLIENT = Path(__file__).parent / "warm_client.py"
 
 
 @contextmanager
-def warm_python() -> Iterator[Path]:
-    """The program, for use in a `with` block."""
+def warm_server() -> Iterator[Callable[[], Path]]:
+    """Start to load the modules; in the block, a function that waits for the end of that and gives the program."""
     with tempfile.TemporaryDirectory(prefix="warm-") as folder:
         server, program = Path(folder) / "server", Path(folder) / "python"
         # Without the modules of the site, which it does not need.
@@ -43,14 +43,20 @@ def warm_python() -> Iterator[Path]:
         with subprocess.Popen(
             words, env={**os.environ, "PYTHONPATH": paths}, stdin=subprocess.PIPE, start_new_session=True
         ) as process:
-            try:
+
+            def ready() -> Path:
                 until_s = time.monotonic() + _READY_S
                 while not server.exists():
                     if process.poll() is not None or time.monotonic() > until_s:
                         raise RuntimeError(f"no server of processes came up: exit code {process.returncode}")
                     time.sleep(0.02)
-                yield program
+                return program
+
+            try:
+                yield ready
             finally:
                 # It ends with its input, and whatever it has forked with it.
                 assert process.stdin is not None
                 process.stdin.close()
+                if not server.exists():
+                    process.kill()

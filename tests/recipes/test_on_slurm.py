@@ -21,14 +21,10 @@ from wirewise.runtime.state_files import read_state
 from wirewise.trace.gradients import GradientTensor, GradientTrace
 from wirewise.trials.slurm import SlurmHosts
 
-pytestmark = [pytest.mark.slurm, pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(autouse=True)
-def warm(monkeypatch: pytest.MonkeyPatch, warm_python: Path) -> Path:
-    """Ranks of the lab start as those of Slurm do: with what they import."""
-    monkeypatch.setattr(sys, "executable", str(warm_python))
-    return warm_python
+pytestmark = [
+    pytest.mark.slurm, pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900),
+    pytest.mark.usefixtures("warm_ranks"),
+]  # fmt: skip
 
 
 def in_lab(*words: object) -> dict:
@@ -47,10 +43,10 @@ def both(cluster: SlurmCluster, folder: Path, command: list[str], python: Path) 
     return lab, json.loads(told.splitlines()[-1])
 
 
-def test_e1_full_graph_training_gives_the_bits_that_it_gives_in_the_lab(slurm_cluster, tmp_path, warm):
+def test_e1_full_graph_training_gives_the_bits_that_it_gives_in_the_lab(slurm_cluster, tmp_path, warm_python):
     command = ["run", "adaqp", "--dataset", "block:nodes=600,features=16,classes=4", "--workers", "2"]
     command += ["--modes", "fp32,uniform-8", "--epochs", "2", "--hidden", "16", "--checkpoint-every", "2"]
-    lab, slurm = both(slurm_cluster, tmp_path, command, warm)
+    lab, slurm = both(slurm_cluster, tmp_path, command, warm_python)
     assert (lab["hosts"], slurm["hosts"], slurm["network"]) == (2, 2, "slurm")
     assert lab.keys() == slurm.keys()
     states = sorted(path.relative_to(tmp_path / "lab") for path in tmp_path.glob("lab/checkpoints/**/*.pt"))
@@ -60,7 +56,7 @@ def test_e1_full_graph_training_gives_the_bits_that_it_gives_in_the_lab(slurm_cl
         assert all(torch.equal(ours[name], theirs[name]) for name in (*ours, *theirs))
 
 
-def test_e1_plans_of_gradients_are_carried_out_as_in_the_lab(slurm_cluster, tmp_path, warm):
+def test_e1_plans_of_gradients_are_carried_out_as_in_the_lab(slurm_cluster, tmp_path, warm_python):
     tensors = tuple(GradientTensor(name=f"{i}", elements=20_000 + i, gap_us=1_000.0) for i in range(4))
     trace = tmp_path / "trace.json"
     trace.write_bytes(msgspec.json.encode(GradientTrace(tensors=tensors, model="four")))
@@ -68,7 +64,7 @@ def test_e1_plans_of_gradients_are_carried_out_as_in_the_lab(slurm_cluster, tmp_
     # Of PowerSGD there is one scheme: others are chosen by what was measured where a job is planned.
     command += ["--plans", "powersgd:even:2,none:bucket:25"]
     command += ["--steps", "2", "--rounds", "1", "--trials", "0"]
-    lab, slurm = both(slurm_cluster, tmp_path, command, warm)
+    lab, slurm = both(slurm_cluster, tmp_path, command, warm_python)
     assert lab.keys() == slurm.keys()
     assert (slurm["hosts"], lab["link"], slurm["link"]) == (2, "1gbit", "their own rate")
     for name, plan in lab["plans"].items():
@@ -92,9 +88,11 @@ def killed(folder: str) -> None:
     sys.stdout.write(json.dumps({**told, "after_s": after_s, "kill_s": kill.at_s - found.first_s}) + "\n")
 
 
-def test_e1_a_rank_on_another_host_is_killed_and_its_recovery_is_on_one_clock(slurm_cluster, tmp_path, warm):
+def test_e1_a_rank_on_another_host_is_killed_and_its_recovery_is_on_one_clock(
+    slurm_cluster, tmp_path, warm_python
+):
     program = "import sys; from tests.recipes import test_on_slurm; test_on_slurm.killed(sys.argv[1])"
-    told = in_allocation(slurm_cluster, 2, "-c", program, tmp_path / "run", python=warm)
+    told = in_allocation(slurm_cluster, 2, "-c", program, tmp_path / "run", python=warm_python)
     found = json.loads(told.splitlines()[-1])
     assert found["host"] == "h1"
     # Clocks of hosts are days apart.
@@ -103,9 +101,9 @@ def test_e1_a_rank_on_another_host_is_killed_and_its_recovery_is_on_one_clock(sl
     assert 0 <= seen_s < committed_s < 200
 
 
-def test_e1_links_are_measured_by_ranks_of_srun(slurm_cluster, tmp_path, warm):
+def test_e1_links_are_measured_by_ranks_of_srun(slurm_cluster, tmp_path, warm_python):
     file = tmp_path / "measured.toml"
-    command = ["srun", "--nodes=2", "--ntasks=2", warm, "-m", "wirewise", "topo", "probe", "-o", file]
+    command = ["srun", "--nodes=2", "--ntasks=2", warm_python, "-m", "wirewise", "topo", "probe", "-o", file]
     slurm_cluster.run(*map(str, command), environment={"PYTHONPATH": str(ROOT / "src")}, timeout_s=240.0)
     found = topology.load(file)
     assert [host.name for host in found.hosts] == ["h0", "h1"]

@@ -24,13 +24,9 @@ TINY = "tests.runtime.jobs.tiny:train"
 LOOKS = 400
 """Times that Slurm is asked before a job counts as stuck: on a busy machine an answer takes longer, too."""
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(autouse=True)
-def warm(monkeypatch: pytest.MonkeyPatch, warm_python: Path) -> None:
-    """Ranks start with what they import."""
-    monkeypatch.setattr(sys, "executable", str(warm_python))
+pytestmark = [
+    pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("warm_ranks")
+]  # fmt: skip
 
 
 @contextmanager
