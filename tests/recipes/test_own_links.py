@@ -7,6 +7,7 @@ import pytest
 
 from wirewise.allocation import Allocation
 from wirewise.errors import InputError
+from wirewise.lab import Loopback
 from wirewise.recipes import own_links, sea_er, tag, tapfinger
 from wirewise.recipes.cross_mesh_job import ReshardWish
 from wirewise.recipes.gnn_tasks_job import Wish
@@ -23,7 +24,7 @@ from wirewise.trials import slurm, start
 def allocation(monkeypatch):
     """Two hosts of Slurm whose links were measured."""
     found = Allocation("7", ("h0", "h1"), 2)
-    for module in (slurm, start, sea_er, tapfinger):
+    for module in (slurm, start, tapfinger):
         monkeypatch.setattr(module, "current_allocation", lambda: found)
     monkeypatch.setattr(slurm.SlurmHosts, "_check", lambda self: 1234)
     monkeypatch.setattr(own_links, "link_rates", lambda hosts: ("900mbit", "80mbit")[: hosts.num_hosts])
@@ -65,13 +66,18 @@ def test_hosts_of_an_allocation_are_not_throttled(allocation):
         tag.make_job(wish)
 
 
-def test_ranks_of_a_growing_graph_are_spread_over_an_allocation(allocation):
-    network, job = sea_er._network(IncrementalJob(workers=4), print)
-    assert isinstance(network, slurm.SlurmHosts) and (job.network, job.hosts) == ("slurm", 2)
+def test_ranks_of_a_growing_graph_are_spread_over_an_allocation(allocation, monkeypatch, tmp_path):
+    started = []
+
+    def run_ranks(module, folder, outcome, *, network, ranks, job, log):
+        started.append((type(network), ranks, job.network, job.hosts))
+
+    monkeypatch.setattr(sea_er, "run_ranks", run_ranks)
+    sea_er.run(IncrementalJob(workers=4), tmp_path, print)
     with pytest.raises(InputError, match="3 workers cannot be spread evenly over 2 hosts"):
-        sea_er._network(IncrementalJob(workers=3), print)
-    _, alone = sea_er._network(IncrementalJob(workers=3, network="loopback"), print)
-    assert (alone.network, alone.hosts) == ("loopback", 1)
+        sea_er.run(IncrementalJob(workers=3), tmp_path, print)
+    sea_er.run(IncrementalJob(workers=3, network="loopback"), tmp_path, print)
+    assert started == [(slurm.SlurmHosts, 4, "slurm", 2), (Loopback, 3, "loopback", 1)]
 
 
 def test_jobs_of_a_queue_wait_for_no_host_of_their_own_allocation(allocation, monkeypatch):
