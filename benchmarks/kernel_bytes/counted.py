@@ -189,8 +189,13 @@ def is_aligned(value: Any) -> bool:
     return isinstance(value, int) and value % 16 == 0
 
 
-def messages(floats: int, table: dict[str, list[int]]) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Rows of a matrix packed through an index, and unpacked: whole, added, and summed by a sparse matrix."""
+def messages(
+    floats: int, table: dict[str, list[int | list[int]]]
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Rows of a matrix packed through an index, and unpacked: whole, added, and summed by a sparse matrix.
+
+    Messages of several bit widths are summed only: other kernels are launched for each width.
+    """
     for columns, kinds in table.items():
         width, generator = int(columns), torch.Generator().manual_seed(0)
         count = max(4, floats // width) // 4 * 4
@@ -198,14 +203,19 @@ def messages(floats: int, table: dict[str, list[int]]) -> Iterator[tuple[str, Ca
         half = torch.randperm(2 * count, generator=generator)[:count].sort().values
         target, order = torch.zeros(count, width), torch.randperm(count, generator=generator)
         for bits in kinds:
-            layout = codec.MessageLayout(np.full(count, bits), width)
+            widths = bits if isinstance(bits, list) else [bits]
+            layout = codec.MessageLayout(np.resize(widths, count), width)
             buffer = torch.empty(layout.size_bytes, dtype=torch.uint8)
             pack = partial(codec.pack, source, half, layout, buffer, key=1, rows=np.arange(count))
-            told = f"{bits} bits, {width} columns"
-            yield f"pack, {told}", partial(pack, implementation="triton")
-            yield f"unpack, {told}", partial(codec.unpack, buffer, layout, target, implementation="triton")
-            add = partial(codec.unpack_add, buffer, layout, order, target)
-            yield f"unpack and add, {told}", partial(add, implementation="triton")
+            told = f"{', '.join(map(str, widths))} bits, {width} columns"
+            if len(widths) == 1:
+                yield f"pack, {told}", partial(pack, implementation="triton")
+                yield (
+                    f"unpack, {told}",
+                    partial(codec.unpack, buffer, layout, target, implementation="triton"),
+                )
+                add = partial(codec.unpack_add, buffer, layout, order, target)
+                yield f"unpack and add, {told}", partial(add, implementation="triton")
             for often in (1, 4):
                 rows = torch.arange(0, often * count + 1, 4)
                 weight, total = torch.ones(often * count), torch.zeros(len(rows) - 1, width)

@@ -33,6 +33,8 @@ GENERATIONS = (80, 90)
 MOST = 1.05
 """Bytes moved over bytes that must be moved, at most."""
 _ALL = [8, 4, 2, 1, 16, 32]
+_MIXED = [2, 4, 8]
+"""Bit widths of messages of one buffer, in turns."""
 _BLOCKS = [(name, {}) for name in ("int8", "int4")]
 _CODECS = [
     *((name, {}) for name in ("fp16", "bf16", "efsign", "signsgd", "signum", "onebit", "terngrad")),
@@ -44,17 +46,28 @@ _CODECS = [
 PRESETS: dict[str, dict[str, Any]] = {
     "smoke": {"messages": (4096, {64: [8, 2, 32]}), "gradients": (16384, _CODECS[2:3])},
     "paper": {
-        "messages": (32768, {256: _ALL, 64: [8, 4, 2, 1], 602: [8, 4, 2, 16], 5000: [8, 4, 2, 32]}),
+        "messages": (
+            32768,
+            {
+                256: [*_ALL, _MIXED],
+                64: [8, 4, 2, 1],
+                602: [8, 4, 2, 1, 16, _MIXED],
+                5000: [8, 4, 2, 1, 32],
+                20000: [4, 32],
+            },
+        ),
         "gradients": (65536, _CODECS),
     },
 }
 ROWS = {
     "messages": "Rows are packed through an index that picks half of a matrix, with stochastic rounding; messages are "
     "added to rows in random order, and aggregated for rows of four entries, each message used once or four times. "
-    "`_pack_kernel` and `_pack_wide_kernel` read rows twice, for their range and for their codes, where a row is too "
-    "long for registers (no HELD). `_aggregate_kernel` reads a byte for each of its codes, and a message for every row "
-    "that uses it, as different programs sum rows: what is read again comes from a cache that still holds the message. "
-    "Zero points, steps and places of its messages lie apart, a sector each.",
+    "`_pack_kernel` reads rows of more than 16,384 columns twice, for their range and for their codes, as values of "
+    "longer ones do not fit in registers (no HELD); `_pack_wide_kernel` does so with more than 32,768. "
+    "`_aggregate_kernel` reads each byte of a message once for every row that uses it, as different programs sum rows: "
+    "with four uses a message is read four times, three of them from a cache that still holds it. Where messages of 1, "
+    "2 and 4 bits mix and the planes of one width begin elsewhere than those of the other, as with 602 columns, a byte "
+    "is read for each of its codes (PLANES=1). Zero points, steps and places of its messages lie apart, a sector each.",
     "gradients": "Gradients of three tensors, two of a size and one of 777 elements; the payloads of four ranks are "
     "added up.",
 }

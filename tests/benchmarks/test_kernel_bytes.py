@@ -43,19 +43,29 @@ def test_v3_messages_are_read_once_and_written_once(run, bits):
     assert bytes_of(found[f"_unpack{kind}", f"unpack and add, {work}"]) == (added, rows, added + rows)
     once = found["_aggregate_kernel", f"aggregate, each message once, {work}"]
     often = found["_aggregate_kernel", f"aggregate, each message 4 times, {work}"]
-    # Entries of the index between two rows are read by both, and a byte once for each of its codes.
-    codes = 0 if bits == 32 else COUNT * (width - width * bits // 8)
-    assert once["loaded"] + once["stored"] - once["must"] == codes + 8 * (COUNT // 4 - 1)
+    # Entries of the index between two rows are read by both.
+    assert once["loaded"] + once["stored"] - once["must"] == 8 * (COUNT // 4 - 1)
     assert often["loaded"] - once["loaded"] == 3 * once["loaded"]
 
 
-def test_rows_too_long_for_registers_are_read_twice(run):
-    width = 8300
-    found = launches(run, "messages", LEAST * width, {width: [8]})
-    launch = found["_pack_kernel", f"pack, 8 bits, {width} columns"]
-    assert "HELD" in launch["values"] and not launch["values"]["HELD"]
-    loaded, stored, must = bytes_of(launch)
-    assert loaded + stored - must == 4 * width * LEAST
+@pytest.mark.parametrize(("width", "again"), [(64, 0), (36, 0), (34, 25 + 17)])
+def test_bytes_of_mixed_messages_are_read_once_where_planes_of_one_begin_with_those_of_the_other(
+    run, width, again
+):
+    found = launches(run, "messages", 12 * width, {width: [[2, 4, 8]]})
+    launch = found["_aggregate_kernel", f"aggregate, each message once, 2, 4, 8 bits, {width} columns"]
+    # Entries of the index between two rows are read by both; four messages of 2 bits and four of 4.
+    assert launch["loaded"] + launch["stored"] - launch["must"] == 8 * 2 + 4 * again
+
+
+def test_the_longest_rows_are_read_twice(run):
+    width = 16384
+    found = launches(run, "messages", LEAST * width, {width: [4], width + 8: [4]})
+    for columns, held in ((width, True), (width + 8, False)):
+        launch = found["_pack_kernel", f"pack, 4 bits, {columns} columns"]
+        loaded, stored, must = bytes_of(launch)
+        assert launch["values"]["HELD"] == held
+        assert loaded + stored - must == (0 if held else 4 * columns * LEAST)
 
 
 def test_v3_gradients_are_read_once_and_variants_compiled(run):

@@ -63,3 +63,20 @@ def assert_same_everywhere(x, bits, other, device="cpu", **options):
     decoded = torch.empty(len(x), x.shape[1], device=device)
     codec.unpack(out, layout, decoded, scale=0.7, implementation=other)
     assert torch.equal(decoded.cpu(), decode(expected, layout, scale=0.7, implementation="torch"))
+
+
+def assert_sums_in_order(width, bits, implementation):
+    """Messages of these bit widths in turns are added to rows one after another, each times its weight, in float32."""
+    g = torch.Generator().manual_seed(width)
+    layout, buffer = encode(torch.randn(12, width, generator=g), np.resize(bits, 12))
+    indptr, indices = (
+        torch.tensor([0, 0, 3, 8, 9]),
+        torch.randint(0, 12, (9,), generator=g, dtype=torch.int32),
+    )
+    weight, out = torch.rand(9, generator=g), torch.randn(4, width, generator=g)
+    expected, rows = out.clone(), decode(buffer, layout)
+    for row in range(4):
+        for entry in range(int(indptr[row]), int(indptr[row + 1])):
+            expected[row] += rows[indices[entry].long()] * weight[entry]
+    codec.unpack_aggregate(buffer, layout, indptr, indices, weight, out, implementation=implementation)
+    assert torch.equal(out, expected)

@@ -36,7 +36,7 @@ FLAGS = dict.fromkeys(("STOCHASTIC", "INDEXED", "HELD", "KEEP"), True)
 FLAGS |= dict.fromkeys(("TRACED", "ADD", "MOVE"), False)
 CODES = {"out_ptr": "*u8", "zeros_ptr": "*u8", "steps_ptr": "*u8"}
 PACKED = FLAGS | CODES | {"ZERO_BYTES": 4, "PAIRED": True, "num_warps": 2}
-WIDE = FLAGS | {"ROWS": 8, "BLOCK": 256}
+WIDE = FLAGS | {"ROWS": 8, "BLOCK": 256, "HELD": 1}
 BYTES = FLAGS | {"out_ptr": "*u8"}
 VARIANTS: list[tuple[Any, str, dict[str, Any]]] = [
     *(
@@ -53,10 +53,28 @@ VARIANTS: list[tuple[Any, str, dict[str, Any]]] = [
                                            "num_warps": 8}),
     (triton_gpu, "_pack_wide_kernel", WIDE | {"out_ptr": "*i16"}),
     (triton_gpu, "_pack_wide_kernel", WIDE | {"out_ptr": "*i32"}),
-    (triton_gpu, "_pack_wide_kernel", WIDE | {"out_ptr": "*i32", "HELD": False, "ROWS": 1, "BLOCK": 4096}),
+    (triton_gpu, "_pack_wide_kernel", WIDE | {"out_ptr": "*i32", "HELD": 0, "ROWS": 1, "BLOCK": 2048, "num_warps": 8}),
     (triton_gpu, "_unpack_wide_kernel", WIDE | {"codes_ptr": "*i16"}),
     (triton_gpu, "_unpack_wide_kernel", WIDE | {"codes_ptr": "*i32", "ADD": True}),
-    (triton_gpu, "_aggregate_kernel", {"BLOCK": 256}),
+    *(
+        (triton_gpu, "_pack_wide_kernel", WIDE | {"out_ptr": kind, "HELD": 16, "ROWS": 1, "BLOCK": 2048,
+                                                  "num_warps": 16})
+        for kind in ("*i16", "*i32")
+    ),
+    *(
+        (triton_gpu, "_pack_kernel", PACKED | {"BITS": bits, "PAIRED": paired, "ROWS": 1, "BLOCK": 4096,
+                                               "BLOCK_BYTES": size, "num_warps": warps})
+        for bits, paired, size, warps in (
+            (8, True, 8192, 16), (4, True, 8192, 16), (2, False, 4096, 8), (1, False, 2048, 8), (1, True, 1024, 4)
+        )
+    ),
+    *(
+        (triton_gpu, "_aggregate_kernel", {"WIDTHS": widths, "PLANES": planes, "BLOCK": size, "num_warps": warps})
+        for widths, planes, size, warps in (
+            (4, 2, 128, 2), (2, 4, 64, 1), (1, 8, 32, 1), (8, 1, 256, 4), (32, 1, 256, 4), (2 + 4 + 8, 4, 64, 1),
+            (2 + 4 + 8, 1, 1024, 8), (63, 8, 128, 2), (63, 1, 1024, 8),
+        )
+    ),
     (gpu_codes, "block_peaks", FLAGS | {"out_ptr": "*i32", "BLOCK": 4096}),
     (gpu_codes, "block_sums", FLAGS | {"out_ptr": "*fp64", "SQUARE": True, "BLOCK": 4096}),
     (gpu_codes, "block_halves", FLAGS | {"BLOCK": 4096}),

@@ -18,14 +18,18 @@ has_cuda = torch.cuda.is_available()
 _INTERPRETED = """
 import numpy as np, torch
 from tests.codec.messages import adversarial
-from tests.codec.messages import assert_same_everywhere
+from tests.codec.messages import assert_same_everywhere, assert_sums_in_order
 from wirewise import codec
-# The longest rows are read twice with most numbers of bits, others are kept in registers.
-for width, count in ((1, 24), (5, 24), (33, 24), (602, 12), (8300, 6)):
+# The longest rows are read twice with up to 8 bits, others are kept in registers.
+for width, count in ((1, 24), (5, 24), (33, 24), (602, 12), (8300, 6), (16500, 6)):
     for param_bytes, stochastic in ((4, False), (6, True)):
         bits = np.resize(codec.BITS, count)
         x = adversarial(count, width, width)
         assert_same_everywhere(x, bits, "triton", param_bytes=param_bytes, stochastic=stochastic)
+# Codes that share a byte are of columns whose distance depends on the number of bits.
+for width in (1, 13, 64, 602):
+    for bits in ([1], [2], [4], [8], [2, 4, 8], [4, 32], codec.BITS):
+        assert_sums_in_order(width, bits, "triton")
 """
 
 

@@ -25,8 +25,14 @@ _MAX_BLOCK = 4096
 _MAX_ROWS = 16
 _PACKED, _UNPACKED = 1024, 2048
 """Bytes of the rows that a program takes at most, if it takes several: the fastest on an H100 for 64 to 602 columns."""
+_SUMMED = 1024
+"""Columns of a row that a program sums at most."""
 _MAX_HELD = 64
 """Values that a thread keeps in registers at most, from finding the range of its rows to coding them."""
+_HELD_PACKED, _HELD_WIDE = 16384, 32768
+"""Columns of the longest rows that are kept so, to be coded in up to 8 bits, and in 16 or 32; of more, values spill."""
+_PART = 2048
+"""Columns of a block of those rows of 16 and 32 bits that take several."""
 
 
 @triton.jit
@@ -251,6 +257,12 @@ def _pack_kernel(
 
 
 @triton.jit
+def _value(packed, shift, zero, step, BITS: tl.constexpr):
+    """Values of the codes that packed bytes hold from bit `shift` on."""
+    return ((packed >> shift) & ((1 << BITS) - 1)).to(tl.float32) * step + zero
+
+
+@triton.jit
 def _unpack_kernel(
     codes_ptr,
     order_ptr,
@@ -278,14 +290,25 @@ def _unpack_kernel(
         inside = there[:, None] & (byte < size)
         packed = tl.load(codes_ptr + place[:, None] * size + byte, mask=inside, other=0).to(tl.int32)
         for plane in tl.static_range(8 // BITS):
-            code = (packed >> (plane * BITS)) & ((1 << BITS) - 1)
             column = byte + plane * size
             mask = inside & (column < width)
-            value = (code.to(tl.float32) * step + zero) * factor
+            value = _value(packed, plane * BITS, zero, step, BITS) * factor
             if ADD:
                 tl.atomic_add(row_ptr + column, value, mask=mask, sem="relaxed")
             else:
                 tl.store(row_ptr + column, value, mask=mask)
+
+
+@triton.jit
+def _put_wide(target_ptr, value, mask):
+    """Write the bits of floats as whole numbers of 32 bits, or of 16, rounded."""
+    bits = value.to(tl.int32, bitcast=True)
+    if target_ptr.dtype.element_ty == tl.int16:
+        # To the nearest and to even, but at most bfloat16's largest value.
+        magnitude = bits & 0x7FFFFFFF
+        rounded = tl.minimum((magnitude + 0x7FFF + ((magnitude >> 16) & 1)) >> 16, 0x7F7F)
+        bits = rounded | ((bits >> 16) & 0x8000)
+    tl.store(target_ptr, bits.to(target_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -306,31 +329,28 @@ def _pack_wide_kernel(
 ):
     """Rows as int32 bits of float32, or int16 bits of bfloat16, whichever `out_ptr` has.
 
-    HELD: rows are read once, as one fits in BLOCK.
+    HELD: blocks of a row, which is read once; none if it is too long for registers.
     """
     place, there, message, source = _source(index_ptr, order_ptr, count, ROWS, INDEXED)
     row_ptr, row_there = (x_ptr + source * width)[:, None], there[:, None]
     if HELD:
-        low, high, finite, held = _hold(row_ptr, row_there, width, width, 1, ROWS, BLOCK)
+        low, high, finite, held = _hold(row_ptr, row_there, width, BLOCK, HELD, ROWS, BLOCK)
     else:
         low, high, finite = _range(row_ptr, row_there, width, ROWS, BLOCK)
     tl.atomic_min(bad_ptr + place * 0, message, mask=there & (finite == 0))
     if TRACED:
         tl.store(ranges_ptr + message, high - low, mask=there)
-    for start in range(0, width, BLOCK):
-        column = start + tl.arange(0, BLOCK)[None, :]
-        mask = row_there & (column < width)
-        if HELD:
-            value = held[0]
-        else:
-            value = tl.load(row_ptr + column, mask=mask, other=0.0)
-        bits = value.to(tl.int32, bitcast=True)
-        if out_ptr.dtype.element_ty == tl.int16:
-            # To the nearest and to even, but at most bfloat16's largest value.
-            magnitude = bits & 0x7FFFFFFF
-            rounded = tl.minimum((magnitude + 0x7FFF + ((magnitude >> 16) & 1)) >> 16, 0x7F7F)
-            bits = rounded | ((bits >> 16) & 0x8000)
-        tl.store(out_ptr + place[:, None] * width + column, bits.to(out_ptr.dtype.element_ty), mask=mask)
+    target_ptr = out_ptr + place[:, None] * width
+    local = tl.arange(0, BLOCK)[None, :]
+    if HELD:
+        for part in tl.static_range(HELD):
+            column = part * BLOCK + local
+            _put_wide(target_ptr + column, held[part], row_there & (column < width))
+    else:
+        for start in range(0, width, BLOCK):
+            column = start + local
+            mask = row_there & (column < width)
+            _put_wide(target_ptr + column, tl.load(row_ptr + column, mask=mask, other=0.0), mask)
 
 
 @triton.jit
@@ -362,6 +382,51 @@ def _unpack_wide_kernel(
 
 
 @triton.jit
+def _add_packed(
+    total,
+    start_ptr,
+    place,
+    there,
+    width,
+    span,
+    zero,
+    step,
+    weight,
+    BITS: tl.constexpr,
+    PLANES: tl.constexpr,
+):
+    """Sums of the planes of a row with `weight` times a message of up to 8 bits added."""
+    RUNS: tl.constexpr = PLANES * BITS // 8
+    size = (width * BITS + 7) // 8
+    held = ()
+    for run in tl.static_range(RUNS):
+        byte = place + run * span
+        held += (tl.load(start_ptr + byte, mask=there & (byte < size), other=0).to(tl.int32),)  # type: ignore[assignment]
+    sums = ()
+    for plane in tl.static_range(PLANES):
+        if RUNS > 0:
+            value = _value(held[plane % RUNS], plane // RUNS * BITS, zero, step, BITS)
+        else:
+            column = place + plane * span
+            byte = column % size
+            packed = tl.load(start_ptr + byte, mask=there & (column < width), other=0).to(tl.int32)
+            value = _value(packed, column // size * BITS, zero, step, BITS)
+        sums += (total[plane] + value * weight,)  # type: ignore[assignment]
+    return sums
+
+
+@triton.jit
+def _add_wide(total, start_ptr, place, there, width, span, weight, BITS: tl.constexpr, PLANES: tl.constexpr):
+    """`_add_packed` of a message of 16 or 32 bits, which need not be aligned: `_get` reads its bytes."""
+    sums = ()
+    for plane in tl.static_range(PLANES):
+        column = place + plane * span
+        value = _get(start_ptr + column * (BITS // 8), there & (column < width), BITS // 8)
+        sums += (total[plane] + value * weight,)  # type: ignore[assignment]
+    return sums
+
+
+@triton.jit
 def _aggregate_kernel(
     buffer_ptr,
     bits_ptr,
@@ -374,34 +439,58 @@ def _aggregate_kernel(
     weight_ptr,
     out_ptr,
     width,
+    span,
+    WIDTHS: tl.constexpr,
+    PLANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = column < width
-    total = tl.load(out_ptr + row * width + column, mask=mask, other=0.0)
-    for entry in range(tl.load(indptr_ptr + row), tl.load(indptr_ptr + row + 1)):
+    """Weighted sums of messages, each byte of them read once a row.
+
+    WIDTHS: sum of the bit widths that occur. PLANES: runs of `span` columns in which sums of a row are kept, which are
+    the planes of the narrowest messages, so that one thread sums the columns of all codes of a byte; one, where planes
+    of other messages begin elsewhere: a byte is then read for each of its codes.
+    """
+    row_ptr = out_ptr + tl.program_id(0).to(tl.int64) * width
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = place < span
+    total = ()
+    for plane in tl.static_range(PLANES):
+        column = place + plane * span
+        total += (tl.load(row_ptr + column, mask=there & (column < width), other=0.0),)  # type: ignore[assignment]
+    entry_ptr = indptr_ptr + tl.program_id(0)
+    for entry in range(tl.load(entry_ptr), tl.load(entry_ptr + 1)):
         message = tl.load(indices_ptr + entry).to(tl.int64)
         weight = tl.load(weight_ptr + entry)
-        bits = tl.load(bits_ptr + message).to(tl.int32)
         start_ptr = buffer_ptr + tl.load(offset_ptr + message)
-        if bits < 16:
-            slot = tl.load(slot_ptr + message)
-            size = (width * bits + 7) // 8
-            plane = column // size
-            packed = tl.load(start_ptr + (column - plane * size), mask=mask, other=0).to(tl.int32)
-            code = (packed >> (plane * bits)) & ((1 << bits) - 1)
-            value = code.to(tl.float32) * tl.load(steps_ptr + slot) + tl.load(zeros_ptr + slot)
-        else:
-            # Rows need not be aligned: put the value together from its bytes, the highest last.
-            raw = tl.zeros((BLOCK,), tl.uint32)
-            count = bits // 8
-            for part in range(count):
-                piece = tl.load(start_ptr + column * count + part, mask=mask, other=0).to(tl.uint32)
-                raw = raw | (piece << ((part + 4 - count) * 8))
-            value = raw.to(tl.float32, bitcast=True)
-        total = total + value * weight
-    tl.store(out_ptr + row * width + column, total, mask=mask)
+        bits = WIDTHS
+        if WIDTHS & (WIDTHS - 1):
+            bits = tl.load(bits_ptr + message).to(tl.int32)
+        for power in tl.static_range(6):
+            if WIDTHS & (1 << power):
+                if bits == 1 << power:
+                    if power < 4:
+                        slot = tl.load(slot_ptr + message)
+                        zero, step = tl.load(zeros_ptr + slot), tl.load(steps_ptr + slot)
+                        total = _add_packed(
+                            total,
+                            start_ptr,
+                            place,
+                            there,
+                            width,
+                            span,
+                            zero,
+                            step,
+                            weight,
+                            1 << power,
+                            PLANES,
+                        )
+                    else:
+                        total = _add_wide(
+                            total, start_ptr, place, there, width, span, weight, 1 << power, PLANES
+                        )
+    for plane in tl.static_range(PLANES):
+        column = place + plane * span
+        tl.store(row_ptr + column, total[plane], mask=there & (column < width))
 
 
 _EXACT: dict[str, Any] = {"enable_fp_fusion": False}
@@ -436,6 +525,23 @@ def _rows_at_once(columns: int, most: int) -> int:
     return max(1, min(_MAX_ROWS, most // columns))
 
 
+def _packing(parts: int, size: int) -> tuple[int, int, int, bool]:
+    """Bytes of a row that a program of `_pack_kernel` codes at once, its rows, its warps; whether it holds the rows.
+
+    Args:
+        parts: Values that are coded for a byte, or pair of bytes.
+        size: Bytes of a row, or pairs.
+    """
+    whole = triton.next_power_of_2(size)
+    held = parts * whole <= _HELD_PACKED
+    at_once = whole if held else min(_MAX_BLOCK, whole)
+    many = _rows_at_once(at_once, _PACKED)
+    warps = max(2, many * at_once // 512)
+    if held:
+        warps = max(warps, parts * many * at_once // (32 * _MAX_HELD))
+    return at_once, many, warps, held
+
+
 def pack(
     x: Tensor,
     index: Tensor | None,
@@ -457,6 +563,9 @@ def pack(
         order, count = _tables(layout, x.device)["order"][group.bits], len(group.order)
         columns = min(_MAX_BLOCK, triton.next_power_of_2(layout.width))
         if group.bits >= 16:
+            columns = columns if layout.width <= columns else _PART
+            parts = triton.cdiv(layout.width, columns)
+            held = parts * columns <= _HELD_WIDE
             many = _rows_at_once(columns, _UNPACKED)
             codes, aligned = _wide(out, group)
             _pack_wide_kernel[(triton.cdiv(count, many),)](
@@ -469,19 +578,17 @@ def pack(
                 count,
                 layout.width,
                 **modes,
-                HELD=layout.width <= columns,
+                HELD=parts if held else 0,
                 ROWS=many,
                 BLOCK=columns,
+                num_warps=4 if parts == 1 else 16 if held and parts * columns > 256 * _MAX_HELD else 8,
             )
             if not aligned:
                 out[group.offset : group.offset + group.size_bytes].copy_(codes.view(torch.uint8))
             continue
         half = (layout.width + 1) // 2
         pairs = half if group.bits == 8 else group.row_bytes
-        bytes_at_once = min(_MAX_BLOCK, triton.next_power_of_2(pairs))
-        many = _rows_at_once(bytes_at_once, _PACKED)
-        warps = max(2, min(8, many * bytes_at_once // 512))
-        held = max(2, 8 // group.bits) * many * bytes_at_once // (32 * warps)
+        bytes_at_once, many, warps, held = _packing(max(2, 8 // group.bits), pairs)
         _pack_kernel[(triton.cdiv(count, many),)](
             x,
             places,
@@ -500,7 +607,7 @@ def pack(
             ZERO_BYTES=layout.param_bytes - 2,
             STOCHASTIC=stochastic,
             PAIRED=group.bits == 8 or half == pairs * (4 // group.bits),
-            HELD=pairs <= bytes_at_once and held <= _MAX_HELD,
+            HELD=held,
             ROWS=many,
             BLOCK=columns,
             BLOCK_BYTES=bytes_at_once,
@@ -575,10 +682,13 @@ def unpack_aggregate(
     buffer: Tensor, layout: MessageLayout, indptr: Tensor, indices: Tensor, weight: Tensor, out: Tensor
 ) -> None:
     """Add to `out[r]` the weighted sum of the messages of row r of a CSR matrix."""
+    if not layout.groups:
+        return
     zeros, steps = reference.read_parameters(layout, buffer)
     tables = _tables(layout, out.device)
-    block = min(1024, triton.next_power_of_2(layout.width))
-    _aggregate_kernel[(len(out), triton.cdiv(layout.width, block))](
+    planes, span = _planes(layout)
+    block = min(_SUMMED // planes, triton.next_power_of_2(span))
+    _aggregate_kernel[(len(out), triton.cdiv(span, block))](
         buffer,
         tables["bits"],
         tables["offset"],
@@ -590,6 +700,22 @@ def unpack_aggregate(
         weight,
         out,
         layout.width,
+        span,
+        WIDTHS=sum(layout.counts),
+        PLANES=planes,
         BLOCK=block,
+        num_warps=max(1, min(8, block // 64)),
         **_EXACT,
     )
+
+
+def _planes(layout: MessageLayout) -> tuple[int, int]:
+    """Planes of the narrowest messages, and columns of each; 1 and all where planes of others begin elsewhere."""
+    narrowest = layout.groups[0]
+    if narrowest.bits < 8 and all(
+        group.row_bytes * narrowest.bits == narrowest.row_bytes * group.bits
+        for group in layout.groups
+        if group.bits < 8
+    ):
+        return 8 // narrowest.bits, narrowest.row_bytes
+    return 1, layout.width
