@@ -45,6 +45,7 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.mark.dist
+@pytest.mark.timeout(300)  # Five starts of torchrun: importing a torch with CUDA takes ten seconds.
 def test_the_whole_way(script, tmp_path):
     out, told = tmp_path / "run", tmp_path / "told.json"
     # From the second step on, in which DistributedDataParallel makes the buckets that it names afterwards.
