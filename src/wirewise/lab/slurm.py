@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from wirewise.errors import InputError, LabError
-from wirewise.lab import namespaces
+from wirewise.lab import namespaces, reaper
 from wirewise.lab.job import Process, RunningJob
 from wirewise.lab.network import Lab
 
@@ -255,6 +256,7 @@ class SlurmCluster:
             self.start_host(name)
 
     def _launch(self, host: str, argv: Sequence[str]) -> RunningJob:
+        argv = [sys.executable, "-ISs", reaper.__file__, *argv]
         return RunningJob([Process(0, self.command(argv, host), self.environment)], grace_s=float("inf"))
 
     def _await_hosts(self) -> None:

@@ -215,8 +215,9 @@ class SlurmJobs:
         # What is changed before the job is at rest is overwritten.
         self._await(lambda: self._rows[number].state == "PENDING", f"be in the queue again as job {number}")
         size = [f"NumCPUs={cpus}", f"CPUsPerTask={cpus}", f"MinCPUsNode={cpus}", f"ReqNodeList={host}"]
-        # Slurm lets jobs that are put back wait for two minutes otherwise.
-        _call("scontrol", "update", f"JobId={number}", *size, "StartTime=now")
+        # Slurm lets jobs that are put back wait for two minutes otherwise, and a host takes one that starts in the very
+        # second in which it was ended there for the ended one, and refuses it.
+        _call("scontrol", "update", f"JobId={number}", *size, "StartTime=now+1")
         _call("scontrol", "release", number)
 
     def stop(self, job: str) -> None:
