@@ -21,6 +21,9 @@ PRELOAD = (
     "torch.distributed", "torch._dynamo", "torch.distributed.run", "numba", "scipy.optimize", "scipy.sparse", "highspy",
     "pymetis", "typer.testing", "wirewise.cli.main", "wirewise.trials.rank", "wirewise.codec", "wirewise.planners",
     "wirewise.runtime.recovery", "wirewise.runtime.full_graph", "wirewise.runtime.data_parallel", "wirewise.report",
+    "torch_geometric", "wirewise.recipes.cupcake_worker", "wirewise.recipes.pipedream_2bw_worker",
+    "wirewise.recipes.rhino", "wirewise.recipes.salientpp_worker", "wirewise.recipes.sea_er", "wirewise.recipes.swift",
+    "wirewise.recipes.tapfinger",
 )  # fmt: skip
 """What ranks and commands of most tests import."""
 _READY_S = 300.0

@@ -15,10 +15,12 @@ from tests.harness.slurm import ROOT, in_allocation
 from wirewise import topology
 from wirewise.cli.main import app
 from wirewise.lab import SlurmCluster
+from wirewise.recipes import own_links
 from wirewise.recipes.swift_job import SwiftJob
 from wirewise.recipes.swift_ways import by_spares, recoveries_told
 from wirewise.runtime.state_files import read_state
 from wirewise.trace.gradients import GradientTensor, GradientTrace
+from wirewise.trials.link_rates import link_rates
 from wirewise.trials.slurm import SlurmHosts
 
 pytestmark = [
@@ -127,8 +129,9 @@ TORCHRUN = "-- torchrun --nproc-per-node 1 train.py"
 COMMANDS = {
     "pipedream-2bw": "run pipedream-2bw --hosts 2 --modes flush,2bw --updates 4 --turns 1 --blocks 2 --width 16 "
     "--length 8 --microbatches 2 --forward-ms 1 --backward-ms 1 --out FOLDER",
-    "rhino": "run rhino --model mlp --hosts 2 --against ddp --steps 1 --turns 1 --out FOLDER",
-    "tag": "run tag --model mlp --speeds 1,0.5 --plans ddp,ddp-proportional --compute-ms 20 --steps 2 --turns 1 "
+    "rhino": "run rhino --model mlp --hosts 2 --against ddp --steps 1 --turns 1 --gflops 1000 --memory-gbyte-s 1000 "
+    "--launch-us 1 --out FOLDER",
+    "tag": "run tag --model mlp --speeds 1,0.5 --plans ddp,ddp-proportional --compute-ms 1 --steps 2 --turns 1 "
     "--out FOLDER",
     "gnn-tasks": "run gnn-tasks --hosts 2 --dataset block:nodes=300,features=8,classes=3 --methods "
     "colocated,store-affine --policies iter --turns 1 --out FOLDER",
@@ -138,7 +141,7 @@ COMMANDS = {
     "salientpp": "run salientpp --workers 2 --hosts 2 --dataset block:nodes=600,features=16,classes=4 --hidden 8 "
     "--modes base,cache --out FOLDER",
     "trace": f"profile trace --warmup 2 --steps 2 --out FOLDER {TORCHRUN}",
-    "advise": f"advise --warmup 2 --steps 2 --trials 0 --out FOLDER {TORCHRUN}",
+    "advise": f"advise --codecs fp16 --warmup 2 --steps 2 --trials 0 --out FOLDER {TORCHRUN}",
     "tapfinger": "run tapfinger --real-jobs 1",
     "swift, a command": f"run swift {TORCHRUN}",
     "stalls": f"profile stalls {TORCHRUN}",
@@ -152,6 +155,8 @@ REFUSED = {
     "collective": "in an allocation of Slurm as `srun wirewise bench collective`",
 }
 """What those say that use no hosts of an allocation."""
+IN_LAB = {"sea-er": "--network loopback", "tag": "--network lab --links 1gbit"}
+"""How those run beside Slurm that do not as the others do, on links of the same rate."""
 ALIKE = {
     "pipedream-2bw": lambda told: [(one["losses"], one["final_loss"]) for one in told["modes"].values()],
     "rhino": lambda told: [(told["losses"], [one["loss_equal"] for one in told["plans"].values()])],
@@ -164,8 +169,18 @@ ALIKE = {
 
 
 def told_of(folder: str) -> None:
-    """On the head: run all commands, one after the other in one process, and write what came of each."""
-    found = {}
+    """On the head: run all commands, one after the other in one process, and write what came of each.
+
+    Links are measured for the first command that asks, by ranks on the hosts; they are the same hosts for the others.
+    """
+    found, rates = {}, {}
+
+    def once(network: SlurmHosts) -> tuple[str, ...]:
+        if network.names not in rates:
+            rates[network.names] = link_rates(network)
+        return rates[network.names]
+
+    own_links.link_rates = once
     for name, words in COMMANDS.items():
         file, out = Path(folder) / f"{name}.json", Path(folder) / name
         command, dashes, rest = words.replace("FOLDER", str(out).replace(" ", "-")).partition(" -- ")
@@ -200,6 +215,6 @@ def test_e1_commands_that_start_ranks_use_the_allocation_or_say_why_not(
     assert (told["hosts"], told.get("network", "slurm")) == (2, "slurm"), found
     if name in ALIKE:
         monkeypatch.chdir(on_slurm)
-        network = "loopback" if name == "sea-er" else "lab"
         command = COMMANDS[name].replace("FOLDER", str(tmp_path / "lab")).split()
-        assert ALIKE[name](told) == ALIKE[name](in_lab(*command, "--network", network))
+        where = IN_LAB.get(name, "--network lab --link 1gbit").split()
+        assert ALIKE[name](told) == ALIKE[name](in_lab(*command, *where))
