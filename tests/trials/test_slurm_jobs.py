@@ -92,6 +92,8 @@ def test_e3_a_plan_is_carried_out_by_slurm(slurm_cluster, tmp_path):
             jobs.start("a", 1, 1, 1)
             report = until(jobs, "a", steps)
             assert report.progress[0].step > 3 and jobs._numbers["a"] == number
+            # Three steps may be quicker than the time between two questions to Slurm.
+            jobs._look(now=True)
             row = jobs._rows[number]
             assert (row.hosts, row.cpus) == ("h1", 1)
             # Somebody else's urgent job takes the whole host.
