@@ -34,13 +34,14 @@ test: $(VENV)/.stamp-dev ## Run the tests of every part, in minutes
 test-all: $(VENV)/.stamp-triton ## Run all tests but those that need a GPU: whole recipes, benchmark scripts, browsers too
 	@$(call run_tests,gpu)
 
-# Other versions than those of constraints.txt, each in an environment of its own; uv knows which are the oldest.
+# Other versions than those of constraints.txt, each in an environment of its own, as are kernels that its numba compiles;
+# uv knows which are the oldest.
 UV := .venv-uv/bin/uv
 define test_with
 @test -x $(UV) || { $(PYTHON) -m venv .venv-uv && .venv-uv/bin/python -m pip install --quiet uv; }
 @test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(dir $(BIN))
 @$(UV) pip install --quiet --python $(BIN)/python --resolution $(1) -e ".[dev,docs]"
-@$(call run_tests,gpu or slow)
+@export NUMBA_CACHE_DIR=$(CURDIR)/$(dir $(BIN))numba; $(call run_tests,gpu or slow)
 endef
 
 test-lowest: BIN := .venv-lowest/bin

@@ -7,6 +7,8 @@ import signal
 import socket
 import sys
 
+HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
 
 def is_open(file: int) -> bool:
     """Whether a file is open, and was not just for the list of them."""
@@ -43,13 +45,16 @@ def main(server: str, python: str) -> None:
         "files": files,
     }
     text = json.dumps(request).encode()
+    # A signal that comes before the process is known waits until it can be handed on.
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDED_ON)
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))
     channel.sendmsg([len(text).to_bytes(8, "big")], [rights])
     channel.sendall(text)
     lines = channel.makefile()
     pid = int(lines.readline() or 0)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    for number in HANDED_ON:
         signal.signal(number, lambda got, _: os.kill(pid, got))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDED_ON)
     status = int(lines.readline() or 256 * 70)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
