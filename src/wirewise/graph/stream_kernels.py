@@ -10,11 +10,13 @@ import numba
 import numpy as np
 
 __all__ = [
+    "both_ways",
     "cluster",
     "contract",
     "count_needed",
     "crossing_rows",
     "lower_halo",
+    "move_by_counts",
     "move_to_neighbours",
     "place",
     "weight_cut",
@@ -22,17 +24,43 @@ __all__ = [
 
 _MOST = 255
 """A count of needed rows that stays what it is: such a row is needed for good."""
-_SAMPLED = 4096
-"""Clusters, or up to twice as many, that tell how many edges would be left."""
+_SAMPLED = 1024
+"""Clusters, or up to twice as many, that tell how many edges would be left, where there are eight times as many."""
+_BUFFERED = 64
+"""Nodes of which the next to be placed is chosen."""
 _LANES = 7
 """Parts whose counts share a word with the owner of a node, a byte each."""
 _LOW = np.uint64(0x7F7F7F7F7F7F7F7F)
 _HIGH = np.uint64(0x8080808080808080)
 _ONE = np.uint64(1)
+_OWNER = np.uint64(255 << 8 * _LANES)
 
 
 @numba.njit(nogil=True, cache=True)
-def cluster(indptr, indices, edge_weight, node_weight, most, order, rounds, looked_at):  # type: ignore[no-untyped-def]
+def both_ways(indptr, indices):  # type: ignore[no-untyped-def]
+    """Offsets and neighbours of each node in either direction, those in both twice."""
+    n = len(indptr) - 1
+    begin = np.zeros(n + 1, np.int64)
+    for v in range(n):
+        begin[v + 1] += indptr[v + 1] - indptr[v]
+    for u in indices:
+        begin[np.uint64(np.uint32(u)) + _ONE] += 1
+    for v in range(n):
+        begin[v + 1] += begin[v]
+    cursor = begin[:-1].copy()
+    rows = np.empty(begin[n], np.int32)
+    for v in range(n):
+        for e in range(np.uint64(indptr[v]), np.uint64(indptr[v + 1])):
+            u = np.uint32(indices[e])
+            rows[np.uint64(cursor[v])] = u
+            rows[np.uint64(cursor[u])] = v
+            cursor[v] += 1
+            cursor[u] += 1
+    return begin, rows
+
+
+@numba.njit(nogil=True, cache=True)
+def cluster(indptr, indices, edge_weight, node_weight, most, first, run, rounds, looked_at):  # type: ignore[no-untyped-def]
     """Cluster of each node, int32 [n], numbered from 0: nodes join the cluster that they have most edges to.
 
     Args:
@@ -41,7 +69,8 @@ def cluster(indptr, indices, edge_weight, node_weight, most, order, rounds, look
         edge_weight: Weight of each edge; empty: one.
         node_weight: Weight of each node.
         most: Largest weight of a cluster.
-        order: Nodes in the order in which they are visited.
+        first: First nodes of the runs of successive ones, in the order in which they are visited.
+        run: Nodes of a run.
         rounds: Visits of each node.
         looked_at: Edges of a node that are looked at, the first ones.
     """
@@ -54,32 +83,33 @@ def cluster(indptr, indices, edge_weight, node_weight, most, order, rounds, look
     weighted = len(edge_weight) > 0
     for _ in range(rounds):
         moves = 0
-        for at in range(n):
-            v = np.uint32(order[at])
-            count = np.uint64(0)
-            begin = np.uint64(indptr[v])
-            for e in range(begin, min(np.uint64(indptr[v + np.uint32(1)]), begin + np.uint64(looked_at))):
-                u = np.uint32(indices[e])
-                of = np.uint32(label[u])
-                known = strength[of]
-                near[count] = of
-                count += np.uint64(known == 0)
-                strength[of] = known + (edge_weight[e] if weighted else 1)
-            own = np.uint32(label[v])
-            best, most_edges, smallest = own, strength[own], size[own]
-            room = most - node_weight[v]
-            for i in range(count):
-                of = np.uint32(near[i])
-                edges, held = strength[of], size[of]
-                strength[of] = 0
-                better = (edges > most_edges) | ((edges == most_edges) & (held < smallest))
-                if better & (held <= room) & (of != own):
-                    best, most_edges, smallest = of, edges, held
-            if best != own:
-                size[own] -= node_weight[v]
-                size[best] += node_weight[v]
-                label[v] = best
-                moves += 1
+        for begin_run in first:
+            for node in range(begin_run, min(begin_run + run, n)):
+                v = np.uint32(node)
+                count = np.uint64(0)
+                begin = np.uint64(indptr[v])
+                for e in range(begin, min(np.uint64(indptr[v + np.uint32(1)]), begin + np.uint64(looked_at))):
+                    u = np.uint32(indices[e])
+                    of = np.uint32(label[u])
+                    known = strength[of]
+                    near[count] = of
+                    count += np.uint64(known == 0)
+                    strength[of] = known + (edge_weight[e] if weighted else 1)
+                own = np.uint32(label[v])
+                best, most_edges, smallest = own, strength[own], size[own]
+                room = most - node_weight[v]
+                for i in range(count):
+                    of = np.uint32(near[i])
+                    edges, held = strength[of], size[of]
+                    strength[of] = 0
+                    better = (edges > most_edges) | ((edges == most_edges) & (held < smallest))
+                    if better & (held <= room) & (of != own):
+                        best, most_edges, smallest = of, edges, held
+                if best != own:
+                    size[own] -= node_weight[v]
+                    size[best] += node_weight[v]
+                    label[v] = best
+                    moves += 1
         if moves * 20 < n:
             break
     number = near
@@ -98,7 +128,7 @@ def cluster(indptr, indices, edge_weight, node_weight, most, order, rounds, look
 def contract(indptr, indices, edge_weight, node_weight, label, most_edges):  # type: ignore[no-untyped-def]
     """The graph of the clusters: offsets, neighbours, weights of edges and of nodes.
 
-    Nothing where more than the share `most_edges` of the edges would be left, by a sample where clusters are many.
+    Nothing where more than the share `most_edges` of the edges is left, or would be by a sample of many clusters.
     """
     n = len(label)
     clusters = 0
@@ -120,28 +150,30 @@ def contract(indptr, indices, edge_weight, node_weight, label, most_edges):  # t
         cursor[c] += 1
     begin = np.zeros(clusters + 1, np.int64)
     place_of = np.full(clusters, -1, np.int64)
-    looked_at, left = 0, 0
-    step = max(clusters // _SAMPLED, 1)
-    for number in range(0, clusters, step):
-        place_of[number] = number
-        for i in range(start[number], start[number + 1]):
-            v = np.uint32(member[i])
-            looked_at += indptr[v + np.uint32(1)] - indptr[v]
-            for e in range(np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])):
-                other = np.uint32(label[np.uint32(indices[e])])
-                left += place_of[other] != number
-                place_of[other] = number
-    if left > most_edges * looked_at:
-        return begin[:1], np.empty(0, np.int32), np.empty(0, np.int32), weight[:0]
-    place_of[:] = -1
-    # Room for every edge, pages that nothing is written to take no memory; the last entry is for edges inside.
-    near = np.empty(len(indices) + 1, np.int32)
-    joined = np.empty(len(indices) + 1, np.int32)
+    step = clusters // _SAMPLED
+    if step >= 8 and most_edges < 1:
+        looked_at, left = 0, 0
+        for number in range(0, clusters, step):
+            place_of[number] = number
+            for i in range(start[number], start[number + 1]):
+                v = np.uint32(member[i])
+                looked_at += indptr[v + np.uint32(1)] - indptr[v]
+                for e in range(np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])):
+                    other = np.uint32(label[np.uint32(indices[e])])
+                    left += place_of[other] != number
+                    place_of[other] = number
+        if left > most_edges * looked_at:
+            return begin[:1], np.empty(0, np.int32), np.empty(0, np.int32), weight[:0]
+        place_of[:] = -1
+    # Room for every edge, pages that nothing is written to take no memory; one entry more is for edges inside, and one
+    # for what follows the last.
+    near = np.empty(len(indices) + 2, np.int32)
+    joined = np.empty(len(indices) + 2, np.int32)
     weighted = len(edge_weight) > 0
     for number in range(clusters):
         first = begin[number]
         end = first
-        place_of[number] = len(indices)
+        place_of[number] = len(indices) + 1
         for i in range(start[number], start[number + 1]):
             v = np.uint32(member[i])
             for e in range(np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])):
@@ -151,22 +183,36 @@ def contract(indptr, indices, edge_weight, node_weight, label, most_edges):  # t
                 at = np.uint64(end if fresh else known)
                 place_of[other] = at
                 near[at] = other
-                joined[at] = (0 if fresh else joined[at]) + (edge_weight[e] if weighted else 1)
+                # Without a branch: as likely as not the cluster is met first here.
+                joined[end] = 0
+                joined[at] += edge_weight[e] if weighted else 1
                 end += fresh
         place_of[number] = -1
         begin[number + 1] = end
+    if begin[clusters] > most_edges * len(indices):
+        return begin[:1], near[:0], joined[:0], weight[:0]
     return begin, near[: begin[clusters]], joined[: begin[clusters]], weight
 
 
 @numba.njit(nogil=True, cache=True)
-def place(indptr, indices, edge_weight, node_weight, parts, limit, order, evenness):  # type: ignore[no-untyped-def]
+def place(indptr, indices, edge_weight, node_weight, parts, limit, first, run, evenness):  # type: ignore[no-untyped-def]
     """Part of each node, int32 [n]: placed one by one by Fennel's score, next the one with most placed neighbours.
 
     The score of a part is the weight of a node's edges into it, less the cost of the part's weight, whose scale is
     that of the edges: alpha = sqrt(parts) * m / w^1.5. Parts at `limit` take no more; where none has
-    room, the lightest does.
+    room, the lightest does. Nodes without edges come last, and fill what the others left.
     """
     n = len(node_weight)
+    order = np.empty(n, np.int32)
+    at, alone = 0, n
+    for begin_run in first:
+        for v in range(begin_run, min(begin_run + run, n)):
+            if indptr[v] < indptr[v + 1]:
+                order[at] = v
+                at += 1
+            else:
+                alone -= 1
+                order[alone] = v
     total = node_weight.sum()
     edges = edge_weight.sum() / 2 if len(edge_weight) else len(indices) / 2
     alpha = evenness * np.sqrt(parts) * edges / total**1.5
@@ -181,23 +227,31 @@ def place(indptr, indices, edge_weight, node_weight, parts, limit, order, evenne
                 degree[v] += edge_weight[e]
     else:
         degree[:] = indptr[1:] - indptr[:-1]
-    buffer = order[: min(n, 64)].copy()
+    # How much of its edges each node of the buffer knows the parts of, and where in it a node is.
+    buffer = order[: min(n, _BUFFERED)].copy()
+    share = np.zeros(len(buffer), np.float64)
+    slot = np.full(n, -1, np.int32)
+    for i in range(len(buffer)):
+        slot[buffer[i]] = i
     following = len(buffer)
     held = len(buffer)
     while held:
-        # Of the nodes in the buffer, the one that knows most of its neighbours' parts.
-        at, share = 0, -1.0
-        for i in range(held):
-            now = placed[buffer[i]] / max(degree[buffer[i]], 1.0)
-            if now > share:
-                at, share = i, now
+        at = 0
+        for i in range(1, held):
+            if share[i] > share[at]:
+                at = i
         v = buffer[at]
+        slot[v] = -1
         if following < n:
             buffer[at] = order[following]
             following += 1
         else:
             held -= 1
-            buffer[at] = buffer[held]
+            buffer[at], share[at] = buffer[held], share[held]
+        if at < held:
+            u = buffer[at]
+            slot[u] = at
+            share[at] = placed[u] / max(degree[u], 1.0)
         into[:] = 0
         for e in range(np.uint64(indptr[v]), np.uint64(indptr[v + 1])):
             u = np.uint32(indices[e])
@@ -205,6 +259,8 @@ def place(indptr, indices, edge_weight, node_weight, parts, limit, order, evenne
             placed[u] += w
             if owner[u] >= 0:
                 into[owner[u]] += w
+            elif slot[u] >= 0:
+                share[slot[u]] = placed[u] / degree[u]
         best, score = -1, 0.0
         for p in range(parts):
             value = into[p] - alpha * 1.5 * np.sqrt(load[p]) * node_weight[v]
@@ -219,48 +275,84 @@ def place(indptr, indices, edge_weight, node_weight, parts, limit, order, evenne
 
 @numba.njit(nogil=True, cache=True)
 def move_to_neighbours(  # type: ignore[no-untyped-def]
-    indptr, indices, edge_weight, node_weight, owner, parts, limit, order, rounds
+    indptr, indices, edge_weight, node_weight, owner, parts, limit, first, run, rounds
 ):
     """Move nodes to the part that they have most edges into, where there is room; again where a neighbour moved."""
-    load = np.zeros(parts, np.int64)
-    for node in range(len(owner)):
-        load[np.uint32(owner[node])] += node_weight[node]
+    n = len(owner)
+    load = _loads(owner, node_weight, parts)
     into = np.zeros(parts, np.int64)
-    changed = np.ones(len(owner), np.bool_)
+    changed = np.ones(n, np.bool_)
     weighted = len(edge_weight) > 0
     for _ in range(rounds):
         moves = 0
-        for at in range(len(order)):
-            v = np.uint32(order[at])
-            p = owner[v]
-            over = load[p] > limit
-            if not (changed[v] or over):
-                continue
-            changed[v] = False
-            into[:] = 0
-            begin, end = np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])
-            for e in range(begin, end):
-                into[np.uint32(owner[np.uint32(indices[e])])] += edge_weight[e] if weighted else 1
-            best = p
-            for q in range(parts):
-                if q == p or load[q] + node_weight[v] > limit:
+        for begin_run in first:
+            for node in range(begin_run, min(begin_run + run, n)):
+                v = np.uint32(node)
+                p = owner[v]
+                if not (changed[v] or load[p] > limit):
                     continue
-                if best == p and over:
-                    best = q
-                elif into[q] > into[best] or (
-                    into[q] == into[best] and load[q] < load[best] - node_weight[v]
-                ):
-                    best = q
-            if best == p:
-                continue
-            load[p] -= node_weight[v]
-            load[best] += node_weight[v]
-            owner[v] = best
-            moves += 1
-            for e in range(begin, end):
-                changed[np.uint32(indices[e])] = True
-        if moves * 500 < len(owner):
+                changed[v] = False
+                begin, end = np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])
+                into[:] = 0
+                if weighted:
+                    for e in range(begin, end):
+                        into[np.uint32(owner[np.uint32(indices[e])])] += edge_weight[e]
+                else:
+                    _add_owners(indices, owner, begin, end, into)
+                best = _nearest(into, load, limit, p, node_weight[v])
+                if best == p:
+                    continue
+                load[p] -= node_weight[v]
+                load[best] += node_weight[v]
+                owner[v] = best
+                moves += 1
+                for e in range(begin, end):
+                    changed[np.uint32(indices[e])] = True
+        if moves * 500 < n:
             break
+
+
+@numba.njit(nogil=True, cache=True)
+def _loads(owner, node_weight, parts):  # type: ignore[no-untyped-def]
+    """Weight of each part, int64 [parts]."""
+    load = np.zeros(parts, np.int64)
+    for node in range(len(owner)):
+        load[np.uint32(owner[node])] += node_weight[node]
+    return load
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_owners(indices, owner, begin, end, into):  # type: ignore[no-untyped-def]
+    """Add how many of some neighbours each part owns; where parts are few all at once: lanes of a byte."""
+    parts = len(into)
+    if parts > _LANES + 1:
+        for e in range(begin, end):
+            into[np.uint32(owner[np.uint32(indices[e])])] += 1
+        return
+    eight, byte = np.uint64(8), np.uint64(255)
+    while begin < end:
+        until = min(end, begin + byte)
+        near = np.uint64(0)
+        for e in range(begin, until):
+            near += _ONE << (eight * np.uint64(np.uint32(owner[np.uint32(indices[e])])))
+        for number in range(parts):
+            into[number] += np.int64((near >> (eight * np.uint64(number))) & byte)
+        begin = until
+
+
+@numba.njit(nogil=True, cache=True)
+def _nearest(into, load, limit, p, weight):  # type: ignore[no-untyped-def]
+    """The part that a node of part p has most edges into, of those with room; p where it is as good."""
+    best = p
+    over = load[p] > limit
+    for q in range(len(into)):
+        if q == p or load[q] + weight > limit:
+            continue
+        if best == p and over:
+            best = q
+        elif into[q] > into[best] or (into[q] == into[best] and load[q] < load[best] - weight):
+            best = q
+    return best
 
 
 @numba.njit(nogil=True, cache=True)
@@ -275,16 +367,25 @@ def weight_cut(indptr, indices, edge_weight, owner):  # type: ignore[no-untyped-
 
 
 @numba.njit(nogil=True, cache=True)
-def count_needed(indptr, indices, owner, parts):  # type: ignore[no-untyped-def]
+def count_needed(indptr, indices, owner, parts, both):  # type: ignore[no-untyped-def]
     """Out-neighbours of each node in each part, uint8 [nodes, columns], up to `_MOST`.
 
     There are eight columns where the parts leave room for the owner of the node, which is then in the last one, so that
-    all of a node is one word; otherwise there is one for each part.
+    all of a node is one word; otherwise there is one for each part. `both`: each edge has its reverse.
     """
     words = parts <= _LANES
     columns = np.uint64(_LANES + 1 if words else parts)
     needed = np.zeros((len(owner), columns), np.uint8)
     flat = needed.reshape(-1)
+    if words and both:
+        into = np.zeros(parts, np.int64)
+        for v in range(len(owner)):
+            into[:] = 0
+            _add_owners(indices, owner, np.uint64(indptr[v]), np.uint64(indptr[v + 1]), into)
+            for part in range(parts):
+                flat[np.uint64(v) * columns + np.uint64(part)] = min(into[part], _MOST)
+            flat[np.uint64(v) * columns + np.uint64(_LANES)] = owner[v]
+        return needed
     for v in range(len(owner)):
         p = np.uint64(owner[v])
         for e in range(np.uint64(indptr[v]), np.uint64(indptr[v + 1])):
@@ -293,6 +394,59 @@ def count_needed(indptr, indices, owner, parts):  # type: ignore[no-untyped-def]
         if words:
             flat[np.uint64(v) * columns + np.uint64(_LANES)] = p
     return needed
+
+
+@numba.njit(nogil=True, cache=True)
+def move_by_counts(  # type: ignore[no-untyped-def]
+    indptr, indices, node_weight, owner, needed, parts, limit, first, run, rounds
+):
+    """What `move_to_neighbours` does, where each edge has its reverse, by the counts of `count_needed`.
+
+    A node whose edges do not lead into another part for the greater part is left without a look at them.
+    """
+    n = len(owner)
+    load = _loads(owner, node_weight, parts)
+    into = np.zeros(parts, np.int64)
+    flat = needed.reshape(-1)
+    columns = np.uint64(needed.shape[1])
+    for _ in range(rounds):
+        moves = 0
+        for begin_run in first:
+            for node in range(begin_run, min(begin_run + run, n)):
+                v = np.uint32(node)
+                p = owner[v]
+                own = np.uint64(v) * columns
+                begin, end = np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])
+                edges = np.int64(end - begin)
+                if 2 * np.int64(flat[own + np.uint64(p)]) > edges and load[p] <= limit:
+                    continue
+                into[:] = 0
+                if edges <= _MOST:
+                    for q in range(parts):
+                        into[q] = flat[own + np.uint64(q)]
+                else:
+                    _add_owners(indices, owner, begin, end, into)
+                best = _nearest(into, load, limit, p, node_weight[v])
+                if best == p:
+                    continue
+                load[p] -= node_weight[v]
+                load[best] += node_weight[v]
+                _give(flat, columns, indices, begin, end, np.uint64(p), np.uint64(best))
+                owner[v] = best
+                if parts <= _LANES:
+                    flat[own + np.uint64(_LANES)] = best
+                moves += 1
+        if moves * 500 < n:
+            break
+
+
+@numba.njit(nogil=True, cache=True)
+def _give(flat, columns, indices, begin, end, p, q):  # type: ignore[no-untyped-def]
+    """Count an out-neighbour of some nodes in part q, no longer in p."""
+    for e in range(begin, end):
+        row = np.uint64(np.uint32(indices[e])) * columns
+        flat[row + p] -= flat[row + p] < _MOST
+        flat[row + q] += flat[row + q] < _MOST
 
 
 @numba.njit(nogil=True, cache=True)
@@ -307,75 +461,78 @@ def crossing_rows(owner, needed, parts):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def lower_halo(  # type: ignore[no-untyped-def]
-    indptr, indices, node_weight, owner, needed, parts, limit, order, rounds
+    indptr, indices, node_weight, owner, needed, parts, limit, first, run, rounds, both
 ):
-    """Move nodes one by one to where fewest rows cross between parts; `needed` is kept up to date."""
+    """Move nodes one by one to where fewest rows cross between parts; `needed` is kept up to date.
+
+    `both`: each edge has its reverse, so that a node with all out-neighbours in its part has all neighbours there.
+    """
+    n = len(owner)
     words = parts <= _LANES
     flat = needed.reshape(-1)
     word = flat.view(np.uint64) if words else np.empty(0, np.uint64)
     columns = np.uint64(needed.shape[1])
     last = np.uint64(_LANES)
-    load = np.zeros(parts, np.int64)
-    for node in range(len(owner)):
-        load[np.uint32(owner[node])] += node_weight[node]
+    load = _loads(owner, node_weight, parts)
     added = np.zeros(parts, np.int64)
     into = np.zeros(parts, np.int64)
-    changed = np.ones(len(owner), np.bool_)
+    changed = np.ones(n, np.bool_)
     for _ in range(rounds):
         moves = 0
-        for at in range(len(order)):
-            v = np.uint32(order[at])
-            if not changed[v]:
-                continue
-            changed[v] = False
-            p = np.uint64(owner[v])
-            own = np.uint64(v) * columns
-            begin, end = np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])
-            away = False
-            for part in range(parts):
-                away |= (np.uint64(part) != p) & (flat[own + np.uint64(part)] > 0)
-            if not away:
-                for e in range(begin, end):
-                    if np.uint64(owner[np.uint32(indices[e])]) != p:
-                        away = True
-                        break
-            if not away:
-                continue
-            into[:] = 0
-            freed = 0
-            if words:
-                freed = _count_words(word, indices, begin, end, p, added, into)
-            else:
-                freed = _count_bytes(flat, owner, indices, begin, end, p, added, into)
-            best, least = p, 0
-            for part in range(parts):
-                q = np.uint64(part)
-                if q == p or load[q] + node_weight[v] > limit:
+        for begin_run in first:
+            for node in range(begin_run, min(begin_run + run, n)):
+                v = np.uint32(node)
+                if not changed[v]:
                     continue
-                change = added[q] - freed + (flat[own + p] > 0) - (flat[own + q] > 0)
-                if change < least or (
-                    change == least
-                    and (
-                        into[q] > into[best]
-                        or (into[q] == into[best] and load[q] + node_weight[v] < load[best])
-                    )
-                ):
-                    best, least = q, change
-            if best == p:
-                continue
-            for e in range(begin, end):
-                u = np.uint32(indices[e])
-                row = np.uint64(u) * columns
-                flat[row + p] -= flat[row + p] < _MOST
-                flat[row + best] += flat[row + best] < _MOST
-                changed[u] = True
-            load[p] -= node_weight[v]
-            load[best] += node_weight[v]
-            owner[v] = best
-            if words:
-                flat[own + last] = best
-            moves += 1
-        if moves * 500 < len(owner):
+                changed[v] = False
+                p = np.uint64(owner[v])
+                own = np.uint64(v) * columns
+                begin, end = np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])
+                away = False
+                if words:
+                    away = word[v] & ~((np.uint64(255) << (np.uint64(8) * p)) | _OWNER) != np.uint64(0)
+                else:
+                    for part in range(parts):
+                        away |= (np.uint64(part) != p) & (flat[own + np.uint64(part)] > 0)
+                if not (away or both):
+                    for e in range(begin, end):
+                        if np.uint64(owner[np.uint32(indices[e])]) != p:
+                            away = True
+                            break
+                if not away:
+                    continue
+                into[:] = 0
+                freed = 0
+                if words:
+                    freed = _count_words(word, indices, begin, end, p, added, into)
+                else:
+                    freed = _count_bytes(flat, owner, indices, begin, end, p, added, into)
+                best, least = p, 0
+                for part in range(parts):
+                    q = np.uint64(part)
+                    if q == p or load[q] + node_weight[v] > limit:
+                        continue
+                    change = added[q] - freed + (flat[own + p] > 0) - (flat[own + q] > 0)
+                    if change < least or (
+                        change == least
+                        and (
+                            into[q] > into[best]
+                            or (into[q] == into[best] and load[q] + node_weight[v] < load[best])
+                        )
+                    ):
+                        best, least = q, change
+                if best == p:
+                    continue
+                _give(flat, columns, indices, begin, end, p, best)
+                for e in range(begin, end):
+                    changed[np.uint32(indices[e])] = True
+                load[p] -= node_weight[v]
+                load[best] += node_weight[v]
+                owner[v] = best
+                if words:
+                    flat[own + last] = best
+                moves += 1
+        if moves * 500 < n:
             break
     return owner
 

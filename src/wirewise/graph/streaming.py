@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.graph.stream_kernels import (
+    both_ways,
     cluster,
     contract,
     count_needed,
     crossing_rows,
     lower_halo,
+    move_by_counts,
     move_to_neighbours,
     place,
     weight_cut,
@@ -89,7 +91,7 @@ def stream(
 ) -> NDArray[np.int32]:
     """The owner of each node, int32 [nodes].
 
-    O(edges) time for each of about fifteen passes.
+    O(edges) time for each of about a dozen passes.
 
     Args:
         edges: In-edges of the graph.
@@ -100,36 +102,45 @@ def stream(
         directed: Whether edges may lack their reverse.
     """
     limit = int(weight.sum() / num_parts * (1 + max_imbalance))
-    adjacent = _both_ways(edges) if directed else (edges.indptr, edges.indices)
-    finest = _fixed(*adjacent, np.empty(0, np.int32), weight)
+    inward = _fixed(edges.indptr, edges.indices, np.empty(0, np.int32), weight)
+    finest = _fixed(*both_ways(*inward[:2]), *inward[2:]) if directed else inward
     effort = _SMALL if len(edges.indices) < _FEW_EDGES else _LARGE
     best, least = np.empty(0, np.int32), -1
     for number in range(effort.tries):
         rng = np.random.Generator(np.random.Philox(key=[seed, number]))
-        owner, rows = _once(edges, finest, num_parts, limit, rng, effort)
+        owner, rows = _once(inward, finest, num_parts, limit, rng, effort)
         if least < 0 or rows < least:
             best, least = owner, rows
     return best
 
 
 def _once(
-    edges: InEdges, finest: _Level, num_parts: int, limit: int, rng: np.random.Generator, effort: _Effort
+    inward: _Level, finest: _Level, num_parts: int, limit: int, rng: np.random.Generator, effort: _Effort
 ) -> tuple[NDArray[np.int32], int]:
-    """Owners, and how many rows cross between parts."""
+    """Owners, and how many rows cross between parts; `inward`: the in-edges alone, `finest` where both are one."""
     levels, maps = _levels(finest, num_parts, rng, effort)
+    both = inward is finest
+    counted = num_parts <= _MOST_COUNTED
     alone = not maps and effort.tries == 1
     starts, rounds = (1, effort.follow) if alone else (effort.starts, _COARSE_ROUNDS)
-    owner = _placed(levels[-1], num_parts, limit, rng, effort, starts, rounds)
+    owner = _placed(
+        levels[-1], num_parts, limit, rng, effort, starts, 0 if alone and both and counted else rounds
+    )
     for fine, labels in zip(reversed(levels[:-1]), reversed(maps), strict=True):
         owner = owner[labels]
-        order = _order(rng, len(owner), effort.run)
-        move_to_neighbours(*fine, owner, num_parts, limit, order, effort.follow)
-    if num_parts > _MOST_COUNTED:
+        if not (fine is finest and both and counted):
+            move_to_neighbours(
+                *fine, owner, num_parts, limit, *_order(rng, len(owner), effort.run), effort.follow
+            )
+    if not counted:
         return owner, weight_cut(*finest[:3], owner)
-    inward = _fixed(edges.indptr, edges.indices, finest.edge_weight, finest.node_weight)
-    needed = count_needed(inward.indptr, inward.indices, owner, num_parts)
+    nodes = inward.node_weight
+    needed = count_needed(*inward[:2], owner, num_parts, both)
+    if both:
+        order = _order(rng, len(owner), effort.run)
+        move_by_counts(*inward[:2], nodes, owner, needed, num_parts, limit, *order, effort.follow)
     order = _order(rng, len(owner), effort.run)
-    lower_halo(*inward[:2], inward.node_weight, owner, needed, num_parts, limit, order, effort.rows)
+    lower_halo(*inward[:2], nodes, owner, needed, num_parts, limit, *order, effort.rows, both)
     return owner, crossing_rows(owner, needed, num_parts)
 
 
@@ -142,7 +153,7 @@ def _levels(
         fine = levels[-1]
         nodes = len(fine.node_weight)
         most = min(max(total // (_FEW * num_parts) // 2, 1), effort.growth * total // nodes + 1)
-        labels = cluster(*fine, most, _order(rng, nodes, effort.run), effort.cluster, effort.looked_at)
+        labels = cluster(*fine, most, *_order(rng, nodes, effort.run), effort.cluster, effort.looked_at)
         if int(labels.max()) + 1 > _LEAST_SHRINK * nodes:
             break
         coarse = _fixed(*contract(*fine, labels, _LEAST_MERGED if effort.tries == 1 else 1.0))
@@ -166,11 +177,9 @@ def _fixed(*arrays: NDArray[Any]) -> _Level:
     return _Level(*views)
 
 
-def _order(rng: np.random.Generator, nodes: int, run: int) -> NDArray[np.int32]:
-    """All nodes, runs of successive ones in any order: their edges lie side by side in memory."""
-    first = (run * rng.permutation(-(-nodes // run))).astype(np.int32)
-    order: NDArray[np.int32] = np.add.outer(first, np.arange(run, dtype=np.int32)).ravel()
-    return order[order < nodes]
+def _order(rng: np.random.Generator, nodes: int, run: int) -> tuple[NDArray[np.int32], int]:
+    """First nodes of runs of successive ones in any order, whose edges lie side by side in memory; nodes of a run."""
+    return (run * rng.permutation(-(-nodes // run))).astype(np.int32), run
 
 
 def _placed(
@@ -185,25 +194,10 @@ def _placed(
     best, least = np.empty(0, np.int32), -1
     for number in range(starts):
         order = _order(rng, len(level.node_weight), effort.run)
-        # Those without edges last: they fill what the others left.
-        order = order[np.argsort(np.diff(level.indptr)[order] == 0, kind="stable")]
-        owner = place(*level, num_parts, limit, order, _EVENNESS[number % len(_EVENNESS)])
-        move_to_neighbours(*level, owner, num_parts, limit, order, rounds)
+        owner = place(*level, num_parts, limit, *order, _EVENNESS[number % len(_EVENNESS)])
+        if rounds:
+            move_to_neighbours(*level, owner, num_parts, limit, *order, rounds)
         cut = weight_cut(*level[:3], owner) if starts > 1 else 0
         if least < 0 or cut < least:
             best, least = owner, cut
     return best
-
-
-def _both_ways(edges: InEdges) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Neighbours in either direction, those in both twice."""
-    from wirewise.graph.kernels import add_degrees, fill_targets, scatter_edges
-
-    targets = np.empty(len(edges.indices), np.int32)
-    fill_targets(edges.indptr, targets)
-    degrees = np.zeros(len(edges.indptr) - 1, np.int64)
-    add_degrees(edges.indices, targets, degrees, True)
-    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-    rows, none = np.empty(indptr[-1], np.int32), np.empty(0, np.float32)
-    scatter_edges(edges.indices, targets, none, indptr[:-1].copy(), rows, none, True)
-    return indptr, rows
