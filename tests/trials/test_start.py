@@ -112,6 +112,21 @@ def test_a_lab_that_cannot_be_had_is_refused_unless_any_network_will_do(
     assert isinstance(open_network(network, 2, "1gbit"), lab.Loopback)
 
 
+def test_each_host_of_a_lab_has_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab, "available", lambda: (True, ""))
+    monkeypatch.setattr(lab, "Lab", lambda *what: what)
+    assert open_network("lab", 2, ["1gbit", "5mbit"]) == (2, "1gbit", {0: "1gbit", 1: "5mbit"})
+    with pytest.raises(
+        InputError, match="got 3 links for 2 hosts; expected one for each host, or one for all"
+    ):
+        open_network("lab", 2, ["1gbit"] * 3)
+
+
+def test_ranks_that_need_no_shaped_links_stay_on_this_machine() -> None:
+    name, [note] = choose_network("auto", shaped=False)
+    assert name == "loopback" and "which no link shapes" in note
+
+
 if __name__ == "__main__":
     from functools import partial
 

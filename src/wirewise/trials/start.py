@@ -115,7 +115,7 @@ def open_network(
         advice: What to do where no lab can be built, for the error message.
 
     Raises:
-        InputError: There is no allocation with so many hosts.
+        InputError: There is no allocation with so many hosts, or rates for another number of them.
         LabError: No lab can be built here.
     """
     if network == "slurm":
@@ -126,6 +126,10 @@ def open_network(
     if not possible:
         raise LabError(f"no lab here: {reason}; {advice}")
     if not isinstance(link, str):
+        if len(link) != hosts:
+            raise InputError(
+                f"got {len(link)} links for {hosts} hosts; expected one for each host, or one for all"
+            )
         link, links = link[0], dict(enumerate(link))
     return lab.Lab(hosts, link, links)
 
