@@ -19,9 +19,9 @@ import torch
 from wirewise import options as opt
 from wirewise.files import atomic_file, owns_folder
 from wirewise.graph import load, partition, read_graph, write_graph
-from wirewise.graph.rehearsal import GrowingGraph, average_forgetting, average_performance, growing_graph
+from wirewise.graph.rehearsal import GrowingGraph, growing_graph, record_of
 from wirewise.recipes.sea_er_job import DEFAULT_METHODS, IncrementalJob
-from wirewise.results import IncrementalRecord, IncrementalRun
+from wirewise.results import IncrementalRun
 from wirewise.runtime.incremental import Peers, train
 from wirewise.trials.rank import Rank, main
 from wirewise.trials.start import choose_network, open_network, run_ranks
@@ -102,19 +102,7 @@ def learn(
         budget=job.settings.budget,
         workers=job.workers,
         seed=job.settings.seed,
-        methods={name: _record(accuracy, seconds[name]) for name, accuracy in found.items()},
-    )
-
-
-def _record(accuracy: np.ndarray, seconds: float) -> IncrementalRecord:
-    so_far = [accuracy[: task + 1, : task + 1] for task in range(len(accuracy))]
-    return IncrementalRecord(
-        ap=average_performance(accuracy),
-        af=average_forgetting(accuracy),
-        ap_by_task=tuple(map(average_performance, so_far)),
-        af_by_task=tuple(map(average_forgetting, so_far)),
-        accuracy=tuple(tuple(part[-1].tolist()) for part in so_far),
-        seconds=seconds,
+        methods={name: record_of(accuracy, seconds[name]) for name, accuracy in found.items()},
     )
 
 

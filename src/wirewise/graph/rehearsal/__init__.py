@@ -20,6 +20,7 @@ from wirewise.graph.rehearsal.tasks import (
     average_performance,
     balanced_accuracy,
     growing_graph,
+    record_of,
 )
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "matched_weights",
     "median_distance",
     "radius",
+    "record_of",
     "select",
     "solve_matching",
 ]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from wirewise.errors import GraphError, InputError
 from wirewise.graph.data import GraphData
 from wirewise.graph.structure import InEdges, offsets_of
+from wirewise.results import IncrementalRecord
 
 __all__ = [
     "GROWTHS",
@@ -24,6 +25,7 @@ __all__ = [
     "average_performance",
     "balanced_accuracy",
     "growing_graph",
+    "record_of",
 ]
 
 GROWTHS = ("inductive", "separate", "transductive")
@@ -179,3 +181,16 @@ def _check(accuracy: NDArray[np.float64]) -> None:
         raise InputError(
             f"got accuracies {accuracy.shape}; expected a square matrix with a value for every task so far"
         )
+
+
+def record_of(accuracy: NDArray[np.float64], seconds: float) -> IncrementalRecord:
+    """AP and AF of a method after the last task and after each; `accuracy` is that of `average_forgetting`."""
+    so_far = [accuracy[: task + 1, : task + 1] for task in range(len(accuracy))]
+    return IncrementalRecord(
+        ap=average_performance(accuracy),
+        af=average_forgetting(accuracy),
+        ap_by_task=tuple(map(average_performance, so_far)),
+        af_by_task=tuple(map(average_forgetting, so_far)),
+        accuracy=tuple(tuple(part[-1].tolist()) for part in so_far),
+        seconds=seconds,
+    )
