@@ -331,3 +331,12 @@ def test_what_cannot_be_expressed_is_refused_by_name():
         group_costs(V100, "none", uneven, ranks=4)
     with pytest.raises(InputError, match="no interface of the links has a finite rate"):
         group_costs(V100, "none", Links.uniform(2, np.inf))
+
+
+def test_links_of_a_lab_are_its_rates_less_headers():
+    links = Links.of_lab(["80mbit", "8mbit"], ranks_per_host=2)
+    assert links.world_size == 4
+    assert links.bandwidth_out_bytes_per_s.tolist() == pytest.approx([9.57e6, 9.57e5])
+    assert Links.of_lab(["80mbit"] * 2, payload=1.0).interface_bytes_per_s == pytest.approx(1e7)
+    with pytest.raises(InputError, match="ranks_per_host is 0; expected at least 1"):
+        Links.of_lab(["80mbit"], ranks_per_host=0)

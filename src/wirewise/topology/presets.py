@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from wirewise import units
-from wirewise.errors import TopologyError
+from wirewise.errors import InputError, TopologyError
 from wirewise.topology.clusters import FABRICS, behind
 from wirewise.topology.machines import MACHINES, machine
 from wirewise.topology.model import Device, Host, Link, Switch, Topology, cable
@@ -61,8 +61,10 @@ def lab_hosts(
 
     Raises:
         TopologyError: There is no rate.
-        InputError: A rate is none.
+        InputError: A rate is none, or a host would have no rank.
     """
+    if ranks_per_host < 1:
+        raise InputError(f"ranks_per_host is {ranks_per_host}; expected at least 1")
     hosts = [f"host{number}" for number in range(len(rates))]
     own = range(ranks_per_host if ranks_per_host > 1 else 0)
     ranks = [(f"{host}-{number}", host) for host in hosts for number in own]
