@@ -130,10 +130,11 @@ def test_check_says_whether_and_how(monkeypatch):
 
 
 def test_clean_names_what_it_removed(monkeypatch):
-    # Both are replaced: tests that run beside this one leave caches of dead processes too.
+    # All are replaced: tests that run beside this one leave caches of dead processes too.
     monkeypatch.setattr("wirewise.lab.clean", lambda: ["ww-1-2-3-h0"])
     monkeypatch.setattr("wirewise.profile.stalls.cache.remove_stale", lambda: ["/dev/shm/wirewise-cache-x"])
-    removed = ["ww-1-2-3-h0", "/dev/shm/wirewise-cache-x"]
+    monkeypatch.setattr("wirewise.hosts.folders.remove_all_stale", lambda: ["/tmp/wirewise-faults-1-2-3-x"])
+    removed = ["ww-1-2-3-h0", "/dev/shm/wirewise-cache-x", "/tmp/wirewise-faults-1-2-3-x"]
     assert json.loads(invoke("clean", "--json", "-").stdout) == {"removed": removed}
 
 

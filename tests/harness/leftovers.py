@@ -14,8 +14,12 @@ from pathlib import Path
 _NAMESPACES = Path("/run/netns")
 _GRACE_S = 3.0
 _OWNED = re.compile(r"ww-(\d+)-")
-# Kept for the whole session: servers of multiprocessing, the codec's pool; waiters end with their group.
-_LASTING_PROCESSES = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
+# Kept for the whole session: fork servers, the codec's pool; waiters end with their group.
+_LASTING_PROCESSES = (
+    "multiprocessing.forkserver",
+    "multiprocessing.resource_tracker",
+    "wirewise.hosts.server",
+)
 # What pytest, torch, Triton and Lightning set by themselves.
 _LASTING_VARIABLES = (
     "PYTEST_CURRENT_TEST",

@@ -90,12 +90,12 @@ def test_labs_of_two_processes_do_not_touch_each_other():
 
 
 def test_names_tell_the_owner_and_whether_it_lives():
-    match = namespaces._NAME.fullmatch(f"{namespaces.owner_name()}-abch0")
-    assert match is not None
-    assert int(match[1]) == os.getpid()
-    assert namespaces._start_time(os.getpid()) == int(match[2])
-    with subprocess.Popen(["true"]) as process:
-        assert soon(lambda: namespaces._start_time(process.pid) is None)
+    own = namespaces.owner_name()
+    assert own.startswith(f"ww-{os.getpid()}-") and not namespaces.owner_is_gone(f"{own}-abch0")
+    code = "from wirewise.lab.namespaces import owner_name; print(owner_name())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert namespaces.owner_is_gone(f"{done.stdout.strip()}-abch0")
+    assert not namespaces.owner_is_gone(f"other-{done.stdout.strip()}")
 
 
 @pytest.mark.lab

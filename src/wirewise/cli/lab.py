@@ -124,15 +124,17 @@ def check(json: JsonOption = None) -> None:
 
 @app.command()
 def clean(json: JsonOption = None) -> None:
-    """Remove network namespaces and caches in memory that killed runs of wirewise left behind, and no others."""
+    """Remove network namespaces, caches and folders that killed runs of wirewise left behind, and no others."""
+    from wirewise.hosts.folders import remove_all_stale
     from wirewise.profile.stalls.cache import remove_stale
 
     # First: it needs no rights that removing namespaces may lack.
     caches = remove_stale()
     names = lab.clean()
-    found = {"namespaces": names, "caches in memory": caches}
+    folders = remove_all_stale()
+    found = {"namespaces": names, "caches in memory": caches, "folders": folders}
     said = [f"Removed {len(some)} {what}." for what, some in found.items() if some]
-    write_out(json, {"removed": [*names, *caches]}, *(said or ["There was nothing to remove."]))
+    write_out(json, {"removed": [*names, *caches, *folders]}, *(said or ["There was nothing to remove."]))
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

@@ -15,6 +15,7 @@ from wirewise.cli.options import Given, on_hosts, with_options
 from wirewise.cli.output import FolderOption, JsonOption, note, run_folder, run_recipe, write_json, write_out
 from wirewise.cli.sampling import Tasks, chosen_tasks
 from wirewise.errors import InputError, PeerError
+from wirewise.options import fields_of
 from wirewise.plans import ReshardPlan, load
 from wirewise.recipes import (
     cross_mesh_job,
@@ -30,6 +31,7 @@ from wirewise.recipes import (
 )
 from wirewise.recipes.job import FullGraphJob
 from wirewise.recipes.scripts import DproOptions
+from wirewise.runtime.recovery.limits import AgentLimits
 
 if TYPE_CHECKING:
     from wirewise.report import TrainingProgress
@@ -274,6 +276,7 @@ def rhino(given: Given[rhino_job.RhinoWish], out: FolderOption = None, json: Jso
 @with_options
 def swift(
     given: Given[swift_job.SwiftJob],
+    limits: Given[AgentLimits],
     command: Annotated[
         list[str] | None,
         typer.Argument(help="After --: torchrun ... train.py, a script of your own with the three lines."),
@@ -288,8 +291,11 @@ def swift(
     from wirewise.report.recovery_page import recovery_comparison, recovery_html
 
     if command:
-        _survive(command, given, out, json)
+        _survive(command, given, limits.record(), out, json)
         return
+    if limits.named:
+        option = next(one.option for one in fields_of(AgentLimits) if one.name in limits.named)
+        raise InputError(f"{option} is of a script of your own; expected it with -- torchrun ... train.py")
     from wirewise.recipes import swift as recipe
 
     run_recipe(
@@ -312,7 +318,11 @@ def tapfinger(job: tapfinger_job.TapFingerJob, out: FolderOption = None, json: J
 
 
 def _survive(
-    command: list[str], given: Given[swift_job.SwiftJob], out: Path | None, json: str | None
+    command: list[str],
+    given: Given[swift_job.SwiftJob],
+    limits: AgentLimits,
+    out: Path | None,
+    json: str | None,
 ) -> None:
     """Train a user's script under an agent, and tell of its recoveries."""
     from wirewise.recipes import swift_command
@@ -339,6 +349,7 @@ def _survive(
             spares=asked.spares,
             kills=kills,
             seed=asked.seed,
+            limits=limits,
         )
         page = folder / "report.html"
         parts = [shell.head("wirewise run swift", f"{len(found)} recoveries"), recovery_timeline(found)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from wirewise import units
 from wirewise.errors import InputError, LabError
+from wirewise.hosts import OwnedFolder
 
 if TYPE_CHECKING:
     from wirewise.lab.network import Lab
@@ -164,5 +165,5 @@ class ArmedFaults:
 @contextmanager
 def armed(faults: Sequence[RankFault]) -> Iterator[ArmedFaults]:
     """Faults at points for one job, with a folder of their own."""
-    with tempfile.TemporaryDirectory(prefix="wirewise-faults-") as folder:
-        yield ArmedFaults(faults, Path(folder))
+    with OwnedFolder(Path(tempfile.gettempdir()), "wirewise-faults-") as folder:
+        yield ArmedFaults(faults, folder.path)

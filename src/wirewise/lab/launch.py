@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple, Self, Unpack
 
 from wirewise.errors import LabError
+from wirewise.hosts import free_port
 from wirewise.lab.job import JobOptions, JobResult, Process, RunningJob
 
 __all__ = ["LAUNCHERS", "Loopback", "Rendezvous", "rank_commands"]
@@ -104,12 +104,6 @@ class Loopback:
         **options: Unpack[JobOptions],
     ) -> JobResult:
         """Run one job of `processes` ranks and wait for its end; arguments as `Lab.launch`."""
-        place = Rendezvous(0, 1, "lo", "127.0.0.1", _free_port())
+        place = Rendezvous(0, 1, "lo", "127.0.0.1", free_port("127.0.0.1"))
         ranks = rank_commands(place, command, per_host=processes, launcher=launcher)
         return RunningJob([Process(0, argv, variables) for argv, variables in ranks], **options).wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import secrets
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from wirewise.errors import LabError
+from wirewise.hosts import owner_tag, ownership
 from wirewise.lab.keeper import REMOVE_NAMESPACES, Keeper, pipe
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
 ]
 
 PREFIX = "ww"
-_NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-(\d+)-\w+")
 _TIMEOUT_S = 30.0
 _USER_NAMESPACE = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--"]
 
@@ -122,24 +121,8 @@ def new_token() -> str:
 
 
 def owner_name() -> str:
-    """Prefix of the names that this process owns: its id, start time in clock ticks and process namespace."""
-    pid = os.getpid()
-    return f"{PREFIX}-{pid}-{_start_time(pid)}-{_pid_namespace()}"
-
-
-def _pid_namespace() -> int:
-    # Another container may share /run/netns; its process ids mean nothing here.
-    return Path("/proc/self/ns/pid").stat().st_ino
-
-
-def _start_time(pid: int) -> int | None:
-    try:
-        # The command in parentheses may hold spaces; the state is the field after it, and the start time
-        # comes 19 fields later.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    """Prefix of the names that this process owns."""
+    return f"{PREFIX}-{owner_tag()}"
 
 
 def stale() -> list[str]:
@@ -153,10 +136,7 @@ def stale() -> list[str]:
 
 def owner_is_gone(name: str) -> bool:
     """Whether a name has this prefix, and an owner of this process namespace that is no more."""
-    match = _NAME.fullmatch(name)
-    if match is None or int(match[3]) != _pid_namespace():
-        return False
-    return _start_time(int(match[1])) != int(match[2])
+    return ownership.owner_is_gone(name, f"{PREFIX}-")
 
 
 def clean() -> list[str]:

@@ -11,9 +11,12 @@ from pathlib import Path
 from signal import SIGKILL
 from time import time
 
+import msgspec
+
 from wirewise.errors import InputError
 from wirewise.results import RecoveryRecord
 from wirewise.runtime.recovery import Agent, Recovered, Recoveries, run_script
+from wirewise.runtime.recovery.limits import AgentLimits
 from wirewise.trials.start import parse_command
 
 __all__ = ["run"]
@@ -24,7 +27,14 @@ _TICK_S = 0.02
 
 
 def run(
-    command: Sequence[str], folder: Path, say: Callable[[str], None], *, spares: int, kills: int, seed: int
+    command: Sequence[str],
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    spares: int,
+    kills: int,
+    seed: int,
+    limits: AgentLimits,
 ) -> tuple[tuple[RecoveryRecord, ...], int]:
     """Train to the end, whoever dies meanwhile; what each recovery took, and the number of kills carried out.
 
@@ -35,6 +45,7 @@ def run(
         spares: Number of processes besides the ranks.
         kills: Number of ranks to kill at random instants, one about every 5 s.
         seed: Seed of ranks and instants.
+        limits: Waiting times of the agent.
 
     Raises:
         InputError: The command is not torchrun with a script on one machine.
@@ -49,7 +60,14 @@ def run(
     script, *arguments = launch.arguments
     if not Path(script).is_file():
         raise InputError(f"{script!r} is no file; expected the script that torchrun is to start")
-    agent = Agent(run_script, [script, arguments], ranks=launch.ranks, spares=spares, folder=folder)
+    agent = Agent(
+        run_script,
+        [script, arguments],
+        ranks=launch.ranks,
+        spares=spares,
+        folder=folder,
+        **msgspec.structs.asdict(limits),
+    )
     say(f"{launch.ranks} ranks and {spares} spares of {script}; logs of the processes in {folder}")
     with _killer(agent, kills, random.Random(seed)) as killed:
         outcome = agent.run()

@@ -18,6 +18,7 @@ import msgspec
 
 from wirewise.errors import LabError
 from wirewise.files import make_folder
+from wirewise.hosts import OwnedFolder
 from wirewise.lab import Lab, Loopback, RunningJob
 from wirewise.lab.job import Process
 from wirewise.lab.limits import CpuLimit, control_groups
@@ -135,7 +136,8 @@ class LabJobs:
     def __enter__(self) -> Self:
         try:
             # A socket's path is short, whatever folder a run is in.
-            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="wirewise-jobs-")))
+            place = Path(tempfile.gettempdir())
+            folder = self._stack.enter_context(OwnedFolder(place, "wirewise-jobs-")).path
             listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
             listener.bind(str(folder / "hosts"))
             listener.listen(self._clusters)

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from wirewise.allocation import host_names, interface_towards
+from wirewise.hosts import free_port
 from wirewise.lab.launch import Rendezvous, rank_commands
 
 __all__ = ["HostFacts", "StartRanks", "facts_here", "main"]
@@ -50,11 +51,8 @@ class StartRanks(msgspec.Struct, frozen=True):
 
 def facts_here() -> HostFacts:
     """What this host has."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = int(probe.getsockname()[1])
     versions = platform.python_version(), metadata.version("wirewise")
-    return HostFacts(socket.gethostname(), *versions, port)
+    return HostFacts(socket.gethostname(), *versions, free_port())
 
 
 def main(order: StartRanks) -> None:

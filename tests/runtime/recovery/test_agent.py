@@ -23,7 +23,6 @@ def test_numbers_that_do_not_fit_each_other_are_refused():
     for options, told in (
         ({"ranks": 3, "hosts": 2, "port": 1}, "got 3 ranks on 2 hosts"),
         ({"ranks": 2, "spares": -1}, "-1 spares"),
-        ({"ranks": 2, "silence_s": 0.0}, "got silence_s 0.0"),
         ({"ranks": 2, "hosts": 2}, "got no port for 2 hosts"),
     ):
         with pytest.raises(InputError, match=told):
@@ -59,6 +58,43 @@ def test_an_error_of_a_script_ends_the_job_with_its_traceback(tmp_path, when, to
     with pytest.raises(PeerError, match=told):
         Agent(run_script, [str(script), [when]], ranks=2, spares=0, folder=tmp_path / "job").run()
     assert not list(Path("/dev/shm").glob(f"wirewise-recovery-{os.getpid()}-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_a_start_is_given_up_by_its_own_limit_alone(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, time\n"
+        "time.sleep(float(sys.argv[1]))\n"
+        "import torch\n"
+        "from wirewise.runtime import recovery\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for batch in (training := recovery.protect(model, optimizer, lambda step, share: torch.ones(2), steps=2)):\n"
+        "    with training.step():\n"
+        "        model(batch).sum().backward()\n"
+    )
+    # Other limits are those of processes that are missing or silent, and these live.
+    limits = {"wait_s": 0.5, "silence_s": 0.5}
+    assert (
+        Agent(run_script, [str(script), ["3"]], ranks=2, spares=0, folder=tmp_path, **limits)
+        .run()
+        .generations
+        == 1
+    )
+    with pytest.raises(
+        PeerError, match=r"has not called `protect` within 1 s, though it lives.*--start-timeout"
+    ):
+        Agent(
+            run_script,
+            [str(script), ["600"]],
+            ranks=2,
+            spares=0,
+            folder=tmp_path,
+            start_timeout_s=1.0,
+            **limits,
+        ).run()
 
 
 HOST = """

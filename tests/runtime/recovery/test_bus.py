@@ -68,7 +68,7 @@ def next_of(bus: Bus) -> Any:
 def pair(monkeypatch):
     monkeypatch.setattr(module, "_MARGIN_S", 0.3)
     clients = [store.client() for store in [Store()] for _ in range(2)]
-    buses = [Bus(client, host, 2, 0.3) for host, client in enumerate(clients)]
+    buses = [Bus(client, host, 2, 0.3, "secret") for host, client in enumerate(clients)]
     yield clients, buses
     for client, bus in zip(clients, buses, strict=True):
         client.connected.set()
@@ -102,12 +102,30 @@ def test_a_host_that_comes_again_hears_nothing_old_and_goes_on_behind_what_it_sa
     assert next_of(second) == Over(1)
     assert next_of(first) == Raised((1, 0), "x")
     second.close()
-    again = Bus(clients[1], 1, 2, 0.3)
+    again = Bus(clients[1], 1, 2, 0.3, "secret")
     again.post(Raised((1, 1), "y"))
     assert next_of(first) == Raised((1, 1), "y")
     first.post(Over(2))
     assert next_of(again) == Over(2)
     again.close()
+
+
+def test_messages_that_no_agent_of_the_job_has_signed_are_refused(pair, caplog):
+    clients, (first, second) = pair
+    stranger = Bus(clients[1], 1, 2, 0.3, "guess")
+    stranger.post(Raised((1, 0), "forged"))
+    second.post(Raised((1, 0), "true"))
+    assert next_of(first) == Raised((1, 0), "true")
+    assert "refused a message" in caplog.text and "which no agent of this job has signed" in caplog.text
+    # Nor is a signed one taken in another place.
+    first.post(Over(1))
+    assert next_of(second) == Over(1)
+    store = clients[0].store
+    store.values["commands/2"] = store.values["commands/1"]
+    store.values["commands/count"] = 2
+    first.post(Over(3))
+    assert next_of(second) == Over(3)
+    stranger.close()
 
 
 def test_a_host_that_is_cut_off_gives_up_before_it_counts_as_lost(pair):

@@ -13,8 +13,10 @@ from wirewise.runtime.recovery.generations import (
     PhaseReached,
     Raised,
     Refuse,
+    StartTimedOut,
     WorkerLost,
     WorkerReady,
+    WorkerStarted,
 )
 
 SAME = {"code": "a", "threads": "1"}
@@ -125,3 +127,39 @@ def test_generations_without_a_new_step_end_the_job():
             coordinator.heard(PhaseReached((0, 0), 0, number, "committed", 0.0, number))
     assert isinstance(commands[-1], GiveUp)
     assert "10 generations in a row committed no step after 7" in commands[-1].reason
+
+
+def test_processes_that_are_starting_are_not_missing():
+    coordinator = Coordinator(4, 2)
+    assert coordinator.lacks_processes
+    for worker in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        coordinator.heard(WorkerStarted(worker))
+    assert not coordinator.lacks_processes and coordinator.waits
+    coordinator.heard(lost(1, 0))
+    assert coordinator.lacks_processes
+    coordinator.heard(WorkerStarted((1, 2)))
+    for worker in ((0, 0), (0, 1), (1, 1)):
+        coordinator.heard(WorkerReady(worker, SAME))
+    assert not coordinator.lacks_processes and coordinator.generation is None
+    coordinator.heard(HostLost(1, 5.0))
+    assert coordinator.lacks_processes
+
+
+def test_a_rank_without_a_spare_waits_for_a_process_that_is_starting():
+    coordinator = started(2)
+    coordinator.heard(lost(0, 1))
+    assert coordinator.lacks_processes
+    coordinator.heard(WorkerStarted((0, 2)))
+    assert not coordinator.lacks_processes and coordinator.waits
+
+
+def test_a_process_that_never_asks_for_a_role_ends_the_job_only_where_it_is_waited_for():
+    coordinator = started(2)
+    coordinator.heard(WorkerStarted((0, 2)))
+    assert coordinator.heard(StartTimedOut((0, 2), 60.0)) == []
+    coordinator.heard(lost(0, 1))
+    coordinator.heard(WorkerStarted((0, 3)))
+    (given_up,) = coordinator.heard(StartTimedOut((0, 3), 60.0))
+    assert isinstance(given_up, GiveUp)
+    assert "process 3 of host 0 has not called `protect` within 60 s, though it lives" in given_up.reason
+    assert "--start-timeout" in given_up.reason

@@ -1,33 +1,28 @@
 """A cluster's host, which forks the ranks of its jobs: `-m wirewise.runtime.jobs.host SOCKET HOST MODULE ...`.
 
 It connects to the socket of whoever schedules, says that it is ready once the modules are loaded, and then does as it
-is told. Ranks come from a forkserver that has the modules, so one is there in milliseconds. When the connection ends,
+is told. Ranks come from a fork server that has the modules, so one is there in milliseconds. When the connection ends,
 so do all ranks.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib
-import multiprocessing
 import os
-import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
-__all__ = ["HostEvent", "HostReady", "JobStarted", "RankEnded", "SignalJob", "StartJob", "run_rank", "serve"]
+from wirewise.hosts import ForkedProcess, ForkServer, free_port, rank_variables
 
-_PR_SET_PDEATHSIG = 1
-_SERVER = multiprocessing.get_context("forkserver")
+__all__ = ["HostEvent", "HostReady", "JobStarted", "RankEnded", "SignalJob", "StartJob", "run_rank", "serve"]
 
 
 class StartJob(msgspec.Struct, frozen=True, tag="start"):
@@ -84,11 +79,12 @@ class _Host:
 
     Args:
         channel: Connection to whoever schedules.
+        server: Forks the ranks.
     """
 
-    def __init__(self, channel: Connection) -> None:
-        self._channel = channel
-        self._ranks: dict[int, tuple[str, int, Any]] = {}
+    def __init__(self, channel: Connection, server: ForkServer) -> None:
+        self._channel, self._server = channel, server
+        self._ranks: dict[int, tuple[str, int, ForkedProcess]] = {}
         """Job, rank and process by the descriptor that tells of its end."""
 
     def serve(self) -> None:
@@ -103,63 +99,33 @@ class _Host:
         except (EOFError, OSError):
             pass
         finally:
-            for _, _, process in self._ranks.values():
-                process.kill()
-                process.join()
+            # With all that the ranks have started.
+            self._server.close()
 
     def _obey(self, order: StartJob | SignalJob) -> None:
         if isinstance(order, SignalJob):
             for job, _, process in self._ranks.values():
                 if job == order.job:
-                    with suppress(ProcessLookupError):
-                        os.kill(process.pid, order.number)
+                    process.signal(order.number)
             return
-        port, pids = _free_port(), list[int]()
+        port, pids = free_port(), list[int]()
         for rank in range(order.ranks):
-            variables = order.environment | _variables(order, rank, port)
-            process = _SERVER.Process(
-                target=_enter, args=(order.target, order.folder, variables, rank), name=f"rank-{rank}"
+            process = self._server.start(
+                run_rank,
+                [order.target, order.folder],
+                environment=order.environment | rank_variables(rank, order.ranks, order.address, port),
+                log=Path(order.folder) / f"rank-{rank}.log",
             )
-            process.start()
-            self._ranks[process.sentinel] = (order.job, rank, process)
-            assert process.pid is not None
+            self._ranks[process.pidfd] = (order.job, rank, process)
             pids.append(process.pid)
         self._channel.send_bytes(_said.encode(JobStarted(order.job, pids)))
 
-    def _bury(self, sentinel: int) -> None:
-        job, rank, process = self._ranks.pop(sentinel)
-        process.join()
-        told = RankEnded(job, rank, process.exitcode, time.monotonic())
+    def _bury(self, pidfd: int) -> None:
+        job, rank, process = self._ranks.pop(pidfd)
+        told = RankEnded(job, rank, process.join(), time.monotonic())
+        # Its processors are free when it is told.
         process.close()
         self._channel.send_bytes(_said.encode(told))
-
-
-def _variables(order: StartJob, rank: int, port: int) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(order.ranks),
-        "LOCAL_WORLD_SIZE": str(order.ranks),
-        "MASTER_ADDR": order.address,
-        "MASTER_PORT": str(port),
-    }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
-def _enter(target: str, folder: str, environment: Mapping[str, str], rank: int) -> NoReturn:
-    """First and last act of a rank."""
-    # The forkserver ends with the host's process, and this one with it.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    log = os.open(Path(folder) / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.environ.update(environment)
-    run_rank(target, folder)
 
 
 def run_rank(target: str, folder: str) -> NoReturn:
@@ -194,7 +160,7 @@ def run_rank(target: str, folder: str) -> NoReturn:
 
 
 def _nothing() -> None:
-    """First process of a forkserver: it exists once all modules are loaded."""
+    """First process of a fork server: it exists once all modules are loaded."""
 
 
 def serve(path: str, host: int, preload: Sequence[str]) -> None:
@@ -205,15 +171,13 @@ def serve(path: str, host: int, preload: Sequence[str]) -> None:
         host: Number of this host.
         preload: Modules that ranks find loaded.
     """
-    _SERVER.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", *preload])
-    first = _SERVER.Process(target=_nothing)
-    first.start()
-    first.join()
+    server = ForkServer(["torch", "torch.distributed", "torch._dynamo", *preload])
+    server.start(_nothing).close()
     with socket.socket(socket.AF_UNIX) as end:
         end.connect(path)
         channel = Connection(end.detach())
     channel.send_bytes(_said.encode(HostReady(host)))
-    _Host(channel).serve()
+    _Host(channel, server).serve()
 
 
 if __name__ == "__main__":

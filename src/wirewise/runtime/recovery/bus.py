@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+import logging
 import os
 import queue
 import threading
@@ -18,11 +20,14 @@ from wirewise.runtime.recovery.generations import Command, Event, GiveUp, HostLo
 
 __all__ = ["Bus"]
 
+_log = logging.getLogger("wirewise.runtime")
 _BEAT_S = 0.05
 _LOOK = timedelta(milliseconds=200)
 """Longest wait for something to come, after which a reader looks whether it is to end."""
 _MARGIN_S = 1.0
 """The coordinator counts a host as lost so much later than the host stops its processes."""
+_SIGNATURE = 32
+"""Bytes of a signature in front of a message."""
 _any = msgspec.json.Decoder(Event | Command)
 
 
@@ -38,12 +43,14 @@ class Bus:
         host: Number of this host.
         hosts: Number of hosts.
         lease_s: Length of the lease.
+        token: Secret of the job, which signs messages; one without the right signature is refused.
 
     Attributes:
         wake: Descriptor that can be read when something has come.
     """
 
-    def __init__(self, store: Any, host: int, hosts: int, lease_s: float) -> None:
+    def __init__(self, store: Any, host: int, hosts: int, lease_s: float, token: str = "") -> None:
+        self._token = token.encode()
         self._store, self._host, self._hosts, self._lease_s = store, host, hosts, lease_s
         self.wake, self._waker = os.pipe()
         self._came: queue.SimpleQueue[Event | Command] = queue.SimpleQueue()
@@ -99,7 +106,8 @@ class Bus:
         box = "commands" if self._host == 0 else f"events/{self._host}"
         while (told := self._going.get()) is not None:
             # This host alone writes here. It counts what is there: one that dies in between leaves no gap.
-            store.set(f"{box}/{store.add(f'{box}/count', 0) + 1}", msgspec.json.encode(told))
+            key = f"{box}/{store.add(f'{box}/count', 0) + 1}"
+            store.set(key, self._signed(key, msgspec.json.encode(told)))
             store.add(f"{box}/count", 1)
             if self._host:
                 store.set(f"bell/{store.add('bell', 1)}", b"")
@@ -110,7 +118,7 @@ class Bus:
         while not self._stopped.is_set():
             if _came(store, f"commands/{read + 1}"):
                 read += 1
-                self._put(_any.decode(store.get(f"commands/{read}")))
+                self._open(f"commands/{read}", store)
 
     def _read_events(self, store: Any) -> None:
         read, rung = dict.fromkeys(range(1, self._hosts), 0), 0
@@ -120,9 +128,26 @@ class Bus:
             for host in read if now > rung else ():
                 count = store.add(f"events/{host}/count", 0)
                 for number in range(read[host] + 1, count + 1):
-                    self._put(_any.decode(store.get(f"events/{host}/{number}")))
+                    self._open(f"events/{host}/{number}", store)
                 read[host] = count
             rung = now
+
+    def _signed(self, key: str, text: bytes) -> bytes:
+        """A message with its signature in front; the key is part of it, so that none can be put elsewhere."""
+        return hmac.digest(self._token, key.encode() + b"\0" + text, "sha256") + text
+
+    def _open(self, key: str, store: Any) -> None:
+        """Take a message in, if it is signed by an agent of this job."""
+        whole = bytes(store.get(key))
+        text = whole[_SIGNATURE:]
+        if hmac.compare_digest(self._signed(key, text), whole):
+            self._put(_any.decode(text))
+        else:
+            _log.warning(
+                "host %d refused a message in %s of the store, which no agent of this job has signed",
+                self._host,
+                key,
+            )
 
     def _beat(self, store: Any) -> None:
         while not self._stopped.is_set():

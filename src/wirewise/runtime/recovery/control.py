@@ -57,6 +57,8 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     worker: Worker
     address: str
     port: int
+    token: str
+    """Secret of the job."""
     memory: str
     """Folder in the memory of this host, which outlives its processes and goes with the agent."""
 
@@ -112,7 +114,7 @@ class ControlChannel:
         told = _from_agent.decode(channel.recv_bytes())
         assert isinstance(told, Welcome)
         self.worker, self.address, self.port = told.worker, told.address, told.port
-        self.memory = told.memory
+        self.token, self.memory = told.token, told.memory
         self._thread = threading.Thread(target=self._listen, name="wirewise-control", daemon=True)
         self._thread.start()
 

@@ -23,8 +23,10 @@ __all__ = [
     "HostLost",
     "Over",
     "Refuse",
+    "StartTimedOut",
     "WorkerLost",
     "WorkerReady",
+    "WorkerStarted",
 ]
 
 Worker = tuple[int, int]
@@ -60,6 +62,19 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     def ranks(self) -> tuple[int, ...]:
         """Ranks that have a process."""
         return tuple(sorted(self.workers))
+
+
+class WorkerStarted(msgspec.Struct, frozen=True, tag=True):
+    """A process lives, and has not asked for a role yet."""
+
+    worker: Worker
+
+
+class StartTimedOut(msgspec.Struct, frozen=True, tag=True):
+    """A process lives, and has not asked for a role within the seconds that it has for that; it is killed."""
+
+    worker: Worker
+    limit_s: float
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag=True):
@@ -116,7 +131,7 @@ class Raised(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-Event = WorkerReady | WorkerLost | HostLost | Finished | PhaseReached | Raised
+Event = WorkerStarted | StartTimedOut | WorkerReady | WorkerLost | HostLost | Finished | PhaseReached | Raised
 
 
 class Over(msgspec.Struct, frozen=True, tag=True):
@@ -169,6 +184,7 @@ class Coordinator:
         self.generation: Generation | None = None
         self._roles: dict[int, Worker] = {}
         self._spares: list[Worker] = []
+        self._starting: set[Worker] = set()
         self._fingerprint: tuple[Worker, dict[str, str]] | None = None
         self._finished: set[Worker] = set()
         self._refused: set[Worker] = set()
@@ -188,6 +204,16 @@ class Coordinator:
         return self.generation is None or (self._over and not self._ended)
 
     @property
+    def lacks_processes(self) -> bool:
+        """Whether it stands still, and the processes that are starting are too few to end that."""
+        if self.generation is None:
+            coming = [worker[0] for worker in (*self._starting, *self._spares)]
+            return any(
+                coming.count(host) < self._per_host for host in range(self.world_size // self._per_host)
+            )
+        return self.waits and len(self._starting) < len(self.vacant)
+
+    @property
     def spares(self) -> int:
         """Number of processes that wait for a role."""
         return len(self._spares)
@@ -201,12 +227,17 @@ class Coordinator:
         return commands
 
     def _heard(self, event: Event) -> Iterator[Command]:
-        if isinstance(event, WorkerReady):
+        if isinstance(event, WorkerStarted):
+            self._starting.add(event.worker)
+        elif isinstance(event, StartTimedOut):
+            yield from self._end_late_start(event)
+        elif isinstance(event, WorkerReady):
             yield from self._welcome(event)
         elif isinstance(event, WorkerLost):
             yield from self._lose({event.worker: event.cause}, event.seen_s)
         elif isinstance(event, HostLost):
-            gone = [worker for worker in (*self._roles.values(), *self._spares) if worker[0] == event.host]
+            known = (*self._roles.values(), *self._spares, *self._starting)
+            gone = [worker for worker in known if worker[0] == event.host]
             yield from self._lose(dict.fromkeys(gone, f"host {event.host} is lost"), event.seen_s)
         elif isinstance(event, Finished):
             yield from self._finish(event)
@@ -220,7 +251,16 @@ class Coordinator:
         rank = next((rank for rank, one in self._roles.items() if one == worker), None)
         return f"process {worker[1]} of host {worker[0]}" if rank is None else f"rank {rank}"
 
+    def _end_late_start(self, event: StartTimedOut) -> Iterator[Command]:
+        self._starting.discard(event.worker)
+        if self.waits:
+            yield GiveUp(
+                f"{self._name(event.worker)} has not called `protect` within {event.limit_s:g} s, though it lives; "
+                "look at its log, or give it more time: --start-timeout, start_timeout_s of the agent"
+            )
+
     def _welcome(self, event: WorkerReady) -> Iterator[Command]:
+        self._starting.discard(event.worker)
         if self._fingerprint is None:
             self._fingerprint = event.worker, event.fingerprint
         first, expected = self._fingerprint
@@ -237,6 +277,7 @@ class Coordinator:
 
     def _lose(self, workers: Mapping[Worker, str], seen_s: float) -> Iterator[Command]:
         self._spares = [spare for spare in self._spares if spare not in workers]
+        self._starting -= workers.keys()
         gone = {rank: worker for rank, worker in self._roles.items() if worker in workers}
         if not gone:
             return

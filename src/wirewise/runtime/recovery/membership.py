@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore
 
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.recovery import control, points
 from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.generations import Generation
+from wirewise.runtime.recovery.stores import join_store
 from wirewise.runtime.startup import join_group
 from wirewise.runtime.transport import Transport
 
@@ -78,7 +79,7 @@ class Member:
     def __init__(self, link: control.ControlChannel, timeout_s: float) -> None:
         self._link, self._timeout_s = link, timeout_s
         self.memory = Path(link.memory)
-        self._store: Any = TCPStore(link.address, link.port, is_master=False, wait_for_workers=False)
+        self._store = join_store(link.address, link.port, link.token)
         self._last = 0
         self.generation = link.next_generation(0, None)
         self.world_size = self.generation.world_size

@@ -1,0 +1,63 @@
+"""First and last acts of a process that an agent has started."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from importlib.machinery import SourceFileLoader
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from wirewise.runtime.recovery import control
+from wirewise.runtime.recovery.generations import Raised
+
+__all__ = ["enter", "run_script"]
+
+_GRACE_S = 5.0
+
+
+def run_script(path: str, arguments: Sequence[str] = ()) -> None:
+    """Run a script as the main program, as `python path arguments` does; target of `Agent` for a user's script.
+
+    It stays the main program to the end of the process, so that loader workers of every start method find the classes
+    that it defines.
+    """
+    sys.argv = [path, *arguments]
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    main = types.ModuleType("__main__")
+    loader = SourceFileLoader("__main__", path)
+    vars(main).update(__file__=path, __loader__=loader, __builtins__=__builtins__)
+    sys.modules["__main__"] = main
+    exec(compile(loader.get_data(path), path, "exec"), vars(main))
+
+
+def enter(descriptor: int, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """Run the target of an agent in this process.
+
+    Args:
+        descriptor: Control channel to the agent.
+        target: Function that the agent was given.
+        arguments: Arguments that the target is called with.
+    """
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    code: Any = Path(arguments[0]) if target is run_script else target
+    link = control.take_over(Connection(descriptor), code)
+    try:
+        target(*arguments)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            link.say(Raised(link.worker, f"exit code {end.code}"))
+        raise
+    except BaseException:
+        text = traceback.format_exc()
+        sys.stderr.write(text)
+        link.say(Raised(link.worker, text))
+        time.sleep(_GRACE_S)
+        os._exit(1)

@@ -1,0 +1,40 @@
+"""Seconds after which an agent takes a process, a host or a store for lost, as options of commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from wirewise import options as opt
+
+__all__ = ["AgentLimits"]
+
+
+class AgentLimits(opt.Options, frozen=True, kw_only=True):
+    """Waiting times of an agent, in seconds; the fields are arguments of `Agent`."""
+
+    start_timeout_s: Annotated[
+        opt.Positive,
+        opt.about(
+            "Seconds that a living process may take before it calls `protect`: to read data, to download a checkpoint.",
+            option="--start-timeout",
+        ),
+    ] = 1800.0
+    silence_s: Annotated[
+        opt.Positive,
+        opt.about(
+            "Seconds without a sign of life after which a process is killed and replaced, such as one that is stopped; "
+            "ten times as many while it computes.",
+            option="--silence",
+        ),
+    ] = 2.0
+    lease_s: Annotated[
+        opt.Positive,
+        opt.about("Seconds without the store after which a host stops its processes.", option="--lease"),
+    ] = 5.0
+    wait_s: Annotated[
+        opt.Positive,
+        opt.about(
+            "Seconds that ranks wait for hosts and processes that are missing, and are not starting.",
+            option="--wait",
+        ),
+    ] = 120.0
