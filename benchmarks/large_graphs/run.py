@@ -2,12 +2,14 @@
 
     python benchmarks/large_graphs/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...] [--share 0.1]
 
-Rows: `ingest` (G1) and `memory` (G2): peak of anonymous memory next to 16 bytes a stored edge and 64 a node, and METIS'
-own; `partition` (G2): halo rows and seconds of `stream` next to METIS on the five graphs that come with wirewise and
-its tests; `sampling` (G4): batches a second of sampler and rows on mapped files, warm, next to memory, in turns;
-`products` (G3): a graph of the size of ogbn-products, or a share of it, generated, partitioned, planned and trained on
-four hosts of the lab; `large`: one of 20 million nodes, without full-graph training; `papers100m`: extrapolated from
-those. The last three are made only where they are named; their figures are kept beside the page.
+Rows: `ingest` (G1) and `memory` (G2): peak of anonymous memory next to 16 bytes a stored edge and 64 a node, and
+METIS' own; `partition` (G2): halo rows and seconds of `stream` next to METIS on the five graphs that come with
+wirewise and its tests; `parts` (G2): halo rows in 2 to 16 parts and how even those are, over seeds; `file` (G2): peak
+of all memory of reading and partitioning a graph from an npz file; `sampling` (G4): batches a second of sampler and
+rows on mapped files, warm, next to memory, in turns; `products` (G3): a graph of the size of ogbn-products, or a
+share of it, generated, partitioned, planned and trained on four hosts of the lab; `large`: one of 20 million nodes,
+without full-graph training; `papers100m`: extrapolated from those. The last three are made only where they are named;
+their figures are kept beside the page.
 """
 
 import json
@@ -33,15 +35,17 @@ from wirewise.graph.data import TRAIN
 from wirewise.graph.sampling import NeighborSampler, seed_batches
 from wirewise.runtime.mini_batch import RowStore
 
-ROWS = ("ingest", "memory", "partition", "sampling", "products", "large", "papers100m")
+ROWS = ("ingest", "memory", "partition", "parts", "file", "sampling", "products", "large", "papers100m")
 WORKER = str(Path(__file__).parent / "worker.py")
 FIVE = ("cora", "citeseer", "debian", "debian-directed", "block")
 PARTS, REPEATS = 4, 5
+COUNTS, SEEDS = (2, 3, 4, 8, 16), 7
 EDGE_BYTES, NODE_BYTES = 16, 64
 MOST_HALO, MOST_TIME, LEAST_SPEED, MOST_BYTES = 1.10, 0.2, 0.8, 20e9
+MOST_UNEVEN, MOST_FILE_GB = 0.055, 1.0
 PRESETS = {
-    "smoke": {"nodes": 20_000, "graphs": ("cora", "block"), "batches": 20, "sampled": 5000},
-    "paper": {"nodes": 500_000, "graphs": FIVE, "batches": 200, "sampled": 200_000},
+    "smoke": {"nodes": 20_000, "graphs": ("cora", "block"), "batches": 20, "sampled": 5000, "filed": 50_000},
+    "paper": {"nodes": 500_000, "graphs": FIVE, "batches": 200, "sampled": 200_000, "filed": 1_000_000},
 }
 GRAPHS = {
     "products": {"nodes": 2_449_029, "classes": 47, "features": 100, "mean_degree": 50.5, "train": 0.08},
@@ -156,6 +160,66 @@ def partitions(page: Page, preset: dict) -> None:
             row(name, len(data.simple_in_edges.indices), rows["stream"], rows["metis"], f"{ratio:.3f}",
                 verdict(ratio, most=MOST_HALO), spread(times["stream"], 1e3), spread(times["metis"], 1e3),
                 f"{fast:.2f}", verdict(fast, most=MOST_TIME))  # fmt: skip
+
+
+def parts(page: Page, preset: dict) -> None:
+    page.add(
+        f"## parts\n\nHalo rows by `stream` over those by METIS (`metis`), medians of {SEEDS} seeds of each; those of "
+        "the worst seed and of the trivial choice, `random`, over METIS' median; nodes of the smallest and of the "
+        "largest part of any seed over the mean. Measured."
+    )
+    titles = (
+        "graph",
+        "parts",
+        "halo rows / METIS'",
+        "threshold",
+        "worst seed",
+        "random",
+        "METIS' worst seed",
+    )
+    with page.table(*titles, "smallest part", "largest part", "off the mean") as row:
+        for name in preset["graphs"]:
+            data = load(name)
+            for count in COUNTS:
+                found = {
+                    method: [
+                        measure(data, partition(data, count, method, seed=seed)) for seed in range(SEEDS)
+                    ]
+                    for method in ("stream", "metis", "random")
+                }
+                halo = {method: [each.halo_rows for each in all_] for method, all_ in found.items()}
+                metis = np.median(halo["metis"])
+                ratio = float(np.median(halo["stream"]) / metis)
+                sizes = np.concatenate([each.nodes / each.nodes.mean() for each in found["stream"]])
+                uneven = float(abs(sizes - 1).max())
+                row(name, count, f"{ratio:.2f}", verdict(ratio, most=MOST_HALO), f"{max(halo['stream']) / metis:.2f}",
+                    f"{np.median(halo['random']) / metis:.2f}", f"{max(halo['metis']) / metis:.2f}",
+                    f"{sizes.min():.3f}", f"{sizes.max():.3f}", verdict(uneven, most=MOST_UNEVEN))  # fmt: skip
+
+
+def file(page: Page, preset: dict) -> None:
+    nodes = preset["filed"]
+    page.add(
+        f"## file\n\n`wirewise data partition GRAPH.npz --method stream` of a block model of {nodes:,} nodes and 16 "
+        "stored edges a node, by the type of its edge list: peak of the whole process, the interpreter and the written "
+        "parts among it. Measured."
+    )
+    with scratch() as folder, page.table("edge_index", "parts", "s", "peak GB", "threshold") as row:
+        graph = folder / "graph.npz"
+        run = [sys.executable, "-m", "wirewise", "data"]
+        subprocess.run([*run, "generate", "--nodes", str(nodes), "--features", "4", "-o", str(graph)], check=True,
+                       capture_output=True)  # fmt: skip
+        arrays = dict(np.load(graph))
+        for kind in ("int32", "int64"):
+            np.savez(graph, **arrays | {"edge_index": arrays["edge_index"].astype(kind)})
+            for count in (4, 16):
+                words = ["partition", str(graph), "--method", "stream", "--parts", str(count)]
+                done = subprocess.run([*run, *words, "-o", str(folder / "parts"), "--json", "-"], check=True,
+                                      capture_output=True, text=True)  # fmt: skip
+                told = json.loads(done.stdout)
+                peak_gb = told["peak_bytes"] / 1e9
+                row(kind, count, f"{told['seconds']:.1f}", f"{peak_gb:.2f}",
+                    verdict(peak_gb, most=MOST_FILE_GB))  # fmt: skip
 
 
 def sampling(page: Page, preset: dict) -> None:
@@ -359,6 +423,8 @@ SECTIONS = {
     "ingest": ingest,
     "memory": memory,
     "partition": partitions,
+    "parts": parts,
+    "file": file,
     "sampling": sampling,
 }
 

@@ -21,12 +21,49 @@ from wirewise.graph.streaming import stream
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("parts", [2, 3, 4, 8, 16])
 @pytest.mark.parametrize("name", ["cora", "citeseer", "debian", "debian-directed", "block"])
-def test_as_few_rows_cross_as_after_metis(name):
+def test_as_few_rows_cross_as_after_metis(name, parts):
     data = load(name)
-    metis, found = (measure(data, partition(data, 4, method)) for method in ("metis", "stream"))
+    metis, found = (measure(data, partition(data, parts, method)) for method in ("metis", "stream"))
     assert found.halo_rows <= 1.1 * metis.halo_rows
     assert found.imbalance <= 0.051
+    assert found.nodes.min() >= 0.949 * found.nodes.mean()
+
+
+def _preferential(nodes, edges_a_node, seed):
+    """Edges to nodes that have many already, half of them to a neighbour of the last one: hubs and triangles."""
+    rng = np.random.default_rng(seed)
+    ends, edges = list(range(edges_a_node)), []
+    for v in range(edges_a_node, nodes):
+        for _ in range(edges_a_node):
+            u = ends[rng.integers(len(ends))]
+            edges.append((v, u))
+            ends += [u, v]
+    return toy(edges, nodes, directed=False)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7, 16])
+@pytest.mark.parametrize("few_edges", [0, 1 << 40])
+def test_no_part_is_left_over(monkeypatch, few_edges, parts):
+    """Every part was filled to its upper bound, so that the last got what was left: a quarter of the others."""
+    monkeypatch.setattr(streaming, "_FEW_EDGES", few_edges)
+    data = _preferential(1200, 5, seed=parts)
+    owned = measure(data, partition(data, parts, "stream")).nodes
+    assert owned.min() >= np.floor(0.95 * 1200 / parts) and owned.max() <= np.ceil(1.05 * 1200 / parts)
+
+
+@pytest.mark.parametrize("nodes, parts", [(9, 2), (5, 5), (7, 3)])
+def test_bounds_of_tiny_graphs_leave_room(nodes, parts):
+    owner = stream(
+        toy([(v, v + 1) for v in range(nodes - 1)], nodes, directed=False).simple_in_edges,
+        parts,
+        np.ones(nodes, np.int64),
+        seed=0,
+        max_imbalance=0.05,
+    )
+    counts = np.bincount(owner, minlength=parts)
+    assert counts.min() >= nodes // parts and counts.max() <= -(-nodes // parts)
 
 
 @pytest.mark.slow

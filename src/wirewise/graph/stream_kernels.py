@@ -60,7 +60,9 @@ def both_ways(indptr, indices):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def cluster(indptr, indices, edge_weight, node_weight, most, first, run, rounds, looked_at):  # type: ignore[no-untyped-def]
+def cluster(  # type: ignore[no-untyped-def]
+    indptr, indices, edge_weight, node_weight, most, first, run, rounds, looked_at, owner
+):
     """Cluster of each node, int32 [n], numbered from 0: nodes join the cluster that they have most edges to.
 
     Args:
@@ -73,6 +75,7 @@ def cluster(indptr, indices, edge_weight, node_weight, most, first, run, rounds,
         run: Nodes of a run.
         rounds: Visits of each node.
         looked_at: Edges of a node that are looked at, the first ones.
+        owner: Part of each node, which clusters do not cross; empty: none.
     """
     n = len(node_weight)
     label = np.arange(n).astype(np.int32)
@@ -81,6 +84,7 @@ def cluster(indptr, indices, edge_weight, node_weight, most, first, run, rounds,
     # One more: a cluster that was met before is written behind the last.
     near = np.empty(n + 1, np.int32)
     weighted = len(edge_weight) > 0
+    apart = len(owner) > 0
     for _ in range(rounds):
         moves = 0
         for begin_run in first:
@@ -90,6 +94,8 @@ def cluster(indptr, indices, edge_weight, node_weight, most, first, run, rounds,
                 begin = np.uint64(indptr[v])
                 for e in range(begin, min(np.uint64(indptr[v + np.uint32(1)]), begin + np.uint64(looked_at))):
                     u = np.uint32(indices[e])
+                    if apart and owner[u] != owner[v]:
+                        continue
                     of = np.uint32(label[u])
                     known = strength[of]
                     near[count] = of
@@ -195,12 +201,13 @@ def contract(indptr, indices, edge_weight, node_weight, label, most_edges):  # t
 
 
 @numba.njit(nogil=True, cache=True)
-def place(indptr, indices, edge_weight, node_weight, parts, limit, first, run, evenness):  # type: ignore[no-untyped-def]
+def place(indptr, indices, edge_weight, node_weight, parts, bounds, first, run, evenness):  # type: ignore[no-untyped-def]
     """Part of each node, int32 [n]: placed one by one by Fennel's score, next the one with most placed neighbours.
 
     The score of a part is the weight of a node's edges into it, less the cost of the part's weight, whose scale is
-    that of the edges: alpha = sqrt(parts) * m / w^1.5. Parts at `limit` take no more; where none has
-    room, the lightest does. Nodes without edges come last, and fill what the others left.
+    that of the edges: alpha = sqrt(parts) * m / w^1.5. Parts at the upper bound take no more; where none has
+    room, the lightest does. Once the nodes that are left only just fill the parts below the lower bound, all go there.
+    Nodes without edges come last, and fill what the others left.
     """
     n = len(node_weight)
     order = np.empty(n, np.int32)
@@ -213,7 +220,9 @@ def place(indptr, indices, edge_weight, node_weight, parts, limit, first, run, e
             else:
                 alone -= 1
                 order[alone] = v
+    least, most = bounds
     total = node_weight.sum()
+    left, missing = total, least * parts
     edges = edge_weight.sum() / 2 if len(edge_weight) else len(indices) / 2
     alpha = evenness * np.sqrt(parts) * edges / total**1.5
     owner = np.full(n, -1, np.int32)
@@ -228,7 +237,8 @@ def place(indptr, indices, edge_weight, node_weight, parts, limit, first, run, e
     else:
         degree[:] = indptr[1:] - indptr[:-1]
     # How much of its edges each node of the buffer knows the parts of, and where in it a node is.
-    buffer = order[: min(n, _BUFFERED)].copy()
+    buffer = order[: min(at, _BUFFERED)].copy()
+    connected = at
     share = np.zeros(len(buffer), np.float64)
     slot = np.full(n, -1, np.int32)
     for i in range(len(buffer)):
@@ -242,7 +252,7 @@ def place(indptr, indices, edge_weight, node_weight, parts, limit, first, run, e
                 at = i
         v = buffer[at]
         slot[v] = -1
-        if following < n:
+        if following < connected:
             buffer[at] = order[following]
             following += 1
         else:
@@ -262,12 +272,22 @@ def place(indptr, indices, edge_weight, node_weight, parts, limit, first, run, e
             elif slot[u] >= 0:
                 share[slot[u]] = placed[u] / degree[u]
         best, score = -1, 0.0
+        scarce = left <= missing
         for p in range(parts):
+            if scarce and load[p] >= least:
+                continue
             value = into[p] - alpha * 1.5 * np.sqrt(load[p]) * node_weight[v]
-            if load[p] + node_weight[v] <= limit and (best < 0 or value > score):
+            if load[p] + node_weight[v] <= most and (best < 0 or value > score):
                 best, score = p, value
         if best < 0:
             best = int(np.argmin(load))
+        owner[v] = best
+        left -= node_weight[v]
+        missing -= min(max(least - load[best], 0), node_weight[v])
+        load[best] += node_weight[v]
+    for i in range(connected, n):
+        v = order[i]
+        best = np.argmin(load)
         owner[v] = best
         load[best] += node_weight[v]
     return owner
@@ -275,7 +295,7 @@ def place(indptr, indices, edge_weight, node_weight, parts, limit, first, run, e
 
 @numba.njit(nogil=True, cache=True)
 def move_to_neighbours(  # type: ignore[no-untyped-def]
-    indptr, indices, edge_weight, node_weight, owner, parts, limit, first, run, rounds
+    indptr, indices, edge_weight, node_weight, owner, parts, bounds, first, run, rounds
 ):
     """Move nodes to the part that they have most edges into, where there is room; again where a neighbour moved."""
     n = len(owner)
@@ -289,7 +309,7 @@ def move_to_neighbours(  # type: ignore[no-untyped-def]
             for node in range(begin_run, min(begin_run + run, n)):
                 v = np.uint32(node)
                 p = owner[v]
-                if not (changed[v] or load[p] > limit):
+                if not (changed[v] or load[p] > bounds[1]):
                     continue
                 changed[v] = False
                 begin, end = np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])
@@ -299,7 +319,7 @@ def move_to_neighbours(  # type: ignore[no-untyped-def]
                         into[np.uint32(owner[np.uint32(indices[e])])] += edge_weight[e]
                 else:
                     _add_owners(indices, owner, begin, end, into)
-                best = _nearest(into, load, limit, p, node_weight[v])
+                best = _nearest(into, load, bounds, p, node_weight[v])
                 if best == p:
                     continue
                 load[p] -= node_weight[v]
@@ -341,12 +361,15 @@ def _add_owners(indices, owner, begin, end, into):  # type: ignore[no-untyped-de
 
 
 @numba.njit(nogil=True, cache=True)
-def _nearest(into, load, limit, p, weight):  # type: ignore[no-untyped-def]
-    """The part that a node of part p has most edges into, of those with room; p where it is as good."""
+def _nearest(into, load, bounds, p, weight):  # type: ignore[no-untyped-def]
+    """The part that a node of part p has most edges into, of those with room; p where it is as good or at its bound."""
+    least, most = bounds
     best = p
-    over = load[p] > limit
+    if load[p] - weight < least:
+        return best
+    over = load[p] > most
     for q in range(len(into)):
-        if q == p or load[q] + weight > limit:
+        if q == p or load[q] + weight > most:
             continue
         if best == p and over:
             best = q
@@ -398,7 +421,7 @@ def count_needed(indptr, indices, owner, parts, both):  # type: ignore[no-untype
 
 @numba.njit(nogil=True, cache=True)
 def move_by_counts(  # type: ignore[no-untyped-def]
-    indptr, indices, node_weight, owner, needed, parts, limit, first, run, rounds
+    indptr, indices, node_weight, owner, needed, parts, bounds, first, run, rounds
 ):
     """What `move_to_neighbours` does, where each edge has its reverse, by the counts of `count_needed`.
 
@@ -418,7 +441,7 @@ def move_by_counts(  # type: ignore[no-untyped-def]
                 own = np.uint64(v) * columns
                 begin, end = np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])
                 edges = np.int64(end - begin)
-                if 2 * np.int64(flat[own + np.uint64(p)]) > edges and load[p] <= limit:
+                if 2 * np.int64(flat[own + np.uint64(p)]) > edges and load[p] <= bounds[1]:
                     continue
                 into[:] = 0
                 if edges <= _MOST:
@@ -426,7 +449,7 @@ def move_by_counts(  # type: ignore[no-untyped-def]
                         into[q] = flat[own + np.uint64(q)]
                 else:
                     _add_owners(indices, owner, begin, end, into)
-                best = _nearest(into, load, limit, p, node_weight[v])
+                best = _nearest(into, load, bounds, p, node_weight[v])
                 if best == p:
                     continue
                 load[p] -= node_weight[v]
@@ -461,12 +484,13 @@ def crossing_rows(owner, needed, parts):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def lower_halo(  # type: ignore[no-untyped-def]
-    indptr, indices, node_weight, owner, needed, parts, limit, first, run, rounds, both
+    indptr, indices, node_weight, owner, needed, parts, bounds, first, run, rounds, both
 ):
     """Move nodes one by one to where fewest rows cross between parts; `needed` is kept up to date.
 
     `both`: each edge has its reverse, so that a node with all out-neighbours in its part has all neighbours there.
     """
+    least_load, most_load = bounds
     n = len(owner)
     words = parts <= _LANES
     flat = needed.reshape(-1)
@@ -486,6 +510,8 @@ def lower_halo(  # type: ignore[no-untyped-def]
                     continue
                 changed[v] = False
                 p = np.uint64(owner[v])
+                if load[p] - node_weight[v] < least_load:
+                    continue
                 own = np.uint64(v) * columns
                 begin, end = np.uint64(indptr[v]), np.uint64(indptr[v + np.uint32(1)])
                 away = False
@@ -510,7 +536,7 @@ def lower_halo(  # type: ignore[no-untyped-def]
                 best, least = p, 0
                 for part in range(parts):
                     q = np.uint64(part)
-                    if q == p or load[q] + node_weight[v] > limit:
+                    if q == p or load[q] + node_weight[v] > most_load:
                         continue
                     change = added[q] - freed + (flat[own + p] > 0) - (flat[own + q] > 0)
                     if change < least or (
