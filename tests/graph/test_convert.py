@@ -77,6 +77,9 @@ def test_weights_labels_and_sparse_features():
         ({"edge_index": torch.tensor([[0], [5]])}, "edge 0 goes from node 0 to node 5"),
         ({"x": torch.full((3, 2), torch.nan)}, "x of node 0, column 0 is nan"),
         ({"train_mask": torch.zeros(3, dtype=torch.bool)}, "no node has split 0"),
+        ({"y": ["a", "b", "c"]}, "y is <U1 .*; expected numbers"),
+        ({"x": torch.ones(3, 2, dtype=torch.complex64)}, "x is complex64 .*; expected real numbers"),
+        ({"edge_index": torch.eye(3).to_sparse()}, "edge_index is a sparse matrix"),
     ],
 )
 def test_each_fault_is_named(changes, message):

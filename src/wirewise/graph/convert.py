@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
 from wirewise.graph.data import NO_SPLIT, TEST, TRAIN, VALIDATION, GraphData, SparseRows
+from wirewise.graph.foreign import is_sparse, to_numpy
+from wirewise.graph.splits import INDEX_NAMES, MASKS, mask_of, masks_of, split_of
 from wirewise.graph.structure import one_way_edge
 
-__all__ = ["from_ogb", "from_pyg", "labels_of", "masks_of", "split_of"]
+__all__ = ["from_ogb", "from_pyg", "labels_of"]
 
 _SPARSE_BELOW = 0.1
-_MASKS = (("train_mask", TRAIN), ("val_mask", VALIDATION), ("test_mask", TEST))
-_KNOWN = ("edge_index", "x", "y", "split", "n_id", *(name for name, _ in _MASKS))
+_KNOWN = frozenset(("edge_index", "x", "y", "split", "n_id", *MASKS, *INDEX_NAMES))
 
 
 def from_pyg(
@@ -26,8 +27,9 @@ def from_pyg(
     """A `torch_geometric.data.Data` as a checked graph, with every edge that it has, loops and repeated ones too.
 
     Args:
-        data: Data object with `edge_index`, `x`, `y`, and either `train_mask`, `val_mask`, `test_mask` or `split` (0
-            train, 1 validation, 2 test, 255 none). Attributes of nodes and edges (`edge_weight`, `edge_attr`, ...) are
+        data: Data object with `edge_index`, `x`, `y`, and either `train_mask`, `val_mask`, `test_mask`, as bools or as
+            numbers of nodes (also under the names of `splits.MASKS`), or `split` (0 train, 1 validation, 2 test, 255
+            none). Attributes of nodes and edges (`edge_weight`, `edge_attr`, ...) are
             kept as they are, in `node_data` and `edge_data`; so are `y` and the masks, of which `y` and `split` of the
             result are what built-in training needs: classes (0 where `y` holds real values), and for each node
             the first of train, validation and test that holds it.
@@ -44,21 +46,21 @@ def from_pyg(
         raise GraphError(
             f"the Data object has no {', '.join(missing)}; expected edge_index, x, y and masks or split"
         )
-    given = _numpy(data.y)
+    given = to_numpy(data.y)
     y = labels_of(given)
     masks = masks_of(data, len(y), mask_column)
     nodes, edges = _further_rows(data)
     weight = edges.get("edge_weight")
     return _finish(
-        edge_index=_numpy(data.edge_index),
-        x=_numpy(data.x),
+        edge_index=to_numpy(data.edge_index),
+        x=to_numpy(data.x),
         y=y,
         split=split_of(data, len(y), masks),
         name=name,
         directed=directed,
         edge_weight=None if weight is None else weight.astype(np.float32).reshape(-1),
         edge_data=edges,
-        node_data={**nodes, "y": given, **masks},
+        node_data={**nodes, "y": given, **masks, **_named_by_number(data, len(y))},
     )
 
 
@@ -98,6 +100,11 @@ def _finish(
     edge_data: Mapping[str, NDArray[Any]] | None = None,
     node_data: Mapping[str, NDArray[Any]] | None = None,
 ) -> GraphData:
+    if x.dtype.kind not in "biuf":
+        raise GraphError(
+            f"x is {x.dtype} {list(x.shape)}; expected real numbers [nodes, features]: of complex ones real and "
+            "imaginary parts as columns"
+        )
     if x.ndim == 2 and x.size and np.count_nonzero(x) < _SPARSE_BELOW * x.size and bool(np.isfinite(x).all()):
         features: SparseRows | NDArray[np.float32] = SparseRows.from_dense(x)
     else:
@@ -123,7 +130,16 @@ def _finish(
 
 
 def labels_of(y: NDArray[Any]) -> NDArray[Any]:
-    """Classes: [N] int64, NaN as -1; or [N, C] float32; zeros for real values."""
+    """Classes: [N] int64, NaN as -1; or [N, C] float32; zeros for real values.
+
+    Raises:
+        GraphError: Labels are no numbers.
+    """
+    if y.dtype.kind not in "biuf":
+        raise GraphError(
+            f"y is {y.dtype} {list(y.shape)}; expected numbers: classes from 0, such as "
+            "torch.unique(..., return_inverse=True) or sklearn's LabelEncoder make of names"
+        )
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim == 2:
@@ -136,15 +152,33 @@ def labels_of(y: NDArray[Any]) -> NDArray[Any]:
 
 
 def _refuse_other_kinds(data: Any) -> None:
+    if isinstance(data, (list, tuple)):
+        raise GraphError(
+            f"got a {type(data).__name__} of {len(data)}; expected one Data object, such as dataset[0]"
+        )
     if hasattr(data, "node_types") and hasattr(data, "edge_types"):
         raise GraphError(
             f"got {type(data).__name__} with nodes of the types {', '.join(map(str, data.node_types))}; expected a "
             "Data object of one type of nodes and edges: call its to_homogeneous()"
         )
+    if is_sparse(getattr(data, "edge_index", None)):
+        raise GraphError(
+            "edge_index is a sparse matrix; expected sources and targets, integers of shape [2, edges]: "
+            "torch_geometric.utils.to_edge_index makes them of it"
+        )
     if getattr(data, "edge_index", None) is None and getattr(data, "adj_t", None) is not None:
         raise GraphError(
             "the Data object holds adj_t in place of edge_index; leave out the transform ToSparseTensor"
         )
+
+
+def _named_by_number(data: Any, nodes: int) -> dict[str, NDArray[np.bool_]]:
+    """Masks of the nodes whose numbers the object has, under its own names for them."""
+    return {
+        name: mask_of(name, given, nodes)
+        for name in INDEX_NAMES
+        if (given := getattr(data, name, None)) is not None
+    }
 
 
 def _further_rows(data: Any) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
@@ -159,61 +193,7 @@ def _further_rows(data: Any) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray
         if name in ("edge_weight", "edge_attr") or (
             hasattr(data, "is_edge_attr") and data.is_edge_attr(name)
         ):
-            edges[name] = _numpy(value)
+            edges[name] = to_numpy(value)
         elif data.is_node_attr(name):
-            nodes[name] = _numpy(value)
+            nodes[name] = to_numpy(value)
     return nodes, edges
-
-
-def masks_of(data: Any, nodes: int, mask_column: int | None) -> dict[str, NDArray[np.bool_]]:
-    """Bool [N] by name, of the masks that there are."""
-    found = {}
-    for key, _ in _MASKS:
-        mask = getattr(data, key, None)
-        if mask is None:
-            continue
-        mask = _numpy(mask)
-        if mask.ndim == 2:
-            column = 0 if mask_column is None and mask.shape[1] == 1 else mask_column
-            if column is None or not 0 <= column < mask.shape[1]:
-                raise GraphError(
-                    f"mask_column is {mask_column}; {key} has {mask.shape[1]} columns, a split each: expected the "
-                    f"number of one, 0 to {mask.shape[1] - 1}"
-                )
-            mask = mask[:, column]
-        if mask.shape != (nodes,):
-            raise GraphError(
-                f"{key} has shape {list(mask.shape)}; expected one value for each of {nodes} nodes"
-            )
-        found[key] = mask.astype(bool)
-    return found
-
-
-def split_of(data: Any, nodes: int, masks: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.uint8]:
-    """Split of each node: the object's own, or what its masks say."""
-    given = getattr(data, "split", None)
-    if given is not None:
-        return _numpy(given).astype(np.uint8)
-    if "train_mask" not in masks:
-        raise GraphError("the Data object has neither train_mask nor split; expected one of them")
-    split = np.full(nodes, NO_SPLIT, dtype=np.uint8)
-    # The first of them counts where a node is in several.
-    for key, value in reversed(_MASKS):
-        if key in masks:
-            split[masks[key]] = value
-    return split
-
-
-def _numpy(value: Any) -> NDArray[Any]:
-    """A tensor (dense or sparse, on any device) or an array as a NumPy array."""
-    if hasattr(value, "to_dense") and getattr(value, "layout", None) is not None:
-        value = value.to_dense()
-    if hasattr(value, "detach"):
-        try:
-            value = value.detach().cpu().numpy()
-        except TypeError as error:
-            raise GraphError(
-                f"the Data object holds a tensor of {value.dtype}, which NumPy does not know; expected another type of "
-                "number: convert it, bfloat16 by .float()"
-            ) from error
-    return np.asarray(value)

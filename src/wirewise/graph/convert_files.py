@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
 from wirewise.graph.blocks import blocks
-from wirewise.graph.convert import labels_of, masks_of, split_of
+from wirewise.graph.convert import labels_of
 from wirewise.graph.data import NO_SPLIT, TEST, TRAIN, VALIDATION, GraphData
 from wirewise.graph.files import broken, check_keys, expect, single
 from wirewise.graph.ingest import Filled, GraphSource, Pairs, write_mapped, write_source
+from wirewise.graph.splits import masks_of, split_of
 
 __all__ = ["convert"]
 

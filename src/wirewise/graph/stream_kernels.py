@@ -287,9 +287,9 @@ def place(indptr, indices, edge_weight, node_weight, parts, bounds, first, run, 
         load[best] += node_weight[v]
     for i in range(connected, n):
         v = order[i]
-        best = np.argmin(load)
-        owner[v] = best
-        load[best] += node_weight[v]
+        lightest = np.argmin(load)
+        owner[v] = lightest
+        load[lightest] += node_weight[v]
     return owner
 
 

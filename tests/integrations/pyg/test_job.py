@@ -68,7 +68,8 @@ def several_splits() -> Data:
         (hetero(), "HeteroData"),
         (several_splits(), "mask_column is None; train_mask has 3 columns"),
         (Data(x=torch.rand(3, 2), adj_t=torch.eye(3)), "adj_t"),
-        (Data(edge_index=torch.zeros(2, 1, dtype=torch.int64), num_nodes=2), "no x"),
+        ([a_graph("directed")], "got a list of 1; expected one Data object"),
+        (Data(edge_index=torch.zeros(2, 1, dtype=torch.int64)), "neither x nor y, .* expected num_nodes"),
         (None, "neither data nor parts"),
     ],
 )

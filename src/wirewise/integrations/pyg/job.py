@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,15 @@ from wirewise import graph as graphs
 from wirewise.errors import InputError
 from wirewise.graph import Part
 from wirewise.integrations.pyg import losses
-from wirewise.integrations.pyg.edges import EdgeLists, EdgeToken
+from wirewise.integrations.pyg.edges import EdgeLists
 from wirewise.integrations.pyg.model import distributed_copy
+from wirewise.integrations.pyg.own_data import own_data, prepared
 from wirewise.integrations.pyg.view import GraphView
 from wirewise.runtime import full_graph
 from wirewise.runtime.full_graph.local import LocalGraph
 
 __all__ = ["Job"]
 
-_X_AS_GIVEN = "x_as_given"
 _READING = threading.Lock()
 """Python 3.11 cannot parse the heads of arrays in several threads at once, which may be ranks."""
 
@@ -36,8 +36,11 @@ class Job:
     """One graph spread over the ranks of a process group.
 
     Args:
-        data: The whole graph, needed on rank 0 only; None on the others is fine. Masks or `split` say what
-            to train. Loops, repeated edges, and attributes of nodes and edges are kept as they are.
+        data: The whole graph, needed on rank 0 only; None on the others is fine. Masks, numbers of nodes (`train_idx`)
+            or `split` say what to train. Loops, repeated edges, and attributes of nodes and edges are kept as they
+            are. It may have no `x` or no `y`; with neither labels nor masks every node trains.
+        split: Nodes that train, validate and test, as masks or as numbers, by "train", "valid" (or "val") and "test",
+            such as OGB's `dataset.get_idx_split()`; in place of what `data` says.
         mode: How halo rows travel, a name of `wirewise.runtime.full_graph.MODES` or "uniform-8",
             "uniform-4", ...
         parts: Folder of parts that `wirewise data partition` wrote, in place of `data`; then no process needs
@@ -62,6 +65,7 @@ class Job:
         self,
         data: Data | None = None,
         *,
+        split: Mapping[str, Any] | None = None,
         mode: str = "adaqp",
         parts: str | Path | None = None,
         group: dist.ProcessGroup | None = None,
@@ -81,7 +85,7 @@ class Job:
             assert group is not None
         self.transport = full_graph.Transport(group, timeout_s=timeout_s, store=store)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        folder = Path(parts) if parts is not None else self._write_parts(data, seed, mask_column)
+        folder = Path(parts) if parts is not None else self._write_parts(data, split, seed, mask_column)
         with _READING:
             part = graphs.load_part(folder, self.transport.rank, self.transport.world_size)
         if parts is None:
@@ -94,11 +98,13 @@ class Job:
         )
         self.bits = full_graph.BitController(self.exchange, self.tensors, replan_every=replan_every)
         self._pairs = _local_pairs(part)
-        self.data = _own_data(self.tensors, self._pairs.shape[1])
+        self.data = own_data(self.tensors, self._pairs.shape[1])
         self.contract = losses.LossContract.of(self.data.train_mask, self.transport)
         self._layers = 0
 
-    def _write_parts(self, data: Data | None, seed: int, mask_column: int | None) -> Path:
+    def _write_parts(
+        self, data: Data | None, split: Mapping[str, Any] | None, seed: int, mask_column: int | None
+    ) -> Path:
         """Rank 0 partitions and writes; all ranks learn the folder, or that there is none."""
         folder, failure = "", None
         if self.transport.rank == 0:
@@ -108,7 +114,7 @@ class Job:
                     raise InputError(
                         "rank 0 got neither data nor parts; give the graph to rank 0, or parts to all ranks"
                     )
-                whole = graphs.from_pyg(_with_own_rows(data), mask_column=mask_column)
+                whole = graphs.from_pyg(prepared(data, split), mask_column=mask_column)
                 owner = graphs.partition(whole, self.transport.world_size, seed=seed)
                 graphs.save_parts(whole, owner, self._temporary.name)
                 folder = self._temporary.name
@@ -133,11 +139,17 @@ class Job:
         """
         graph = LocalGraph(self.tensors, self.exchange)
         edges = EdgeLists(self.tensors.part, self._pairs, self.tensors.device)
-        x = self.data.x
-        view = GraphView(graph, self.data.edge_index, edges, self._edge_counts(), x, x._version)
+        x = self.data.x if self.data.x is not None else self.tensors.own_features()
+        view = GraphView(
+            graph, self.data.edge_index, edges, self._edge_counts(), x, x._version, self._edge_rows()
+        )
         twin, count = distributed_copy(model, self, view, self._layers)
         self._layers += count
         return twin
+
+    def _edge_rows(self) -> tuple[Tensor, ...]:
+        names = (*self.tensors.part.edge_data, "edge_weight")
+        return tuple(self.data[name] for name in names if isinstance(self.data.get(name), Tensor))
 
     def _edge_counts(self) -> set[int]:
         """Edges of the whole graph: as they are, with a loop added for each node, or for each in place of those."""
@@ -204,46 +216,43 @@ class Job:
     def accuracy(self, logits: Tensor, mask: Tensor) -> float:
         """Share of right answers among the masked nodes of all ranks; a collective call.
 
+        Args:
+            logits: A row for each own node, [own, classes].
+            mask: Own nodes that count, bool [own].
+
         Raises:
-            InputError: The labels are not classes.
+            InputError: The labels are not classes, or shapes do not fit.
         """
-        y = self.data.y
-        if y.dim() != 1 or y.is_floating_point():
+        y = self._classes(mask)
+        if logits.dim() != 2 or len(logits) != self.tensors.part.num_own:
             raise InputError(
-                f"labels are {y.dtype} of shape {list(y.shape)}; accuracy counts classes, expected int64 [own]. Use "
-                "job.mean(values, mask) for other measures"
+                f"logits have shape {list(logits.shape)}; expected [{self.tensors.part.num_own}, classes], a row for "
+                "each own node"
             )
-        right = (logits[mask].argmax(dim=1) == y[mask]).sum()
+        right = (logits[mask].argmax(dim=1) == y).sum()
         counts = torch.stack([right, mask.sum()]).double()
         self.transport.all_reduce(counts, "accuracy")
         return float(counts[0] / counts[1].clamp_min(1))
 
-
-def _with_own_rows(data: Any) -> Any:
-    """The data with a second copy of features that are not float32, the only type in which parts store them."""
-    x = getattr(data, "x", None)
-    if isinstance(x, Tensor) and x.dtype != torch.float32:
-        data = copy.copy(data)
-        data[_X_AS_GIVEN] = x
-    return data
+    def _classes(self, mask: Tensor) -> Tensor:
+        """Classes of the masked own nodes; labels of OGB are [N, 1], and floats where some are unknown."""
+        y, own = self.data.y, self.tensors.part.num_own
+        if mask.dtype != torch.bool or mask.shape != (own,):
+            raise InputError(f"got a mask of {mask.dtype} {list(mask.shape)}; expected bool [{own}]")
+        if y is None:
+            raise InputError(
+                "the graph has no y; accuracy counts classes, expected labels in the Data of pyg.Job"
+            )
+        chosen = y[mask].squeeze(1) if y.dim() == 2 and y.shape[1] == 1 else y[mask]
+        if chosen.dim() != 1 or (chosen.is_floating_point() and not bool((chosen == chosen.floor()).all())):
+            raise InputError(
+                f"labels are {y.dtype} of shape {list(y.shape)}; accuracy counts classes, expected whole numbers "
+                "[own] or [own, 1]. Use job.mean(values, mask) for other measures"
+            )
+        return chosen.long()
 
 
 def _local_pairs(part: Part) -> np.ndarray:
     """Edges of a part by local numbers, int64 [2, E], ascending by target."""
     target = np.repeat(np.arange(part.num_own), np.diff(part.indptr))
     return np.stack([part.indices.astype(np.int64), target])
-
-
-def _own_data(tensors: full_graph.PartTensors, edges: int) -> Data:
-    """Own nodes and the edges into them, with what the user gave for each."""
-    part = tensors.part
-    own = Data(x=tensors.own_features(), y=tensors.y, edge_index=EdgeToken.of(edges))
-    for name, rows in zip(("train_mask", "val_mask", "test_mask"), tensors.split_rows.values(), strict=True):
-        own[name] = torch.zeros(part.num_own, dtype=torch.bool)
-        own[name][rows] = True
-    if part.edge_id is None and part.edge_weight is not None:
-        own.edge_weight = torch.from_numpy(part.edge_weight.copy())
-    for name, given in [*part.node_data.items(), *part.edge_data.items()]:
-        own["x" if name == _X_AS_GIVEN else name] = torch.from_numpy(np.array(given))
-    own.n_id = tensors.ids
-    return own

@@ -155,7 +155,7 @@ def _pick(value: Any, rows: Tensor, view: GraphView) -> Any:
         for key, item in value.to_dict().items():
             picked[key] = _pick(item, rows, view)
         return picked
-    if not isinstance(value, Tensor) or value is view.token or value.dim() == 0:
+    if not isinstance(value, Tensor) or value is view.token or value.dim() == 0 or view.is_of_edges(value):
         return value
     return value[rows] if value.shape[0] == view.part.num_own else value
 

@@ -31,6 +31,8 @@ class GraphView:
     """Edges of the whole graph, without and with what convolutions add: a row for each may be normalized."""
     own_features: Tensor
     features_version: int
+    edge_rows: tuple[Tensor, ...] = ()
+    """Attributes of the edges, as job.data has them."""
     inside: bool = False
     """The distributed model's forward is running."""
     recording: Recording | None = None
@@ -45,6 +47,15 @@ class GraphView:
     def transport(self) -> full_graph.Transport:
         """Messages between the ranks."""
         return self.graph.exchange.transport
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the proof runs on some rows, with recorded outputs in place of the convolutions."""
+        return self.recording is not None and self.recording.rows is not None
+
+    def is_of_edges(self, value: Tensor) -> bool:
+        """Whether a tensor is an attribute of the edges, which may be as many as the own nodes."""
+        return any(value is rows for rows in self.edge_rows)
 
     def stored_features(self, x: Any) -> Tensor | None:
         """Input features of own and halo rows where `x` are those of the own rows, unchanged; else None."""
