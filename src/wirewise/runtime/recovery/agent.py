@@ -41,6 +41,8 @@ from wirewise.runtime.recovery.generations import (
     End,
     Event,
     GiveUp,
+    Inquire,
+    KillWorker,
     Over,
     PhaseReached,
     Raised,
@@ -125,6 +127,8 @@ class Agent:
         folder: Folder for logs of the ranks and for `recoveries.json`; None: ranks write to this process's output.
         elastic: Whether training goes on with fewer ranks until there are spares.
         start_timeout_s: Seconds that a living process may take to ask for a role.
+        progress_timeout_s: Seconds that ranks wait for one that makes no progress, before it is killed and replaced. 0
+            means as many as `protect(timeout_s=...)`.
         silence_s: Seconds without a word after which a process is killed, if it does not compute.
         lease_s: Seconds without the store after which a host stops its processes.
         wait_s: Seconds that ranks wait for hosts and processes that are missing, and are not starting.
@@ -151,6 +155,7 @@ class Agent:
         folder: Path | None = None,
         elastic: bool = False,
         start_timeout_s: float = _DEFAULT.start_timeout_s,
+        progress_timeout_s: float = _DEFAULT.progress_timeout_s,
         silence_s: float = _DEFAULT.silence_s,
         lease_s: float = _DEFAULT.lease_s,
         wait_s: float = _DEFAULT.wait_s,
@@ -179,7 +184,9 @@ class Agent:
         self._own, self._spares, self._host, self._hosts = ranks // hosts, spares, host, hosts
         self._place = address, port
         self._folder = None if folder is None else make_folder(folder)
-        self._limits = AgentLimits(**limits)
+        if not (progress_timeout_s >= 0 and math.isfinite(progress_timeout_s)):
+            raise InputError(f"got progress_timeout_s {progress_timeout_s}; expected finite seconds, or 0")
+        self._limits = AgentLimits(**limits, progress_timeout_s=progress_timeout_s)
         self._token = token if token is not None else os.environ.get(TOKEN, "")
         if hosts == 1:
             self._token = self._token or secrets.token_hex(16)
@@ -259,7 +266,9 @@ class Agent:
             process: _Process | PeerError
             try:
                 process = _Process(worker, self._fork(worker, theirs), ours)
-                place = control.Welcome(worker, *self._place, self._token, str(self._memory.path))
+                place = control.Welcome(
+                    worker, *self._place, self._token, self._limits.progress_timeout_s, str(self._memory.path)
+                )
                 ours.send_bytes(_said.encode(place))
             except PeerError as error:
                 process = error
@@ -315,7 +324,7 @@ class Agent:
                 self._check(one)
 
     def _check(self, one: _Process) -> None:
-        """Kill a process that is silent or late; it counts as dead only when the kernel tells of its end."""
+        """KillWorker a process that is silent or late; it counts as dead only when the kernel tells of its end."""
         limits = self._limits
         if one.is_late(limits.start_timeout_s) and self._end is None:
             one.kill(f"has not called `protect` within {limits.start_timeout_s:g} s")
@@ -326,7 +335,7 @@ class Agent:
     def _told(self, told: Event | Command) -> None:
         if self._end is not None:
             return
-        if isinstance(told, Over | Begin | Refuse | GiveUp | End):
+        if isinstance(told, Command):
             self._carry_out(told)
         else:
             self._report(told)
@@ -396,6 +405,10 @@ class Agent:
         if isinstance(command, Refuse):
             self._refuse(command)
             return
+        if isinstance(command, KillWorker):
+            if command.worker in self._processes:
+                self._processes[command.worker].kill(command.cause)
+            return
         if isinstance(command, Begin):
             self._roles = {worker: rank for rank, worker in command.generation.workers.items()}
             if self._coordinator is not None:
@@ -405,7 +418,7 @@ class Agent:
             self._end = command
         for one in list(self._processes.values()):
             # Spares need not know of others' generations.
-            if not isinstance(command, Over | Begin) or one.worker in self._roles:
+            if not isinstance(command, Over | Begin | Inquire) or one.worker in self._roles:
                 self._send(one, command)
 
     def _refuse(self, command: Refuse) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -31,16 +32,24 @@ from wirewise.runtime.recovery.generations import (
     Finished,
     Generation,
     GiveUp,
+    Inquire,
     Over,
     PhaseReached,
+    ProgressReport,
     Refuse,
+    Stalled,
     Worker,
     WorkerReady,
 )
+from wirewise.runtime.recovery.progress import Standing, place_of_thread
 
 __all__ = ["Beat", "ControlChannel", "Welcome", "current", "fingerprint", "interrupt", "take_over"]
 
 BEAT_S = 0.1
+_AGAIN_S = 1.0
+"""Seconds from one complaint to the next, as long as nothing moves."""
+_PATIENCE = 10.0
+_ALL_STEPS = 2**62
 _POISON = timedelta(milliseconds=3)
 _POISON_TAG = 0x0F0F
 _LOST_AGENT = 70
@@ -59,6 +68,8 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     port: int
     token: str
     """Secret of the job."""
+    progress_timeout_s: float
+    """Seconds that ranks wait for one that makes no progress; 0 means as many as one call of the group may take."""
     memory: str
     """Folder in the memory of this host, which outlives its processes and goes with the agent."""
 
@@ -111,10 +122,16 @@ class ControlChannel:
         self._groups: list[dist.ProcessGroup] = []
         self._guarded = 0
         self._asked = False
+        self._joined, self._steps, self._finishes = 0, 0, False
+        self._trains = threading.main_thread().ident or 0
+        self._standing: tuple[int, dict[str, int]] = 0, {}
+        self._changed_s = self._complained_s = time.monotonic()
+        self.limit_s = 0.0
         told = _from_agent.decode(channel.recv_bytes())
         assert isinstance(told, Welcome)
         self.worker, self.address, self.port = told.worker, told.address, told.port
         self.token, self.memory = told.token, told.memory
+        self.progress_timeout_s = told.progress_timeout_s
         self._thread = threading.Thread(target=self._listen, name="wirewise-control", daemon=True)
         self._thread.start()
 
@@ -176,6 +193,18 @@ class ControlChannel:
             assert self._generation is not None
             return self._generation
 
+    def watch(self, limit_s: float) -> None:
+        """Have the progress of the calling thread watched, and let the agents know when it waits for longer."""
+        self._trains, self.limit_s = threading.get_ident(), limit_s
+
+    def arrive(self, step: int) -> None:
+        """Note that this rank has its gradients of a step, for which all others wait."""
+        self._steps = step
+
+    def join(self, generation: int) -> None:
+        """Note that this rank has left the generations before, and waits for the others in this one."""
+        self._joined, self._steps = generation, 0
+
     def guard(self, generation: int, groups: Iterable[dist.ProcessGroup]) -> None:
         """Have groups, besides those before, interrupted as soon as their generation is over."""
         groups = list(groups)
@@ -198,9 +227,11 @@ class ControlChannel:
         Raises:
             PeerError: The job has failed.
         """
+        self._steps, self._finishes = _ALL_STEPS, True
         self.say(Finished(self.worker, generation))
         with self._news:
             self._news.wait_for(lambda: self._end is not None or self._over >= generation)
+            self._steps, self._finishes = 0, False
             if isinstance(self._end, GiveUp | Refuse):
                 raise PeerError(self._end.reason)
             return self._end is not None
@@ -212,8 +243,35 @@ class ControlChannel:
                     self._take(_from_agent.decode(self._channel.recv_bytes()))
                 self._interrupt_again()
                 self.say(Beat())
+                self._complain()
             except (EOFError, OSError):
                 _leave()
+
+    def _complain(self) -> None:
+        """Let the agents know when this rank has waited for others for too long."""
+        now = time.monotonic()
+        with self._news:
+            standing = self._joined, _calls_of(self._groups, self._steps)
+            ended = self._end is not None
+        if standing != self._standing:
+            self._standing, self._changed_s = standing, now
+        # At the end of the training others may still evaluate, and no call of a group waits for them.
+        limit_s = self.limit_s * (_PATIENCE if self._finishes else 1.0)
+        if ended or not limit_s or now - max(self._changed_s, self._complained_s) < limit_s:
+            return
+        if place_of_thread(self._trains).kind != "user":
+            self._complained_s = now - limit_s + _AGAIN_S
+            self.say(Stalled(self.worker, self._joined, limit_s))
+
+    def _report(self, inquiry: int) -> None:
+        joined, counts = self._standing
+        standing = Standing(
+            generation=joined,
+            counts=counts,
+            unchanged_s=time.monotonic() - self._changed_s,
+            place=place_of_thread(self._trains),
+        )
+        self.say(ProgressReport(self.worker, inquiry, standing))
 
     def _interrupt_again(self) -> None:
         """Interrupt what was begun after the first time, or was missed by it; it would wait for its timeout."""
@@ -222,6 +280,9 @@ class ControlChannel:
                 interrupt(group)
 
     def _take(self, told: Command | Welcome) -> None:
+        if isinstance(told, Inquire):
+            self._report(told.number)
+            return
         poisoned = False
         with self._news:
             if isinstance(told, Over):
@@ -236,6 +297,18 @@ class ControlChannel:
             # With the lock, so that nobody destroys a group meanwhile.
             for group in self._groups if poisoned else ():
                 interrupt(group)
+
+
+def _calls_of(groups: Iterable[Any], steps: int) -> dict[str, int]:
+    """Number of collective calls that this rank has begun, by name of the group."""
+    counts = {"steps": steps}
+    for group in groups:
+        try:
+            members = ",".join(map(str, dist.get_process_group_ranks(group)))
+            counts[f"{group.group_name} of {members}"] = group._get_sequence_number_for_group()
+        except (RuntimeError, ValueError, KeyError):
+            continue  # A backend without numbers, or a group that is not torch's own.
+    return counts
 
 
 def _leave() -> None:

@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from wirewise.runtime.recovery.progress import Standing, find_blamed
+
 __all__ = [
     "Command",
     "Coordinator",
@@ -21,8 +23,12 @@ __all__ = [
     "Generation",
     "GiveUp",
     "HostLost",
+    "Inquire",
+    "KillWorker",
     "Over",
+    "ProgressReport",
     "Refuse",
+    "Stalled",
     "StartTimedOut",
     "WorkerLost",
     "WorkerReady",
@@ -124,6 +130,23 @@ class PhaseReached(msgspec.Struct, frozen=True, tag=True):
     """Steps under way that are computed again."""
 
 
+class Stalled(msgspec.Struct, frozen=True, tag=True):
+    """A rank has waited for others for too long."""
+
+    worker: Worker
+    generation: int
+    limit_s: float
+    """Seconds that are too long."""
+
+
+class ProgressReport(msgspec.Struct, frozen=True, tag=True):
+    """A process answers how far it has come."""
+
+    worker: Worker
+    inquiry: int
+    standing: Standing
+
+
 class Raised(msgspec.Struct, frozen=True, tag=True):
     """A process ends by an error of its own: it would come again, so no spare takes its place."""
 
@@ -131,7 +154,18 @@ class Raised(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-Event = WorkerStarted | StartTimedOut | WorkerReady | WorkerLost | HostLost | Finished | PhaseReached | Raised
+Event = (
+    Stalled
+    | ProgressReport
+    | WorkerStarted
+    | StartTimedOut
+    | WorkerReady
+    | WorkerLost
+    | HostLost
+    | Finished
+    | PhaseReached
+    | Raised
+)
 
 
 class Over(msgspec.Struct, frozen=True, tag=True):
@@ -153,6 +187,19 @@ class Refuse(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class Inquire(msgspec.Struct, frozen=True, tag=True):
+    """Ranks are to say how far they have come."""
+
+    number: int
+
+
+class KillWorker(msgspec.Struct, frozen=True, tag=True):
+    """A process is to be killed, and counts as dead only then."""
+
+    worker: Worker
+    cause: str
+
+
 class GiveUp(msgspec.Struct, frozen=True, tag=True):
     """The job has failed."""
 
@@ -163,7 +210,7 @@ class End(msgspec.Struct, frozen=True, tag=True):
     """All ranks have trained to the end."""
 
 
-Command = Over | Begin | Refuse | GiveUp | End
+Command = Inquire | KillWorker | Over | Begin | Refuse | GiveUp | End
 
 
 class Coordinator:
@@ -190,6 +237,8 @@ class Coordinator:
         self._refused: set[Worker] = set()
         self._dead: dict[int, str] = {}
         self._since_s = 0.0
+        self._inquiry, self._limit_s = 0, 0.0
+        self._standings: dict[Worker, Standing] = {}
         self._over = self._ended = False
         self._step, self._fruitless = -1, 0
 
@@ -231,6 +280,10 @@ class Coordinator:
             self._starting.add(event.worker)
         elif isinstance(event, StartTimedOut):
             yield from self._end_late_start(event)
+        elif isinstance(event, Stalled):
+            yield from self._inquire(event)
+        elif isinstance(event, ProgressReport):
+            yield from self._compare(event)
         elif isinstance(event, WorkerReady):
             yield from self._welcome(event)
         elif isinstance(event, WorkerLost):
@@ -258,6 +311,25 @@ class Coordinator:
                 f"{self._name(event.worker)} has not called `protect` within {event.limit_s:g} s, though it lives; "
                 "look at its log, or give it more time: --start-timeout, start_timeout_s of the agent"
             )
+
+    def _inquire(self, event: Stalled) -> Iterator[Command]:
+        """Ask all ranks how far they have come."""
+        if self._over or self.generation is None or event.generation != self.generation.number:
+            return
+        self._inquiry, self._limit_s, self._standings = self._inquiry + 1, event.limit_s, {}
+        yield Inquire(self._inquiry)
+
+    def _compare(self, event: ProgressReport) -> Iterator[Command]:
+        """Once all have answered, have those killed for whom others wait, and who wait for nobody."""
+        if event.inquiry != self._inquiry:
+            return
+        self._standings[event.worker] = event.standing
+        if self._over or not self._standings.keys() >= set(self._roles.values()):
+            return
+        self._inquiry += 1
+        standings = {rank: self._standings[worker] for rank, worker in self._roles.items()}
+        for rank, cause in find_blamed(standings, self._limit_s).items():
+            yield KillWorker(self._roles[rank], cause)
 
     def _welcome(self, event: WorkerReady) -> Iterator[Command]:
         self._starting.discard(event.worker)

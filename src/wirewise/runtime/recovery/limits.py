@@ -19,6 +19,16 @@ class AgentLimits(opt.Options, frozen=True, kw_only=True):
             option="--start-timeout",
         ),
     ] = 1800.0
+    progress_timeout_s: Annotated[
+        float,
+        opt.about(
+            "Seconds that ranks wait for one that makes no progress, wherever it hangs, before it is killed and "
+            "replaced; more than an evaluation, a checkpoint or a compilation of one rank takes. 0: as many as "
+            "`protect(timeout_s=...)`.",
+            option="--progress-timeout",
+            ge=0,
+        ),
+    ] = 0.0
     silence_s: Annotated[
         opt.Positive,
         opt.about(

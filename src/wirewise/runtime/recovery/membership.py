@@ -28,6 +28,8 @@ _JOIN_S, _COME_S = 10.0, 30.0
 connect in the group before, to a peer that died meanwhile, or wait in a call of torch that an interruption missed."""
 _GRACE_S = 10.0
 """Seconds that the agent has to tell of a failure after its first effect was seen here."""
+_REPLACE_S = 10.0
+"""Seconds that agents have to find and kill a rank that makes no progress, before calls of the group time out."""
 _DOUBT_S = 0.5
 """Seconds likewise for an error that does not look like a failure of another rank."""
 
@@ -77,10 +79,14 @@ class Member:
     """
 
     def __init__(self, link: control.ControlChannel, timeout_s: float) -> None:
-        self._link, self._timeout_s = link, timeout_s
+        self._link = link
         self.memory = Path(link.memory)
         self._store = join_store(link.address, link.port, link.token)
         self._last = 0
+        # The agents replace a rank that makes no progress; the group's own timeout only ends the job.
+        self._limit_s = link.progress_timeout_s or timeout_s
+        self._timeout_s = max(timeout_s, self._limit_s) + _REPLACE_S
+        link.watch(self._limit_s)
         self.generation = link.next_generation(0, None)
         self.world_size = self.generation.world_size
         self.rank = next(rank for rank, one in self.generation.workers.items() if one == link.worker)
@@ -122,6 +128,7 @@ class Member:
             self.leave()
             self.generation = self._link.next_generation(self._last, None)
             self._last = self.generation.number
+            self._link.join(self._last)
             try:
                 self.tell("noticed", at_s=noticed_s)
                 points.reach("regroup")
@@ -147,6 +154,10 @@ class Member:
     def guard(self, groups: Iterable[dist.ProcessGroup]) -> None:
         """Have further groups of this generation interrupted when a rank is lost, such as those of some ranks alone."""
         self._link.guard(self._last, groups)
+
+    def arrive(self, step: int) -> None:
+        """Note that this rank has its gradients of a step, for which all others wait."""
+        self._link.arrive(step)
 
     def leave(self) -> None:
         """Destroy the process group; nothing may hold it any more."""

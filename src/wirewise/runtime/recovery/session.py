@@ -376,6 +376,8 @@ class Training:
             points.reach("forward")
             with reduction.during(place, self._updates):
                 yield
+            if self._member is not None:
+                self._member.arrive(self.position + 1)
             reduction.end(place)
             self._place = (place + 1) % len(reduction.own)
             if self._place == 0:

@@ -1,0 +1,112 @@
+"""Which rank the others wait for: ranks tell what they have begun together, and the one that lacks behind is to blame.
+
+A thread that beats says that a process lives, not that its training goes on: user code may wait for a file system for
+ever. Each collective call has a number in its group, so a rank whose number is behind that of another one has not
+come to a call in which the other waits. A rank that waits itself is never to blame.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Collection, Iterable, Mapping
+from types import FrameType
+
+import msgspec
+
+__all__ = ["CodePlace", "Standing", "find_blamed", "place_of_thread", "waits_for"]
+
+_STDLIB = sysconfig.get_paths()["stdlib"]
+_IN_CALLS = (
+    "/torch/distributed/",
+    "/torch/nn/parallel/",
+    "/wirewise/runtime/transport.py",
+    "/wirewise/runtime/startup.py",
+    "/wirewise/runtime/data_parallel/",
+    "/wirewise/runtime/recovery/membership.py",
+    "/wirewise/runtime/recovery/control.py",
+)
+"""Files whose functions wait for other ranks."""
+_IN_BACKWARD = ("/torch/autograd/",)
+"""Files whose functions wait in C++, where DistributedDataParallel reduces, or compute."""
+
+
+class CodePlace(msgspec.Struct, frozen=True):
+    """Where the training thread of a rank is."""
+
+    kind: str
+    """"call": it waits for other ranks. "backward": it waits or computes. "user": it does neither, nor waits."""
+    where: str
+    """File, line and function."""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a rank has come."""
+
+    generation: int
+    """Generation that it has joined."""
+    counts: dict[str, int]
+    """Number of calls that it has begun, by name of the group, and that of the step whose gradients it has."""
+    unchanged_s: float
+    """Seconds since one of these changed."""
+    place: CodePlace
+
+
+def place_of_thread(thread: int) -> CodePlace:
+    """Where a thread is, by the innermost function that is not of Python's own library."""
+    frame: FrameType | None = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code.co_filename.startswith((_STDLIB, "<")):
+        if "site-packages" in frame.f_code.co_filename:
+            break
+        frame = frame.f_back
+    if frame is None:
+        return CodePlace("user", "no Python function")
+    name = frame.f_code.co_filename
+    kind = "call" if _is_in(name, _IN_CALLS) else "backward" if _is_in(name, _IN_BACKWARD) else "user"
+    return CodePlace(kind, f"{name}:{frame.f_lineno} ({frame.f_code.co_name})")
+
+
+def _is_in(name: str, parts: Iterable[str]) -> bool:
+    return any(part in name for part in parts)
+
+
+def waits_for(one: Standing, other: Standing) -> bool:
+    """Whether a rank has begun a call, or joined a generation, to which another has not come."""
+    if one.generation != other.generation:
+        return one.generation > other.generation
+    return any(count > other.counts.get(name, count) for name, count in one.counts.items())
+
+
+def find_blamed(standings: Mapping[int, Standing], limit_s: float) -> dict[int, str]:
+    """Ranks that others have waited for longer than a limit, with the cause in words.
+
+    Args:
+        standings: Standing of each rank.
+        limit_s: Seconds without progress that are too long.
+
+    Returns:
+        Only ranks that wait for nobody; none where nobody waits.
+    """
+    stuck = [rank for rank, one in standings.items() if one.unchanged_s >= limit_s]
+    blamed: dict[int, str] = {}
+    for rank in stuck:
+        own = standings[rank]
+        waiting = [
+            other
+            for other in stuck
+            if standings[other].place.kind != "user" and waits_for(standings[other], own)
+        ]
+        if waiting and own.place.kind != "call" and not _waits(own, standings.values()):
+            blamed[rank] = (
+                f"no progress for {own.unchanged_s:.1f} s, while {_ranks(waiting)} waited for it; it was in "
+                f"{own.place.where}"
+            )
+    return blamed
+
+
+def _waits(one: Standing, others: Iterable[Standing]) -> bool:
+    return any(waits_for(one, other) for other in others)
+
+
+def _ranks(ranks: Collection[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}"
