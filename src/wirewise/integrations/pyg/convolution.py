@@ -82,6 +82,7 @@ class HaloConvolution:
             raise self._refused(
                 "was called outside the forward of the model that job.distribute returned; call that model"
             )
+        view.sequence.append(self.layer)
         x, edge_data = self._arguments(args, kwargs)
         recording = view.recording
         if view.replaying:

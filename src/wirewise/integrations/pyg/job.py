@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -20,7 +21,8 @@ from wirewise.errors import InputError
 from wirewise.graph import Part
 from wirewise.integrations.pyg import losses
 from wirewise.integrations.pyg.edges import EdgeLists
-from wirewise.integrations.pyg.model import distributed_copy
+from wirewise.integrations.pyg.model import Bundle, distributed_copies
+from wirewise.integrations.pyg.outputs import tracked, untracked
 from wirewise.integrations.pyg.own_data import own_data, prepared
 from wirewise.integrations.pyg.view import GraphView
 from wirewise.runtime import full_graph
@@ -50,6 +52,8 @@ class Job:
         gradient_bits: Width of weight gradients between the ranks: 32 (float32) or 16 (bfloat16).
         seed: Seed of partition and rounding.
         replan_every: Training steps between decisions on bits.
+        prove_every: Training steps, and evaluations, between two proofs that rows of nodes do not mix outside
+            convolutions; a change of the model is proven at once.
         timeout_s: Seconds after which a silent rank is an error on all others.
 
     Attributes:
@@ -74,6 +78,7 @@ class Job:
         gradient_bits: int = full_graph.GRADIENT_BITS,
         seed: int = 0,
         replan_every: int = 20,
+        prove_every: int = 100,
         timeout_s: float = 120.0,
     ) -> None:
         if group is None:
@@ -83,6 +88,9 @@ class Job:
                 )
             group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
             assert group is not None
+        if prove_every < 1:
+            raise InputError(f"prove_every is {prove_every}; expected a number of steps above 0")
+        self.prove_every = prove_every
         self.transport = full_graph.Transport(group, timeout_s=timeout_s, store=store)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         folder = Path(parts) if parts is not None else self._write_parts(data, split, seed, mask_column)
@@ -101,6 +109,7 @@ class Job:
         self.data = own_data(self.tensors, self._pairs.shape[1])
         self.contract = losses.LossContract.of(self.data.train_mask, self.transport)
         self._layers = 0
+        self._bundles: weakref.WeakSet[Bundle] = weakref.WeakSet()
 
     def _write_parts(
         self, data: Data | None, split: Mapping[str, Any] | None, seed: int, mask_column: int | None
@@ -128,14 +137,27 @@ class Job:
             raise InputError("rank 0 cannot use the graph that it was given; its message says why")
         return Path(os.fsdecode(name))
 
-    def distribute(self, model: nn.Module) -> nn.Module:
-        """A copy of `model` with the same call that runs on own nodes and trains on all ranks.
+    @overload
+    def distribute(self, model: nn.Module, /) -> nn.Module: ...
 
-        The copy shares its parameters with `model`, which stays as it is and still runs on one process. Names in
-        `state_dict` are the same.
+    @overload
+    def distribute(self, model: nn.Module, /, *more: nn.Module) -> tuple[nn.Module, ...]: ...
+
+    def distribute(self, model: nn.Module, /, *more: nn.Module) -> nn.Module | tuple[nn.Module, ...]:
+        """Copy modules so that the same calls run on own nodes and train on all ranks.
+
+        The copies share their parameters with the modules, which stay as they are and still run on one process. Names
+        in `state_dict` are the same.
+
+        Args:
+            model: Module with convolutions.
+            more: Modules that read its outputs or use its parameters, such as a head or a decoder.
+
+        Returns:
+            The copy, or a tuple of copies where several modules are given.
 
         Raises:
-            InputError: The model has a module that cannot be carried out on ranks; the message names it.
+            InputError: A module that cannot be carried out on ranks; the message names it.
         """
         graph = LocalGraph(self.tensors, self.exchange)
         edges = EdgeLists(self.tensors.part, self._pairs, self.tensors.device)
@@ -143,9 +165,19 @@ class Job:
         view = GraphView(
             graph, self.data.edge_index, edges, self._edge_counts(), x, x._version, self._edge_rows()
         )
-        twin, count = distributed_copy(model, self, view, self._layers)
-        self._layers += count
-        return twin
+        bundle = distributed_copies([model, *more], self, view, self._layers)
+        self._bundles.add(bundle)
+        self._layers += bundle.convolutions
+        twins = tuple(member.twin for member in bundle.members)
+        return twins if more else twins[0]
+
+    def synchronize(self) -> None:
+        """Give all ranks the parameters and buffers that rank 0 has, in place; a collective call.
+
+        States of optimizers stay as they are: make optimizers anew where ranks differed.
+        """
+        for bundle in sorted(self._bundles, key=lambda one: one.number):
+            self.transport.broadcast(bundle.state(), "the parameters of job.synchronize")
 
     def _edge_rows(self) -> tuple[Tensor, ...]:
         names = (*self.tensors.part.edge_data, "edge_weight")
@@ -170,7 +202,7 @@ class Job:
         Raises:
             InputError: Shapes do not fit, nothing is masked on any rank, or the values use parameters directly.
         """
-        values, weights, rows = self._masked(values, mask, weights)
+        values, weights, rows = self._masked(untracked(values), mask, weights)
         each = values.flatten(1).mean(1) if values.dim() > 1 else values
         if weights is None:
             weights = torch.ones(len(each), dtype=torch.float64)
@@ -178,7 +210,8 @@ class Job:
         self.transport.all_reduce(total, "weights of a loss")
         if not float(total):
             raise InputError("the mean runs over no node of any rank; expected a mask with at least one node")
-        return losses.global_sum((each * weights.to(each)).sum(), rows, self.contract) / float(total)
+        total_each = losses.global_sum((each * weights.to(each)).sum(), rows, self.contract)
+        return tracked(total_each / float(total))
 
     def sum(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Sum of values over nodes of all ranks, equal on all ranks, as a loss or a part of one; a collective call.
@@ -190,8 +223,62 @@ class Job:
         Raises:
             InputError: Shapes do not fit, or the values use parameters directly.
         """
-        values, _, rows = self._masked(values, mask, None)
-        return losses.global_sum(values.sum(), rows, self.contract)
+        values, _, rows = self._masked(untracked(values), mask, None)
+        return tracked(losses.global_sum(values.sum(), rows, self.contract))
+
+    def cross_entropy(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        mask: Tensor | None = None,
+        *,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> Tensor:
+        """`torch.nn.functional.cross_entropy` of one process, over nodes of all ranks; a collective call.
+
+        Args:
+            logits: Scores of own nodes, [own, classes], from distributed models.
+            target: Classes, int64 [own], or probabilities, [own, classes].
+            mask: Own nodes that count, bool [own]; None: every row of `logits`.
+            weight: Weight of each class, [classes]; the mean is divided by the weights of all nodes that count.
+            ignore_index: Class of nodes that do not count.
+            label_smoothing: Probability that is spread over all classes, in [0, 1].
+
+        Returns:
+            The mean, equal on all ranks.
+
+        Raises:
+            InputError: Shapes do not fit, or no node of any rank counts.
+        """
+        if len(logits) != len(target):
+            raise InputError(
+                f"got {len(logits)} rows of logits and {len(target)} of target; expected as many"
+            )
+        each = nn.functional.cross_entropy(
+            untracked(logits),
+            target,
+            weight,
+            reduction="none",
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+        )
+        counts = torch.ones(len(target), dtype=torch.float64)
+        if not target.is_floating_point():
+            kept = target != ignore_index
+            counts = kept.double()
+            if weight is not None:
+                counts[kept] = weight[target[kept]].double()
+        each, kept_counts, rows = self._masked(each, mask, counts)
+        assert kept_counts is not None
+        total = kept_counts.sum()
+        self.transport.all_reduce(total, "weights of a cross entropy")
+        if not float(total):
+            raise InputError(
+                "the mean runs over no node of any rank; expected a mask and classes with at least one"
+            )
+        return tracked(losses.global_sum(each.sum(), rows, self.contract) / float(total))
 
     def _masked(
         self, values: Tensor, mask: Tensor | None, weights: Tensor | None

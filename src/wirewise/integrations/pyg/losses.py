@@ -1,24 +1,28 @@
 """Gradients of a loss over the nodes of all ranks.
 
-A plain loss of the user's is a mean over this rank's training nodes. The gradient that reaches the output is weighed by
-the rank's share of training nodes, and gradients of parameters are averaged over ranks, so that a penalty on parameters
-counts once. `global_sum` undoes the weight, and so is right over any nodes.
+A plain loss of the user's is a mean over this rank's training nodes (`loss_graph` and `loss_rows` look whether it is).
+The gradient that reaches the output is weighed by the rank's share of training nodes, and gradients of parameters are
+averaged over ranks, so that a penalty on parameters counts once. `global_sum` undoes the weight, and so is right over
+any nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
+from wirewise.integrations.pyg.loss_graph import LossGraph
 from wirewise.runtime import full_graph
 
-__all__ = ["LossContract", "Output", "global_sum", "weigh"]
+if TYPE_CHECKING:
+    from wirewise.integrations.pyg.examination import Examination
+
+__all__ = ["LossContract", "Output", "feed", "global_sum", "weigh"]
 
 
 @dataclass
@@ -28,14 +32,19 @@ class LossContract:
     Args:
         train_mask: Own training nodes, bool [own].
         share: This rank's share of the training nodes of all ranks, times the number of ranks; 1 where it has none.
-        trains: Whether this rank has training nodes.
+        count: Own training nodes.
         transport: Messages between the ranks.
     """
 
     train_mask: Tensor
     share: float
-    trains: bool
+    count: int
     transport: full_graph.Transport
+
+    @property
+    def trains(self) -> bool:
+        """Whether this rank has training nodes."""
+        return self.count > 0
 
     @staticmethod
     def of(train_mask: Tensor, transport: full_graph.Transport) -> LossContract:
@@ -44,7 +53,14 @@ class LossContract:
         total = torch.tensor([own])
         transport.all_reduce(total, "number of training nodes")
         share = own * transport.world_size / max(int(total), 1)
-        return LossContract(train_mask.clone(), share if own else 1.0, own > 0, transport)
+        return LossContract(train_mask.clone(), share if own else 1.0, own, transport)
+
+
+class Arrival(Protocol):
+    """Gathers the gradients of parameters in a back-propagation."""
+
+    def arrive(self, output: Output, grad: Tensor) -> None:
+        """A gradient has reached an output; a collective call."""
 
 
 @dataclass
@@ -54,25 +70,23 @@ class Output:
     contract: LossContract
     rows: Tensor
     """Own rows of which a gradient may be other than zero, bool [own]."""
-    begin: Callable[[], None]
+    gradients: Arrival
+    fed_by: list[Any] = field(default_factory=list)
+    """Nodes of inputs that other distributed models computed."""
     declared: bool = False
     """`Job.mean` or `Job.sum` read it."""
+    fed: bool = False
+    """Another distributed model reads it."""
+    examination: Examination | None = None
+    """The loss whose back-propagation goes on."""
 
-    def fault(self, grad: Tensor) -> int:
-        """0, or which of `_FAULTS` the gradient of this rank shows."""
+    def fault(self, grad: Tensor) -> tuple[int, bool]:
+        """0 or the code of the fault that the gradient of this rank shows, and whether it misses training nodes."""
         if bool(grad.isnan().any()) and not self.contract.trains and self.declared:
-            return 2
+            return 2, False
         touched = grad.flatten(1).ne(0).any(1) if grad.dim() > 1 else grad.ne(0)
-        return int(bool((touched & ~self.rows).any()))
-
-
-_FAULTS = {
-    1: "the loss of rank {rank} depends on outputs of nodes outside its train_mask, which a plain loss cannot weigh "
-    "among ranks. Expected a mean over all own training nodes; make other losses from values of each node by "
-    "job.mean(values, mask) or job.sum(values, mask)",
-    2: "the loss of rank {rank}, which has no training nodes, is not a number in its plain part; make every part of "
-    "the loss by job.mean(values, mask) or job.sum(values, mask)",
-}
+        misses = not (self.declared or self.fed) and int(touched.sum()) < self.contract.count
+        return int(bool((touched & ~self.rows).any())), misses
 
 
 def weigh(out: Any, output: Output) -> Any:
@@ -114,18 +128,41 @@ class _Weigh(torch.autograd.Function):
         if not contract.trains and not output.declared:
             # The mean over no nodes is not a number, and neither is its gradient.
             grad = torch.nan_to_num(grad, nan=0.0, posinf=0.0, neginf=0.0)
-        _agree(output.fault(grad), contract.transport)
-        output.begin()
+        output.gradients.arrive(output, grad)
         return grad * contract.share, None
 
 
-def _agree(fault: int, transport: full_graph.Transport) -> None:
-    found = torch.zeros(transport.world_size, dtype=torch.int64)
-    found[transport.rank] = fault
-    transport.all_reduce(found, "whether the losses fit")
-    for rank, code in enumerate(found.tolist()):
-        if code:
-            raise InputError(_FAULTS[code].format(rank=rank))
+def feed(value: Tensor, contract: LossContract) -> Tensor:
+    """An output of one distributed model as the input of another one, whose gradient is weighed already.
+
+    Raises:
+        InputError: It was computed from other things that require a gradient.
+    """
+    graph = LossGraph.of(value.grad_fn) if value.grad_fn is not None else LossGraph()
+    if (
+        not graph.outputs
+        or graph.reaches.get(value.grad_fn, 0) != 1
+        or any(output.contract is not contract for _, output in graph.outputs)
+    ):
+        raise InputError(
+            "the distributed model got a tensor that requires a gradient, which no rank could weigh; put the module "
+            "that made it into the model, or distribute both in one call: job.distribute(model, head)"
+        )
+    for _, output in graph.outputs:
+        output.fed = True
+        output.rows = torch.ones_like(output.rows)
+    return _Feed.apply(value, contract.share)
+
+
+class _Feed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, share: float) -> Tensor:
+        ctx.share = share
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad / ctx.share, None
 
 
 def global_sum(local: Tensor, rows: Tensor | None, contract: LossContract) -> Tensor:
@@ -147,31 +184,26 @@ def global_sum(local: Tensor, rows: Tensor | None, contract: LossContract) -> Te
 
 def _outputs_of(value: Tensor) -> list[Output]:
     """The calls of distributed models that `value` was computed from, found in the autograd graph."""
-    found, seen, left = [], set(), [value.grad_fn]
-    while left:
-        node = left.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        output = getattr(node, "wirewise_output", None)
-        if output is not None:
-            found.append(output)
-            continue
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            distributed = getattr(variable, "_wirewise_distributed", False)
-            what = (
-                "of a distributed model outside its forward"
-                if distributed
-                else "that no distributed model holds"
-            )
-            raise InputError(
-                f"values of job.mean or job.sum depend on parameters {what} ({list(variable.shape)}), whose gradients "
-                "would not be summed over ranks; use them inside the forward of the model that job.distribute gets, "
-                "and add penalties on parameters to the loss as they are"
-            )
-        left += [following for following, _ in node.next_functions]
-    return found
+    if value.grad_fn is None and not value.requires_grad:
+        return []
+    graph = LossGraph.of(value.grad_fn) if value.grad_fn is not None else LossGraph(unknown=[value])
+    if graph.sums:
+        raise InputError(
+            "values of job.mean or job.sum depend on the result of another job.mean or job.sum, whose gradient would "
+            "be that of one rank; use its detach(), or the two results in one expression"
+        )
+    for variable in [*graph.unknown, *graph.known]:
+        what = (
+            "that no distributed model holds"
+            if graph.unknown
+            else "of a distributed model outside its forward"
+        )
+        raise InputError(
+            f"values of job.mean or job.sum depend on parameters {what} ({list(variable.shape)}), whose gradients "
+            "would not be summed over ranks; use them inside the forward of the model that job.distribute gets "
+            "(job.distribute(model, head) takes several), and add penalties on parameters to the loss as they are"
+        )
+    return [output for _, output in graph.outputs]
 
 
 class _GlobalSum(torch.autograd.Function):
@@ -179,6 +211,7 @@ class _GlobalSum(torch.autograd.Function):
     def forward(ctx: Any, local: Tensor, contract: LossContract) -> Tensor:
         # The output weighs by the share, and gradients of parameters are averaged.
         ctx.factor = contract.transport.world_size / contract.share
+        ctx.wirewise_global = True
         total = local.detach().clone()
         contract.transport.all_reduce(total, "sum of a loss")
         return total

@@ -1,10 +1,10 @@
-"""Makes the distributed copy of a user's model."""
+"""Makes the distributed copies of a user's modules."""
 
 from __future__ import annotations
 
 import copy
 import functools
-import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,73 +15,64 @@ from torch_geometric.nn import MessagePassing
 from wirewise.errors import InputError
 from wirewise.integrations.pyg import losses
 from wirewise.integrations.pyg.convolution import HaloConvolution
+from wirewise.integrations.pyg.gradients import GradientSum
 from wirewise.integrations.pyg.norms import looks_at_all_nodes, spread
+from wirewise.integrations.pyg.outputs import tracked, untracked
 from wirewise.integrations.pyg.probe import prove
 from wirewise.integrations.pyg.view import GraphView
-from wirewise.runtime import full_graph
-from wirewise.runtime.data_parallel import Reducer
-from wirewise.runtime.data_parallel.hooks import WeakHook
+from wirewise.integrations.pyg.watch import ModuleWatch, Recheck
+from wirewise.integrations.pyg.wrapping import refuse_wrapped, refuse_wrappers
 
 if TYPE_CHECKING:
     from wirewise.integrations.pyg.job import Job
 
-__all__ = ["distributed_copy"]
+__all__ = ["Bundle", "distributed_copies"]
 
 
-def distributed_copy(model: nn.Module, job: Job, view: GraphView, first_layer: int) -> tuple[nn.Module, int]:
-    """A copy of `model` that shares its parameters and runs on all ranks; the model itself stays as it is.
+def distributed_copies(models: Sequence[nn.Module], job: Job, view: GraphView, first_layer: int) -> Bundle:
+    """Copies of `models` that share their parameters and run on all ranks; the models themselves stay as they are.
 
     Args:
-        model: Model of the user.
+        models: Modules of the user; one at least holds a convolution.
         job: Job of the distributed graph.
         view: What this rank holds.
         first_layer: Number of the first convolution's exchange.
 
-    Returns:
-        The copy, and the number of its convolutions.
-
     Raises:
-        InputError: The model has no convolution, or a module that cannot be carried out on ranks.
+        InputError: No model has a convolution, or one has a module that cannot be carried out on ranks.
     """
-    _refuse_wrapped(model)
-    twin = _twin(model)
-    found = [name for name, module in twin.named_modules() if isinstance(module, MessagePassing)]
-    if not found:
+    for model in models:
+        refuse_wrapped(model)
+    # One copy of all keeps modules that they share.
+    whole = _twin(models[0] if len(models) == 1 else nn.ModuleList(models))
+    twins = [whole] if len(models) == 1 else list(whole)  # type: ignore[call-overload]
+    convolutions = [name for name, module in whole.named_modules() if isinstance(module, MessagePassing)]
+    if not convolutions:
         raise InputError(
-            f"{type(model).__name__} has no torch_geometric.nn.MessagePassing module; nothing can be distributed"
+            f"{type(models[0]).__name__} has no torch_geometric.nn.MessagePassing module; nothing can be distributed. "
+            "Give a head together with the model that it belongs to: job.distribute(model, head)"
         )
-    if found[0] == "":
-        raise InputError(
-            f"{type(model).__name__} is a convolution itself; expected a module that holds convolutions, such as "
-            "torch_geometric.nn.Sequential"
-        )
+    for twin in twins:
+        if isinstance(twin, MessagePassing):
+            raise InputError(
+                f"{type(twin).__name__} is a convolution itself; expected a module that holds convolutions, such as "
+                "torch_geometric.nn.Sequential"
+            )
+    _exchange(whole, convolutions, view, first_layer)
+    return Bundle(whole, twins, job, view, len(convolutions))
+
+
+def _exchange(whole: nn.Module, convolutions: list[str], view: GraphView, first_layer: int) -> None:
+    """Put exchanges under the convolutions, and sums over ranks into norms over all nodes."""
     halo = {
-        name: HaloConvolution(twin.get_submodule(name), name, first_layer + n, view)
-        for n, name in enumerate(found)
+        name: HaloConvolution(whole.get_submodule(name), name, first_layer + n, view)
+        for n, name in enumerate(convolutions)
     }
-    for name, module in twin.named_modules():
+    for name, module in whole.named_modules():
         if looks_at_all_nodes(module):
-            spread(module, name, view, of_edges=any(name.startswith(conv + ".") for conv in found))
+            spread(module, name, view, of_edges=any(name.startswith(conv + ".") for conv in convolutions))
     for name, conv in halo.items():
-        twin.get_submodule(name).forward = conv  # type: ignore[assignment]
-    _Step(twin, job, view)
-    return twin, len(found)
-
-
-def _refuse_wrapped(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, torch._dynamo.OptimizedModule) or getattr(module, "_compiled_call_impl", None):
-            raise InputError(
-                f"{name or type(model).__name__} is compiled already; expected a plain module: compile what "
-                "job.distribute returns"
-            )
-        if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-            raise InputError(f"{name or 'the model'} is a {type(module).__name__}; give the module inside it")
-        if "_wirewise_step" in vars(module):
-            raise InputError(
-                f"{name or type(model).__name__} is distributed already; give job.distribute the model that it came "
-                "from"
-            )
+        whole.get_submodule(name).forward = conv  # type: ignore[assignment]
 
 
 def _twin(model: nn.Module) -> nn.Module:
@@ -95,41 +86,38 @@ def _twin(model: nn.Module) -> nn.Module:
         ) from error
 
 
-class _Step:
-    """Takes the place of the copy's forward, begins exchange epochs and sums gradients over ranks."""
+class Bundle:
+    """Modules that were distributed in one call, whose gradients are summed together.
 
-    def __init__(self, twin: nn.Module, job: Job, view: GraphView) -> None:
-        self.twin, self.job, self.view = twin, job, view
-        self.proven: set[tuple[bool, bool]] = set()
+    Args:
+        whole: The copy of the module, or the list of the copies.
+        twins: The copies.
+        job: Job of the distributed graph.
+        view: What this rank holds.
+        convolutions: Number of convolutions.
+    """
+
+    def __init__(
+        self, whole: nn.Module, twins: Sequence[nn.Module], job: Job, view: GraphView, convolutions: int
+    ) -> None:
+        self.whole, self.job, self.view, self.convolutions = whole, job, view, convolutions
+        self.number = len(job._bundles)
+        job.transport.broadcast(self.state())
+        self.gradients = GradientSum(
+            whole, job.transport, job.exchange.mode.gradient_bits, prove_every=job.prove_every
+        )
         self.steps = 0
-        job.transport.broadcast(dict([*twin.named_parameters(), *twin.named_buffers()]))
-        self.names = dict(twin.named_parameters())
-        self.trained = {name for name, parameter in self.names.items() if parameter.requires_grad}
-        self.kinds = [(t.dtype, t.device) for t in twin.parameters()]
-        self.reducer = full_graph.gradient_reducer(
-            twin, job.transport, scale="mean", bits=job.exchange.mode.gradient_bits
-        )
-        self.before: dict[nn.Parameter, Tensor] = {}
-        """Gradients of back-propagations before, summed over ranks already, while another one goes on."""
-        self.reached: set[nn.Parameter] = set()
-        """Parameters that this back-propagation has given a gradient on this rank."""
-        reach = WeakHook(self._reach)
-        for parameter in self.names.values():
-            parameter._wirewise_distributed = True  # type: ignore[attr-defined]
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(reach)
-        # The class's own forward, not a method bound to this copy: torch.func calls it with other parameters.
-        self.call = type(twin).forward
-        object.__setattr__(twin, "_wirewise_step", self)
-        twin.forward = torch._dynamo.disable(functools.partial(self.forward))  # type: ignore[method-assign]
-        for module in twin.modules():
-            if module is not twin:
+        """Training forwards with exchanges so far."""
+        self.members = [_Member(twin, self) for twin in twins]
+        for module in whole.modules():
+            if module is not whole and "_wirewise_step" not in vars(module):
                 module.register_forward_pre_hook(self._inside_only)
+        for member in self.members:
+            member.watch = ModuleWatch(member.twin)
 
-    def __deepcopy__(self, memo: Any) -> Any:
-        raise InputError(
-            "a distributed model cannot be copied; copy the model that it came from, which has the same parameters"
-        )
+    def state(self) -> dict[str, Tensor]:
+        """Parameters and buffers by name."""
+        return dict([*self.whole.named_parameters(), *self.whole.named_buffers()])
 
     def _inside_only(self, module: nn.Module, _: Any) -> None:
         if not self.view.inside:
@@ -138,103 +126,96 @@ class _Step:
                 "gradient could not be weighed among ranks; call the model itself, or the one that it came from"
             )
 
+    def begin(self, training: bool) -> None:
+        """Begin an epoch of the exchange."""
+        exchange = self.job.exchange
+        exchange.training = training
+        if training:
+            self.job.bits.before_epoch(self.steps)
+            exchange.epoch = self.steps
+            self.steps += 1
+
+
+class _Member:
+    """Takes the place of one copy's forward: proves that it mixes no rows, again when it changes, and runs it."""
+
+    watch: ModuleWatch
+
+    def __init__(self, twin: nn.Module, bundle: Bundle) -> None:
+        self.twin, self.bundle, self.view = twin, bundle, bundle.view
+        self.exchanges = any(isinstance(module, MessagePassing) for module in twin.modules())
+        self.proven: set[bool] = set()
+        """Modes (training or not) in which rows were proven not to mix since the last change."""
+        self.calls = {True: 0, False: 0}
+        self.sequences = Recheck(1 << 62)
+        """Sequences of exchanges of one forward."""
+        # The class's own forward, not a method bound to this copy: torch.func calls it with other parameters.
+        self.call = type(twin).forward
+        object.__setattr__(twin, "_wirewise_step", self)
+        twin.forward = torch._dynamo.disable(functools.partial(self.forward))  # type: ignore[method-assign]
+        refuse_wrappers(twin)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Output of the user's model for own nodes."""
         if self.view.inside:
             return self.call(self.twin, *args, **kwargs)
-        self._check_parameters()
-        self._check_arguments(args, kwargs)
-        exchange = self.job.exchange
+        bundle, gradients = self.bundle, self.bundle.gradients
+        gradients.guard.check()
+        contract = bundle.job.contract
+        fed: list[Any] = []
+        args, kwargs = pytree.tree_map(lambda value: self._admit(value, fed), untracked((args, kwargs)))
+        training = self.twin.training and torch.is_grad_enabled()
         self.view.inside = True
         try:
-            key = (self.twin.training, self.twin.training and torch.is_grad_enabled())
-            if key[:1] not in {p[:1] for p in self.proven}:
-                exchange.training = False
-                prove(self.twin, self.view, args, kwargs)
-                self.proven.add(key)
-            exchange.training = self.twin.training and torch.is_grad_enabled()
-            if exchange.training:
-                self.job.bits.before_epoch(self.steps)
-                exchange.epoch = self.steps
-                self.steps += 1
+            if self._is_proof_due(args, kwargs):
+                self._prove(args, kwargs)
+            if self.exchanges:
+                bundle.begin(training)
+            self.view.sequence.clear()
             out = self.call(self.twin, *args, **kwargs)
+            self._settle(training)
         finally:
             self.view.inside = False
-        contract = self.job.contract
-        return losses.weigh(out, losses.Output(contract, contract.train_mask, self._begin))
+        output = losses.Output(contract, contract.train_mask, gradients, fed)
+        return tracked(losses.weigh(out, output))
 
-    def _begin(self) -> None:
-        """Prepare for a back-propagation, at the first output that it reaches."""
-        if self.reducer.active:
-            return
-        for parameter in self.twin.parameters():
-            other = getattr(parameter, "_wirewise_busy", lambda: None)()
-            if other is not None and other.active and other is not self.reducer:
-                raise InputError(
-                    "two distributed models with the same parameters are in one loss; distribute the model once"
-                )
-            # Parameters are shared with the user's model, which may outlive this copy.
-            parameter._wirewise_busy = weakref.ref(self.reducer)  # type: ignore[attr-defined]
-        self.reached.clear()
-        trained = (self.names[name] for name in self.trained)
-        self.before = {p: p.grad.clone() for p in trained if p.grad is not None}
-        self.reducer.begin()
-        torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+    def _admit(self, value: Any, fed: list[Any]) -> Any:
+        """An argument, tied to the model whose output it was computed from."""
+        if not isinstance(value, Tensor) or not torch.is_grad_enabled() or not value.requires_grad:
+            return value
+        value = losses.feed(value, self.bundle.job.contract)
+        fed.append(value.grad_fn)
+        return value
 
-    def _reach(self, parameter: nn.Parameter) -> None:
-        if self.reducer.active:
-            self.reached.add(parameter)
+    def _is_proof_due(self, args: Any, kwargs: Any) -> bool:
+        mode, every = self.twin.training, self.bundle.job.prove_every
+        changed = [
+            self.watch.changed(),
+            self.watch.mode_changed(),
+            self.watch.arguments_changed(args, kwargs),
+            self.bundle.gradients.wants_proof,
+        ]
+        if any(changed):
+            self.proven.clear()
+        due = mode not in self.proven or self.calls[mode] % every == 0
+        self.calls[mode] += 1
+        return due
 
-    def _finish(self) -> None:
-        self.reducer.finish()
-        for parameter, gradient in self.before.items():
-            parameter.grad.add_(gradient)  # type: ignore[union-attr]
-        parameters = list(self.names.values())
-        reached = torch.tensor([parameter in self.reached for parameter in parameters], dtype=torch.int64)
-        self.job.transport.all_reduce(reached, "parameters that have a gradient")
-        for parameter, ranks in zip(parameters, reached.tolist(), strict=True):
-            # A gradient of zeros is not none: optimizers decay what has one.
-            if not ranks and parameter.requires_grad and parameter not in self.before:
-                parameter.grad = None
-        self.before = {}
-        if not int(reached.sum()):
-            raise InputError(
-                "no parameter of the distributed model was given a gradient, as by torch.autograd.grad, which returns "
-                "the part of this rank only; expected loss.backward(), after which p.grad holds the sums over ranks"
-            )
+    def _prove(self, args: Any, kwargs: Any) -> None:
+        mode = self.twin.training
+        if self.exchanges:
+            self.bundle.job.exchange.training = False
+        self.bundle.gradients.replicas.check("before the proof that rows do not mix")
+        prove(self.twin, self.view, args, kwargs)
+        self.proven.add(mode)
 
-    def _check_parameters(self) -> None:
-        now = dict(self.twin.named_parameters())
-        if self.kinds != [(t.dtype, t.device) for t in now.values()]:
-            raise InputError(
-                "parameters changed their type or device after job.distribute; call .double(), .half() or .to() "
-                "before it"
-            )
-        for name, parameter in now.items():
-            if parameter is not self.names.get(name) or parameter.requires_grad != (name in self.trained):
-                raise InputError(
-                    f"{name} was replaced, frozen or made trainable after job.distribute, which gathers the gradients "
-                    "of what it was given; change the model that this one came from, and distribute that again"
-                )
-            if _has_hooks(parameter):
-                raise InputError(
-                    f"{name} has a hook, which would see the gradient of one rank before it is summed over ranks; "
-                    "expected no Tensor.register_hook and no register_post_accumulate_grad_hook on parameters: read "
-                    "or change p.grad after backward()"
-                )
-
-    def _check_arguments(self, args: Any, kwargs: Any) -> None:
-        for value in pytree.tree_leaves((args, kwargs)):
-            if isinstance(value, Tensor) and torch.is_grad_enabled() and value.requires_grad:
-                raise InputError(
-                    "the distributed model got a tensor that requires a gradient, which no rank could weigh; put "
-                    "the module that made it into the model"
-                )
-
-
-def _has_hooks(parameter: nn.Parameter) -> bool:
-    """Whether something of the user's looks at gradients of the parameter while they come."""
-    after = parameter._post_accumulate_grad_hooks or {}  # type: ignore[attr-defined]
-    return bool(parameter._backward_hooks) or any(
-        not isinstance(hook, WeakHook) or hook.owner not in (_Step, Reducer) for hook in after.values()
-    )
+    def _settle(self, training: bool) -> None:
+        """Look at what the forward changed itself, and at its exchanges."""
+        gradients, sequence = self.bundle.gradients, tuple(self.view.sequence)
+        changed = self.watch.settle()
+        new = self.sequences.due(sequence) and self.sequences.calls > 1
+        if training:
+            gradients.exchanges = (
+                gradients.exchanges * 1_000_003 + hash(sequence) + 1
+            ) & 0x7FFF_FFFF_FFFF_FFFF
+            gradients.wants_proof = changed or new

@@ -1,7 +1,8 @@
-"""Proof, on the first call, that a model mixes rows in its convolutions and norms only.
+"""Proof, on the first call and again later, that a model mixes rows in its convolutions and norms only.
 
 A distributed model runs on the own rows of each rank. That is what one process computes if every module outside the
-convolutions treats each row by itself. The first call in each mode therefore runs twice without gradients: on all
+convolutions treats each row by itself. The first call in each mode, calls after a change and every `prove_every`-th
+call therefore run twice without gradients: on all
 own rows, with what convolutions got and returned recorded, and on a few of them in another order, with the recorded
 rows in place of the convolutions. What then differs looks at other rows or at the number of a row: a pool, a mean
 over nodes, a permutation, an unknown norm. Parameters are moved a little so that a factor that starts at zero hides
@@ -11,10 +12,14 @@ call it, and called on a few targets with edges and sources in another order.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -23,6 +28,7 @@ from torch_geometric.data import Data
 
 from wirewise.errors import InputError
 from wirewise.integrations.pyg.view import GraphView
+from wirewise.integrations.pyg.watch import remember
 
 __all__ = ["Recording", "prove"]
 
@@ -72,15 +78,16 @@ def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any) -> None:
     """
     recording = Recording()
     view.recording = recording
-    moved = _moved(module)
+    moved, undo = _moved(module), remember(module)
     try:
         with (
             torch.no_grad(),
-            torch.random.fork_rng(devices=[]),
+            _random_numbers_kept(),
             _WithoutNoise(),
             torch.autocast("cpu", enabled=False),
         ):
             out = _rows_of(_called(module, moved, args, kwargs))
+            undo()
             recording.rows = rows = _some_rows(view)
             picked = pytree.tree_map(lambda a: _pick(a, rows, view), (args, kwargs))
             try:
@@ -96,8 +103,21 @@ def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any) -> None:
                 )
     finally:
         view.recording = None
+        undo()
     # A rank without own rows has nothing to tell.
     _agree(module, recording.fault if len(rows) else "", view)
+
+
+@contextlib.contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    """Leave the generators of torch, numpy and Python as they are."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)  # noqa: NPY002
 
 
 def _agree(module: nn.Module, fault: str, view: GraphView) -> None:

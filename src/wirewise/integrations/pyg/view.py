@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,6 +37,8 @@ class GraphView:
     """The distributed model's forward is running."""
     recording: Recording | None = None
     """The proof that rows do not mix, while it runs."""
+    sequence: list[int] = field(default_factory=list)
+    """Numbers of the convolutions that the present forward has called, in their order."""
 
     @property
     def part(self) -> Part:

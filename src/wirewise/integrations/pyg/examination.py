@@ -1,0 +1,169 @@
+"""One loss, looked at before its back-propagation: it can be weighed among ranks, or all ranks learn why not.
+
+What is wrong on one rank must be raised on all of them, or the others would wait. So a fault is kept as a number
+until the gradients reach the first output, where the ranks compare what each one found.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch import Tensor
+
+from wirewise.integrations.pyg.loss_graph import PLAIN, LossGraph, plain_edges
+from wirewise.integrations.pyg.loss_rows import rows_mix
+from wirewise.integrations.pyg.watch import Recheck
+
+__all__ = ["FAULTS", "Examination", "examine"]
+
+_MEAN = (
+    "a plain loss is a mean over all own training nodes, times constants; make other losses from values of each node "
+    "by job.mean(values, mask), job.sum(values, mask) or job.cross_entropy(logits, y, mask, weight=...), and functions "
+    "of a mean from their results"
+)
+FAULTS = {
+    1: "depends on outputs of nodes outside its train_mask, which a plain loss cannot weigh among ranks. Expected a "
+    "mean over all own training nodes; make other losses from values of each node by job.mean(values, mask) or "
+    "job.sum(values, mask)",
+    2: "comes from a rank without training nodes and is not a number in its plain part; make every part of the loss by "
+    "job.mean(values, mask) or job.sum(values, mask)",
+    3: "reached the outputs without loss.backward(), by torch.autograd.backward or grad, a scripted function or a "
+    "tensor that no torch function returned; expected loss.backward() of a loss that torch computed from the "
+    "outputs or job.mean",
+    4: f"is no mean over own training nodes; {_MEAN}",
+    5: f"reads rows of the outputs other than each training node by itself; {_MEAN}",
+    6: "reaches parameters or tensors that require a gradient and belong to no distributed model, so that their "
+    "gradients would be those of one rank; distribute all modules in one call: model, head = "
+    "job.distribute(model, head)",
+    7: "is used with create_graph=True, whose second gradients would not be summed over ranks; expected backward() "
+    "without it",
+    8: "uses rows of another job, or of several jobs in one mean; expected a mean over the nodes of one job",
+}
+"""What is wrong with the loss of a rank, by the number that ranks exchange."""
+
+_HALVES = 3
+"""Random halves of a proof: a single repeated row is missed by one of them in two, by three in eight."""
+_PHI = 0.618033988749895
+
+
+class Examination:
+    """What was found about a loss before its back-propagation, and what is measured while that runs."""
+
+    def __init__(self) -> None:
+        self.code, self.detail = 0, ""
+        self.plain = 0.0
+        """Weights with which means over training nodes arrive, combined to one number that is equal on all ranks."""
+        self.declared = 0.0
+        """The same of results of `Job.mean` and `Job.sum`."""
+        self._outputs: list[Any] = []
+        self._handles: list[Any] = []
+
+    def note(self, code: int, detail: str = "") -> None:
+        """Remember the first fault."""
+        if not self.code:
+            self.code, self.detail = code, detail
+
+    def begin(self, graph: LossGraph) -> None:
+        """Tie the outputs to this examination and measure the weights of the means."""
+        self._outputs = [output for _, output in graph.outputs]
+        for output in self._outputs:
+            output.examination = self
+        for number, term in enumerate(graph.terms):
+            self._measure(term.node, "plain", term.scale * (1 + number * _PHI))
+        for number, node in enumerate(graph.sums):
+            self._measure(node, "declared", 1 + number * _PHI)
+
+    def _measure(self, node: Any, name: str, factor: float) -> None:
+        me = weakref.ref(self)
+
+        def arrived(gradients: tuple[Tensor | None, ...]) -> None:
+            examination, gradient = me(), gradients[0]
+            if examination is not None and gradient is not None:
+                weight = float(gradient.detach().double().mean()) * factor
+                setattr(examination, name, getattr(examination, name) + weight)
+
+        self._handles.append(node.register_prehook(arrived))
+
+    def end(self) -> None:
+        """Let the outputs go: another back-propagation is looked at anew."""
+        for handle in self._handles:
+            handle.remove()
+        for output in self._outputs:
+            output.examination = None
+
+
+def examine(loss: Tensor, *, create_graph: bool = False) -> Examination:
+    """Look at the graph of a loss; to be ended after the back-propagation."""
+    found = Examination()
+    root = loss.grad_fn
+    if root is None:
+        return found
+    graph = LossGraph.of(root)
+    if not graph.outputs:
+        return found
+    if graph.unknown:
+        shapes = ", ".join(str(list(v.shape)) for v in graph.unknown[:4])
+        found.note(6, f"{len(graph.unknown)} of them, of shapes {shapes}")
+    if create_graph:
+        found.note(7)
+    contracts = {id(output.contract): output.contract for _, output in graph.outputs}
+    if graph.reaches[root] & PLAIN and all(contract.trains for contract in contracts.values()):
+        _decompose(graph, root, found, list(contracts.values()))
+    found.begin(graph)
+    return found
+
+
+def _decompose(graph: LossGraph, root: Any, found: Examination, contracts: list[Any]) -> None:
+    if len({contract.count for contract in contracts}) > 1:
+        found.note(8)
+        return
+    contract = contracts[0]
+    graph.decompose(root, contract.count, len(contract.train_mask))
+    if graph.fault:
+        found.note(4, graph.fault)
+        return
+    recheck: Recheck = graph.outputs[0][1].gradients.loss_recheck
+    if recheck.due(tuple(graph.names)):
+        for turn in range(_HALVES):
+            if fault := _mixing(graph, recheck.calls + turn):
+                found.note(5, fault)
+
+
+def _mixing(graph: LossGraph, seed: int) -> str:
+    """The reason for which a mean, or what feeds another model, mixes rows."""
+    for term in graph.terms:
+        outputs = LossGraph.of(term.node).outputs
+        if _feeds_another(outputs):
+            return "reads outputs of a model and of the model that they feed in one mean"
+        allowed = outputs[0][1].contract.train_mask
+        edges = list(plain_edges(term, graph.reaches))
+        fault = rows_mix(edges, term.rows, [node for node, _ in outputs], allowed, seed)
+        if fault:
+            return fault
+    return _fed_mixing(graph, seed)
+
+
+def _feeds_another(outputs: list[Any]) -> bool:
+    """Whether a gradient of some outputs would go through others of them, whose models would exchange rows."""
+    read, left = {id(output) for _, output in outputs}, [output for _, output in outputs]
+    while left:
+        for node in left.pop().fed_by:
+            below = [output for _, output in LossGraph.of(node).outputs]
+            if any(id(output) in read for output in below):
+                return True
+            left += below
+    return False
+
+
+def _fed_mixing(graph: LossGraph, seed: int) -> str:
+    for _, output in graph.outputs:
+        for node in output.fed_by:
+            between = LossGraph.of(node)
+            nodes = [inner for inner, _ in between.outputs]
+            everything = output.contract.train_mask.new_ones(len(output.rows))
+            edges = [edge for edge in node.next_functions if edge[0] is not None]
+            fault = rows_mix(edges, len(output.rows), nodes, everything, seed) or _fed_mixing(between, seed)
+            if fault:
+                return f"(between two distributed models) {fault}"
+    return ""

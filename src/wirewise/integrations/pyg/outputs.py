@@ -1,0 +1,68 @@
+"""Outputs of distributed models as tensors whose `backward` is looked at before it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from wirewise.errors import InputError
+from wirewise.integrations.pyg.examination import examine
+
+__all__ = ["OutputTensor", "tracked", "untracked"]
+
+
+class OutputTensor(Tensor):
+    """An output of a distributed model, or what torch computed from one.
+
+    It is an ordinary tensor but for `backward`, which finds out what the loss is before gradients flow. Pickles and
+    copies hold a plain tensor.
+    """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Look at a loss before its back-propagation; compute everything else as always."""
+        kwargs = kwargs or {}
+        if func is Tensor.backward:
+            return _backward(*args, **kwargs)
+        if func is torch.autograd.grad:
+            raise InputError(
+                "torch.autograd.grad of a distributed model's output would return the part of this rank only; expected "
+                "loss.backward(), after which p.grad holds the sums over ranks"
+            )
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle a plain tensor."""
+        return untracked(self).__reduce_ex__(protocol)
+
+
+def tracked(out: Any) -> Any:
+    """The same outputs, as tensors of this class where they require a gradient."""
+
+    def wrap(value: Any) -> Any:
+        return value.as_subclass(OutputTensor) if isinstance(value, Tensor) and value.requires_grad else value
+
+    return pytree.tree_map(wrap, out)
+
+
+def untracked(value: Any) -> Any:
+    """The same tensor, or nest of tensors, as plain tensors."""
+    return pytree.tree_map(lambda v: v.as_subclass(Tensor) if type(v) is OutputTensor else v, value)
+
+
+def _backward(
+    loss: Tensor,
+    gradient: Any = None,
+    retain_graph: Any = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    with torch._C.DisableTorchFunctionSubclass():
+        examination = examine(loss, create_graph=create_graph)
+        try:
+            loss.backward(gradient, retain_graph, create_graph, inputs)
+        finally:
+            examination.end()
