@@ -30,7 +30,7 @@ def step(model: Any, data: Any, rate: float = 0.1) -> None:
 
 
 def reset(model: Any, data: Any, rank: int) -> None:
-    """As `reset_parameters()` for a second run under seeds of the ranks' own."""
+    """Draw parameters for a second run under a seed of this rank, like `reset_parameters()`."""
     with torch.no_grad():
         for p in model.parameters():
             p.normal_(generator=torch.Generator().manual_seed(rank))

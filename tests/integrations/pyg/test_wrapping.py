@@ -34,7 +34,7 @@ def data_parallel(model: nn.Module) -> None:
 
 
 def replicate(model: nn.Module) -> None:
-    """As DataParallel does on GPUs."""
+    """Make a replica, like DataParallel on GPUs."""
     model._replicate_for_data_parallel()
 
 

@@ -55,7 +55,7 @@ class Examination:
         self.plain = 0.0
         """Weights with which means over training nodes arrive, combined to one number that is equal on all ranks."""
         self.declared = 0.0
-        """The same of results of `Job.mean` and `Job.sum`."""
+        """Weights with which results of `Job.mean` and `Job.sum` arrive, combined likewise."""
         self._outputs: list[Any] = []
         self._handles: list[Any] = []
 

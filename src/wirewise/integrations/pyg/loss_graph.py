@@ -28,7 +28,7 @@ _SAME = set(
 )
 """Nodes that hand each element on, or its negative."""
 _REDUCING = (1, 2)
-"""torch's numbers of reduction="mean" and "sum"."""
+"""Numbers that torch gives to reduction="mean" and reduction="sum"."""
 _MAX_PATHS = 10_000
 
 
@@ -37,7 +37,7 @@ class Term:
     """A mean over rows in the loss."""
 
     node: Any
-    """Its node in the autograd graph."""
+    """Node of the mean in the autograd graph."""
     rows: int
     """Rows of its input: the training nodes, or all own nodes where constants leave the others out."""
     scale: float
@@ -109,7 +109,7 @@ class LossGraph:
         Args:
             root: Node of the loss.
             count: Own training nodes.
-            own: Own nodes.
+            own: Number of own nodes.
         """
         paths: list[tuple[Any, tuple[float, ...], str]] = [(root, (), "")]
         for _ in range(_MAX_PATHS):

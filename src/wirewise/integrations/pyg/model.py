@@ -91,7 +91,7 @@ class Bundle:
 
     Args:
         whole: The copy of the module, or the list of the copies.
-        twins: The copies.
+        twins: The copies in it, one for each module of the user.
         job: Job of the distributed graph.
         view: What this rank holds.
         convolutions: Number of convolutions.

@@ -40,7 +40,7 @@ class OutputTensor(Tensor):
 
 
 def tracked(out: Any) -> Any:
-    """The same outputs, as tensors of this class where they require a gradient."""
+    """Turn outputs that require a gradient into tensors of this class."""
 
     def wrap(value: Any) -> Any:
         return value.as_subclass(OutputTensor) if isinstance(value, Tensor) and value.requires_grad else value
@@ -49,7 +49,7 @@ def tracked(out: Any) -> Any:
 
 
 def untracked(value: Any) -> Any:
-    """The same tensor, or nest of tensors, as plain tensors."""
+    """Turn a tensor, or a nest of tensors, into plain tensors."""
     return pytree.tree_map(lambda v: v.as_subclass(Tensor) if type(v) is OutputTensor else v, value)
 
 

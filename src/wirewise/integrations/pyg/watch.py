@@ -52,7 +52,7 @@ class ModuleWatch:
         return self._count(paths, _FREELY)
 
     def settle(self) -> bool:
-        """As `changed`, for changes that the forward made itself."""
+        """Whether the forward itself made a change that is to be looked at, since the last call."""
         return self._count([path for state in self._states for path in state.changes()], 0)
 
     def mode_changed(self) -> bool:
