@@ -1,4 +1,4 @@
-"""Which rank failed first, agreed on through the store that all ranks share."""
+"""Which rank failed first, or where ranks wait that do not make the same calls, agreed on through a shared store."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Failures:
 
     def __init__(self, rank: int, peers: Iterable[int], store: Any) -> None:
         self._rank, self._peers, self._store = rank, tuple(peers), store
+        self.places: dict[int, str] = {}
+        """Names of the exchanges in which peers that reported waited."""
 
     def others_gave_up(self) -> bool:
         """Whether another rank has reported that it waits in vain."""
@@ -34,16 +36,21 @@ class Failures:
             # The store ended with rank 0, which may have done its part.
             return False
 
-    def first(self, peer: int | None) -> int | None:
-        """Report whom this rank waited for, listen to what the others report, and conclude who failed first."""
+    def first(self, peer: int | None, place: str = "") -> int | None:
+        """Report whom this rank waited for, listen to what the others report, and conclude who failed first.
+
+        Args:
+            peer: The peer that this rank waited for; None if it waited for all.
+            place: Name of the exchange in which it waited.
+        """
         if self._store is None:
             return peer
         reports: dict[int, int | None] = {}
         deadline = time.monotonic() + _GRACE_S
         try:
-            self._store.set(_key(self._rank), str(-1 if peer is None else peer))
+            self._store.set(_key(self._rank), f"{-1 if peer is None else peer} {place}")
             self._store.set(_SOME_GAVE_UP, "1")
-            while time.monotonic() < deadline:
+            while time.monotonic() < deadline and len(reports) < len(self._peers):
                 self._listen(reports)
                 time.sleep(0.1)
         except (RuntimeError, ValueError):
@@ -55,8 +62,9 @@ class Failures:
     def _listen(self, reports: dict[int, int | None]) -> None:
         for rank in self._peers:
             if rank not in reports and self._store.check([_key(rank)]):
-                blamed = int(self._store.get(_key(rank)))
-                reports[rank] = blamed if blamed >= 0 else None
+                peer, _, place = self._store.get(_key(rank)).decode(errors="replace").partition(" ")
+                reports[rank] = int(peer) if int(peer) >= 0 else None
+                self.places[rank] = place
 
 
 def first_failed(

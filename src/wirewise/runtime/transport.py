@@ -318,7 +318,9 @@ class Transport:
         """Describe a failed wait, naming the rank that failed first where the store can tell."""
         if peer is None and len(self.peers) == 1:
             (peer,) = self.peers
-        first = self._failures.first(peer)
+        first = self._failures.first(peer, what)
+        if self._apart(what):
+            return self._apart_failure(what)
         silent = "imed out" in cause or "timeout" in cause.lower()
         who = f"rank {first}" if first is not None else "a peer"
         if first is not None and peer is not None and first != peer:
@@ -333,6 +335,20 @@ class Transport:
         return PeerError(
             f"rank {self.rank} waited in {what}: {how} (it died, hangs or lost its network). "
             f"Look at the log of {who}; then start again from the last checkpoint. [{short}]"
+        )
+
+    def _apart(self, what: str) -> bool:
+        """Whether all ranks live and wait, but not all in the same exchange."""
+        places = self._failures.places
+        return len(places) == len(self.peers) and any(place and place != what for place in places.values())
+
+    def _apart_failure(self, what: str) -> PeerError:
+        others = "; ".join(f"rank {rank} in {place}" for rank, place in sorted(self._failures.places.items()))
+        return PeerError(
+            f"rank {self.rank} waited in {what}, and {others}: all of them live, but are not in the same exchange (or "
+            "the network lost a message). Expected the same calls in the same order on all ranks: as many forward and "
+            "backward passes and evaluations, also on a rank without training nodes; layers that are left out and line "
+            "searches decided by numbers that are equal on all ranks"
         )
 
 
