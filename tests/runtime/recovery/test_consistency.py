@@ -345,3 +345,63 @@ def test_updates_in_backward_need_no_norm_of_all_gradients() -> None:
     updates = training(apart=False, clip=1.0)
     with pytest.raises(InputError, match="norm of all gradients"), updates.in_backward(lambda *_: None):
         raise AssertionError
+
+
+def test_what_a_script_sets_after_the_update_belongs_to_the_step() -> None:
+    updates = training("roll-forward", apart=False)
+    train_step(updates)
+    (group,) = updates.state.optimizers[0].param_groups
+    group["lr"] = 0.5
+    updates.bring_to(1)
+    assert group["lr"] == 0.5
+    updates.seal()
+    group["lr"] = 0.25
+    updates.bring_to(1)
+    assert group["lr"] == 0.5 and updates.phases == ("before", "after")
+    group["lr"] = 0.25
+    updates.rewind()
+    assert group["lr"] == 0.5
+    assert updates.light_of("before")["groups"][0][0]["lr"] == 0.01
+    train_step(updates)
+    assert updates.phases == ("before",) and not updates.sealed
+
+
+def test_a_sealed_step_is_taken_back_with_what_the_script_had_set() -> None:
+    updates = training("ping-pong", apart=False)
+    (group,) = updates.state.optimizers[0].param_groups
+    train_step(updates)
+    group["lr"] = 0.5
+    updates.seal()
+    train_step(updates)
+    group["lr"] = 0.25
+    updates.seal()
+    updates.bring_to(1)
+    assert group["lr"] == 0.5 and updates.sealed
+
+
+def test_functions_of_a_commit_run_once_a_step_although_one_raises() -> None:
+    called: list[int] = []
+    broken = [True, True]
+
+    def on_commit(step: int) -> None:
+        if broken[step - 1]:
+            broken[step - 1] = False
+            raise Broken
+        called.append(step)
+
+    updates = training(apart=False, on_commit=on_commit)
+    for step in (1, 2):
+        with pytest.raises(Broken):
+            train_step(updates)
+        updates.bring_to(step)
+    assert called == [1, 2]
+    assert updates.state.schedulers[0].last_epoch == 2
+
+
+def test_an_adopted_state_after_the_code_is_no_source_of_the_one_before_it() -> None:
+    updates = training("roll-forward", apart=False)
+    updates.adopt_sealed(3)
+    assert updates.phases == ("after",)
+    train_step(updates)
+    updates.seal()
+    assert updates.phases == ("before", "after")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.runtime.recovery import script_job
 from tests.runtime.recovery.trained import alone, outcomes, run
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.recovery import protect
@@ -161,6 +162,62 @@ def test_without_checkpoints_the_loss_of_all_replicas_is_named(tmp_path):
     both = [fault(0, "forward", 7), fault(1, "fault", None)]
     with pytest.raises(PeerError, match=r"all replicas of the state were lost, after step \d+ at least"):
         run(tmp_path, {"steps": 10}, both, spares=2)
+
+
+PLACES = (
+    "batch",
+    "top",
+    "forward",
+    "computed",
+    "reduced",
+    "update",
+    "commit",
+    "committed",
+    "past",
+    "far past",
+    "sealed",
+)
+
+
+def faults_everywhere(ranks: int, at_once: int) -> list[dict[str, Any]]:
+    return [
+        fault((number + other) % ranks, place, 3 * number + 2)
+        for number, place in enumerate(PLACES)
+        for other in range(at_once)
+    ]
+
+
+@pytest.mark.dist
+def test_what_a_script_changes_outside_the_block_is_that_of_the_undisturbed_run(tmp_path):
+    # Step 5 is followed by an evaluation of all ranks.
+    faults = [fault(0, "computed", 2), fault(1, "past", 5), fault(1, "bucket", 8)]
+    settings = {"steps": 10, "guarded": False}
+    _, (calm, _) = script_job.run(tmp_path / "calm", settings)
+    recoveries, killed = script_job.run(tmp_path / "killed", settings, faults, spares=3)
+    assert len(recoveries.recoveries) == 3
+    for one in killed:
+        assert one["digest"] == calm["digest"] and one["updates"] == [10, 10]
+        assert one["results"].items() <= calm["results"].items()
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("sharded", [True, False])
+def test_the_state_of_a_script_outlives_kills_at_every_place_of_its_loop(tmp_path, guarded, at_once, sharded):
+    # Two at once are of one replica where the model is sharded, so that the other one lives.
+    ranks = 4 if sharded else 3
+    settings = {"steps": 3 * len(PLACES) + 2, "guarded": guarded, "sharded": sharded}
+    _, calm = script_job.run(tmp_path / "calm", settings, ranks=ranks, spares=0)
+    faults = faults_everywhere(2 if sharded and at_once == 2 else ranks, at_once)
+    recoveries, killed = script_job.run(tmp_path / "killed", settings, faults, ranks=ranks, spares=4)
+    assert len(recoveries.recoveries) >= len(PLACES)
+    assert all(one.lost_iterations == 0 for one in recoveries.recoveries)
+    for one, expected in zip(killed, calm, strict=True):
+        assert one["digest"] == expected["digest"] and one["updates"] == expected["updates"]
+        assert one["results"].items() <= expected["results"].items()
 
 
 def test_what_cannot_be_protected_is_refused_by_name():

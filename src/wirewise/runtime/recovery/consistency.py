@@ -15,12 +15,17 @@ or back, by one of three journals:
   finished; else "ping-pong" where a quarter of the free memory holds the buffers, else "undo", else "roll-forward".
 
 With a journal the last committed update can be taken back too, until the next one begins.
+
+A step has two states of what a script changes itself, such as `param_groups` or an average of the weights: the one at
+the end of the update ("before"), and the one that the script's code after the update has left ("after", `seal`). A rank
+that comes to a step takes the first and runs that code, or takes the second and does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +34,7 @@ from torch.optim import Optimizer
 
 from wirewise.errors import InputError
 from wirewise.memory import available_bytes
+from wirewise.runtime.recovery.decision import Phase
 from wirewise.runtime.recovery.journals import JOURNALS, BucketParameter, Consistency
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.recovery.undo import check_undo
@@ -54,6 +60,8 @@ class Updates:
         step: Step that the state is at.
         prepare: Called by `step` with the step to come, before anything is updated, to write down what no replica has,
             and to wait until all ranks have; until it returns the step cannot be finished. With one bucket only.
+        on_commit: Called with the step that is about to be committed, once a step on each rank; changes that it makes
+            to the state are part of the step. It must not communicate: it also runs between two process groups.
 
     Attributes:
         committed_step: Last step that this rank has whole; -1: an update failed midway, the state is to be copied.
@@ -73,8 +81,9 @@ class Updates:
         clip: float | None = None,
         step: int = 0,
         prepare: Callable[[int], None] | None = None,
+        on_commit: Callable[[int], None] | None = None,
     ) -> None:
-        self.state, self._clip, self._prepare = state, clip, prepare
+        self.state, self._clip, self._prepare, self._on_commit = state, clip, prepare, on_commit
         members = [
             BucketParameter(optimizer, group, parameter)
             for optimizer in state.optimizers
@@ -95,7 +104,11 @@ class Updates:
         self._versions: list[int] = []
         self._reduced: list[bool] = []
         self._snapshots: dict[int, Any] = {}
+        self._sealed: dict[int, Any] = {}
         self._old_snapshot: Any = None
+        self._old_seal: Any = None
+        self._adopted = _LOST
+        self._moved = 0
         self.adopt(step)
 
     @property
@@ -112,6 +125,17 @@ class Updates:
     def begun(self) -> bool:
         """Whether an update is under way."""
         return any(version > self.committed_step for version in self._versions)
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the state after the script's own code of the committed step is kept."""
+        return self.committed_step in self._sealed
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """States of the committed step that are kept, for ranks that copy one."""
+        before: tuple[Phase, ...] = () if self._adopted == self.committed_step else ("before",)
+        return (*before, "after") if self.sealed else before
 
     @property
     def can_restore(self) -> bool:
@@ -211,8 +235,41 @@ class Updates:
         """
         if step in self._snapshots:
             self.state.load_own(self._snapshots[step]["own"])
-        self._snapshots = {step: self._snapshot()}
+        self._snapshots, self._sealed = {step: self._snapshot()}, {}
+        self._adopted = _LOST
         self._clear(step)
+
+    def adopt_sealed(self, step: int) -> None:
+        """Take the present state as that of a step after the script's own code; the one before it is not known."""
+        self.adopt(step)
+        self.seal()
+        self._adopted = step
+
+    def seal(self) -> None:
+        """Take what the script has changed since the update as part of the committed step."""
+        if not self.sealed:
+            light, self._old_seal = copied(self.state.light(), self._old_seal), None
+            self._sealed[self.committed_step] = light
+
+    def rewind(self) -> None:
+        """Undo changes since `seal`, or since the update where none followed it; parameters are not concerned."""
+        self.state.load_light(copied(self.light_of("after" if self.sealed else "before")))
+        self.state.load_own(copied(self._snapshots[self.committed_step]["own"]))
+
+    def unseal(self) -> None:
+        """Come back from what the script has changed since the update; parameters are not concerned."""
+        self._sealed.pop(self.committed_step, None)
+        self.rewind()
+
+    def light_of(self, phase: Phase) -> Any:
+        """State of the committed step in a phase of `phases`, but for parameters and their state: not a copy."""
+        step = self.committed_step
+        return self._sealed[step] if phase == "after" else self._snapshots[step]["light"]
+
+    def announce(self, step: int) -> None:
+        """Call `on_commit` for a step that another rank has committed, whose state follows."""
+        if self._on_commit is not None:
+            self._on_commit(step)
 
     @contextmanager
     def in_backward(self, reduce: Callable[[int, list[Tensor]], None]) -> Iterator[None]:
@@ -257,7 +314,12 @@ class Updates:
 
     def _begin(self) -> None:
         """The first bucket is about to change: the journal of the step before ends."""
-        self._old_snapshot = self._snapshots.pop(self.committed_step - 1, self._old_snapshot)
+        self._recycle(self.committed_step - 1)
+
+    def _recycle(self, step: int) -> None:
+        """Give up what is kept of a step; the next copies take its memory."""
+        self._old_snapshot = self._snapshots.pop(step, self._old_snapshot)
+        self._old_seal = self._sealed.pop(step, self._old_seal)
 
     def _finish(self) -> None:
         optimizers = self.state.optimizers
@@ -272,11 +334,18 @@ class Updates:
         for number, version in enumerate(self._versions):
             if version == self.committed_step:
                 self.update_bucket(number)
-        if self.state.scaler is not None:
-            self.state.scaler.update()  # type: ignore[attr-defined]
-        for schedule in self.state.schedulers:
-            schedule.step()
+        self._move_on()
         self._commit()
+
+    def _move_on(self) -> None:
+        """Let scaler, schedules and the script's functions follow the update, each once even if a later one raises."""
+        acts: list[Callable[[], Any]] = [schedule.step for schedule in self.state.schedulers]
+        if self.state.scaler is not None:
+            acts.insert(0, self.state.scaler.update)  # type: ignore[attr-defined]
+        acts.append(partial(self.announce, self.committed_step + 1))
+        for act in acts[self._moved :]:
+            act()
+            self._moved += 1
 
     def _step(self, optimizer: Optimizer, members: Sequence[BucketParameter]) -> bool:
         """Let an optimizer update the parameters of a bucket; whether it did."""
@@ -294,8 +363,12 @@ class Updates:
 
     def _commit(self) -> None:
         step = self.committed_step + 1
+        if self.consistency == "roll-forward":
+            # Nobody can come back to the step before.
+            self._recycle(step - 1)
         self._snapshots[step] = self._snapshot()
         self._reduced = [False] * len(self._buckets)
+        self._moved = 0
         # Last, after all that it stands for.
         self.committed_step = step
 
@@ -310,15 +383,20 @@ class Updates:
     def _set(self, step: int) -> None:
         """Go on from a step whose parameters are there again."""
         kept = self._snapshots[step]
-        self.state.load_light(copied(kept["light"]))
+        if step in self._sealed or step != self.committed_step:
+            self.state.load_light(copied(self._sealed.get(step, kept["light"])))
+        else:
+            # What the script has set since the update belongs to the step, what the model has computed does not.
+            self.state.load_buffers(copied(kept["light"]["buffers"]))
         self.state.load_own(copied(kept["own"]))
         self._clear(step)
 
     def _clear(self, step: int) -> None:
         self._versions = [step] * len(self._buckets)
         self._reduced = [False] * len(self._buckets)
-        self.committed_step = step
+        self.committed_step, self._moved = step, 0
         self._snapshots = {one: kept for one, kept in self._snapshots.items() if one == step}
+        self._sealed = {one: kept for one, kept in self._sealed.items() if one == step}
 
     def _snapshot(self) -> Any:
         """Copy of all but parameters and their state in optimizers, in the memory of an old one."""

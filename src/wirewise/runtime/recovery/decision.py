@@ -15,13 +15,15 @@ import msgspec
 
 from wirewise.errors import PeerError
 
-__all__ = ["NOTHING", "RankRecord", "RecoveryAction", "RecoveryDecision", "decide", "filled"]
+__all__ = ["NOTHING", "Phase", "RankRecord", "RecoveryAction", "RecoveryDecision", "decide", "filled"]
 
 NOTHING = -1
 """Committed step of a process that holds no state: a spare that has just taken a role, or whose copy was cut short."""
 
 Kind = Literal["keep", "finish", "restore", "copy", "recompute", "load"]
 Edge = tuple[int, int]
+Phase = Literal["before", "after"]
+"""State of a step before the script's own code that follows the update, or after it."""
 
 
 class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,14 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Whether taking it back gives the same bits (buffers or a journal; arithmetic undo does not)."""
     digest: str = ""
     """Digest of the committed state; empty where there is none, as during an update."""
+    phases: tuple[Phase, ...] = ("after",)
+    """States of the committed step that it keeps, the present one last."""
+    complete: bool = False
+    """Whether the script has computed the batch of the step under way to its end."""
+    cut: bool = False
+    """Whether a failure has cut short a collective of the script behind the block of the committed step."""
+    touches: bool = False
+    """Whether the script changes parameters after the block, such as to clamp them."""
 
     @property
     def begun(self) -> bool:
@@ -183,10 +193,11 @@ def decide(
 
 
 def _check_replicas(records: Iterable[RankRecord]) -> None:
-    seen: dict[tuple[int, int], RankRecord] = {}
+    seen: dict[tuple[int, int, Phase], RankRecord] = {}
     for record in records:
         if record.digest and not record.begun:
-            first = seen.setdefault((record.stage, record.committed_step), record)
+            # A script may change parameters itself, such as to clamp them, so replicas are alike in one phase.
+            first = seen.setdefault((record.stage, record.committed_step, record.phases[-1]), record)
             if first.digest != record.digest:
                 raise PeerError(
                     f"ranks {first.rank} and {record.rank} hold different states of step {record.committed_step} "

@@ -27,6 +27,7 @@ POINTS = {
     "update": "this parameter of the optimizer's update is about to change",
     "commit": "the update is whole, before the step is committed",
     "committed": "the step is committed",
+    "sealed": "the script's code after the update is done, and its changes are part of the step",
     "checkpoint": "a checkpoint is being written",
     "log": "a log is being written",
     "fault": "a recovery begins: a failure was noticed",

@@ -98,10 +98,15 @@ class Reduction:
         else:
             self._fill(self._before)
 
-    def during(self, place: int, updates: Updates) -> AbstractContextManager[None]:
-        """Context of forward and backward of a share: only the last one's gradients travel."""
+    def during(self, place: int, updates: Updates | None) -> AbstractContextManager[None]:
+        """Context of forward and backward of a share: only the last one's gradients travel.
+
+        Args:
+            place: Place among the own shares.
+            updates: Updates that follow; None: the step is committed, and its batch is computed once more.
+        """
         last = place == len(self.own) - 1
-        if last and self._planned:
+        if last and self._planned and updates is not None:
             return updates.in_backward(self._reduce)
         if self._fold is not None or last or self._planned:
             return nullcontext()

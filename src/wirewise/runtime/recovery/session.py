@@ -9,6 +9,9 @@ A rank that dies is replaced by a spare, which takes the state from the other ra
 computed again, and what was under way is finished or computed anew. The training is bit for bit the one that nothing
 disturbed, because batches and random numbers are functions of step and share (`batches`), buffers follow the first
 rank at every step, and a gradient is reduced by as many ranks as before.
+
+What the script changes after the block, in `objects` or in `param_groups`, is part of the step: the state is taken when
+the next batch is asked for. Changes of an attempt that failed are undone there, and the attempt is repeated (`phases`).
 """
 
 from __future__ import annotations
@@ -38,9 +41,17 @@ from wirewise.runtime.recovery import control, points
 from wirewise.runtime.recovery.batches import Drawn, TrainingBatches, seed_all, shares_of
 from wirewise.runtime.recovery.checkpoints import Checkpoints
 from wirewise.runtime.recovery.consistency import Consistency, Updates, check_apart
-from wirewise.runtime.recovery.decision import NOTHING, RankRecord, RecoveryAction, RecoveryDecision, decide
+from wirewise.runtime.recovery.decision import (
+    NOTHING,
+    Phase,
+    RankRecord,
+    RecoveryAction,
+    RecoveryDecision,
+    decide,
+)
 from wirewise.runtime.recovery.generations import Generation
 from wirewise.runtime.recovery.membership import Member, join
+from wirewise.runtime.recovery.phases import Continuation, continuations
 from wirewise.runtime.recovery.reduction import (
     Reduction,
     ReductionConfig,
@@ -49,8 +60,10 @@ from wirewise.runtime.recovery.reduction import (
     default_plan,
     pools_of,
 )
+from wirewise.runtime.recovery.script_group import Mode, ScriptCollectives
 from wirewise.runtime.recovery.snapshots import Snapshots, fetch, keep, mirror
-from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_state
+from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_tree
+from wirewise.runtime.recovery.touched import TouchedParameters
 from wirewise.runtime.startup import start_group
 from wirewise.runtime.transport import transport_of
 from wirewise.runtime.trees import digest_of
@@ -109,7 +122,8 @@ def protect(
         schedulers: Schedules of the learning rates, which move on once an update.
         scaler: A `torch.amp.GradScaler` of the script.
         clip: Largest norm of all gradients together.
-        objects: Further objects whose state changes with training and is the same on all ranks, by name.
+        objects: Further objects whose state changes with training and is the same on all ranks, by name. They may
+            change within the block, after it, or in a function of `Training.on_commit`.
         through: What reduces gradients: "buckets" of wirewise, under `plan`; "ddp", torch's DistributedDataParallel,
             whose model is `Training.model`; "fold", all shares in one order, so that results do not depend on the
             number of ranks; "backward", the buckets of `plan`, each of which is updated as soon as it is reduced, while
@@ -260,13 +274,27 @@ class Training:
         if way.shards is not None:
             prepare = self._meet
         buckets = buckets_of(state, way.plan) if way.through == "backward" else None
+        self._on_commit: list[Callable[[int], object]] = []
         self._make = partial(
-            Updates, state, buckets=buckets, consistency=consistency, clip=clip, prepare=prepare
+            Updates,
+            state,
+            buckets=buckets,
+            consistency=consistency,
+            clip=clip,
+            prepare=prepare,
+            on_commit=self._notify,
         )
         self._updates = self._make()
-        self._holds_state = self._drawn = False
+        self._holds_state = self._drawn = self._began = False
         self._told_first = True
         self._place = 0
+        # How this rank stands in the script's loop: a batch is to be computed once more, without an update; an attempt
+        # has failed and is to be undone; the batch under way is computed to its end; the position that the script sees.
+        self._passing = self._failed = self._complete = self._cut = False
+        self._shown: int | None = None
+        self._unannounced = False
+        self._touched = TouchedParameters(state.parameters)
+        self._script: ScriptCollectives | None = None
         self._reduction: Reduction | None = None
         self._member: Member | None = None
         self._snapshots: Snapshots | None = None
@@ -295,6 +323,8 @@ class Training:
             self._agree()
         except (RuntimeError, ValueError, PeerError) as error:
             self._recover(error)
+        if self._member.generation.number > 1:
+            self._enter_script("alone")
 
     def _take(self, loader: DataLoader | Drawn, steps: int | None, epochs: int | None) -> None:
         """Draw batches from a loader, for so many steps or epochs."""
@@ -318,8 +348,8 @@ class Training:
 
     @property
     def position(self) -> int:
-        """Number of updates that are committed."""
-        return self._updates.committed_step
+        """Number of updates that are committed; after a block that failed, and is repeated, the same as before it."""
+        return self._updates.committed_step if self._shown is None else self._shown
 
     @property
     def epoch(self) -> int:
@@ -331,26 +361,81 @@ class Training:
         """Shares of each global batch that this process computes; more than one while ranks are missing."""
         return shares_of(self._transport.rank, self._transport.world_size, self.world_size)
 
+    def on_commit(self, function: Callable[[int], object]) -> Callable[[int], object]:
+        """Call a function inside each commit, once for each committed step on every rank, also during a recovery.
+
+        What it changes in `objects`, in `param_groups` or in the model is part of the step. A process that replaces a
+        lost rank calls it from its first commit on: what the function changes elsewhere is not there on it.
+
+        Args:
+            function: Takes the number of updates including this one. It must not communicate with other ranks.
+
+        Returns:
+            The function, so that this can be used as a decorator.
+        """
+        if not callable(function):
+            raise InputError(f"got on_commit({function!r}); expected a function of the number of updates")
+        self._on_commit.append(function)
+        return function
+
     def __iter__(self) -> Iterator[Any]:
+        self._began = True
+        ScriptCollectives.leave()
         while True:
+            if self._drawn:
+                raise InputError(
+                    f"another batch was asked for before step {self.position} was computed; expected `with "
+                    "training.step():` around forward and backward of every batch"
+                )
+            if not self._at_top():
+                continue
             if self.position >= self.steps:
                 if self._member is None or self._member.finish():
                     self._leave()
                     return
                 self._recover(PeerError("another rank was lost at the end of the training"))
                 continue
-            if self._drawn:
-                raise InputError(
-                    f"another batch was asked for before step {self.position} was computed; expected `with "
-                    "training.step():` around forward and backward of every batch"
-                )
             points.at(self.rank, self.position)
             share = self.shares[self._place]
             batch = self._batches.draw(self.position, share, self.shares)
             points.reach("batch")
             seed_all(self._seed, self.position, share)
             self._drawn = True
-            yield batch
+            self._enter_script()
+            try:
+                yield batch
+            finally:
+                ScriptCollectives.leave()
+
+    def _at_top(self) -> bool:
+        """Undo a failed attempt, or take the step with what the script has done after it; False: a rank was lost."""
+        self._complete = False
+        if failure := self._script_failure():
+            if not self._failed:
+                self._cut = True
+                self._touched.restore()
+            self._recover(failure)
+            return False
+        if self._failed or self._place:
+            # With several shares a process the code after the last one counts.
+            self._updates.rewind()
+            if self._failed:
+                self._touched.restore()
+            self._failed = False
+        if not self._passing:
+            self._shown = None
+        if self._passing or self._updates.sealed:
+            return True
+        if self._member is not None:
+            self._touched.look()
+        self._updates.seal()
+        points.reach("sealed")
+        try:
+            self._save()
+        except (RuntimeError, ValueError, PeerError) as error:
+            self._handle(error)
+            return False
+        return True
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -366,6 +451,14 @@ class Training:
                 "got training.step() without a batch; expected it once for every batch of the loop"
             )
         self._drawn = False
+        ScriptCollectives.leave()
+        try:
+            yield from self._block()
+        finally:
+            self._enter_script()
+
+    def _block(self) -> Iterator[None]:
+        """Block of a step, from its begin to its end."""
         reduction, place = self._reduction, self._place
         assert reduction is not None
         try:
@@ -374,8 +467,11 @@ class Training:
                     optimizer.zero_grad(set_to_none=True)
             reduction.begin(place)
             points.reach("forward")
-            with reduction.during(place, self._updates):
+            with reduction.during(place, None if self._passing else self._updates):
                 yield
+                if failure := self._script_failure():
+                    raise failure
+                self._complete = place == len(reduction.own) - 1
             if self._member is not None:
                 self._member.arrive(self.position + 1)
             reduction.end(place)
@@ -383,28 +479,53 @@ class Training:
             if self._place == 0:
                 reduction.finish()
                 points.reach("reduced")
-                self._updates.step()
-                points.reach("committed")
-                self._committed()
+                self._commit()
             return
         except (RuntimeError, ValueError, PeerError) as error:
-            if self._member is None or not self._member.is_failure(error):
-                raise
-            # What its frames hold would keep connections open.
-            traceback.clear_frames(error.__traceback__)
-            failure = PeerError(str(error))
+            failure = self._failure(error)
         del reduction
         self._recover(failure)
 
-    def _committed(self) -> None:
+    def _enter_script(self, mode: Mode = "live") -> None:
+        """Hand over to the script's own code: its collectives outlive the loss of a rank."""
+        if self._member is not None:
+            mode = "muted" if self._failed else mode
+            self._script = ScriptCollectives(mode, self._transport.wait_for, self._member.is_failure)
+            self._script.enter()
+
+    def _script_failure(self) -> PeerError | None:
+        """Failure of another rank that a collective of the script has met since the last look."""
+        failure = None if self._script is None else self._script.failure
+        self._script = None
+        return failure
+
+    def _commit(self) -> None:
+        """Make the update, or where it is made already come to the end of its block."""
+        if self._passing:
+            if self._unannounced:
+                self._updates.announce(self._updates.committed_step)
+            self._updates.rewind()
+            self._passing = self._unannounced = self._cut = False
+            self._shown = None
+            self._touched.keep()
+            return
+        self._updates.step()
+        points.reach("committed")
+        if self._member is not None:
+            self._touched.keep()
         if not self._told_first and self._member is not None:
             self._told_first = True
             self._member.tell("committed", self.position)
-        if (
-            self._checkpoints is not None
-            and self._saving is not None
-            and self.position % self._saving.every == 0
-        ):
+
+    def _notify(self, step: int) -> None:
+        for function in self._on_commit:
+            function(step)
+
+    def _save(self) -> None:
+        """Write a checkpoint where one is due."""
+        if self._checkpoints is None or self._saving is None:
+            return
+        if self.position and self.position % self._saving.every == 0:
             points.reach("checkpoint")
             self._checkpoints.save(self.position, self._state.state_dict())
             self._checkpoints.agree(self._transport)
@@ -419,14 +540,26 @@ class Training:
         self._updates.mark_reduced(0)
         self._transport.all_gather(torch.tensor([step]), "the gradients of all shards")
 
+    def _failure(self, error: Exception) -> PeerError:
+        """A failure of another rank out of what it has raised here; anything else is raised again."""
+        if self._member is None or not self._member.is_failure(error):
+            raise error
+        # What its frames hold would keep connections open.
+        traceback.clear_frames(error.__traceback__)
+        return PeerError(str(error))
+
+    def _handle(self, error: Exception) -> None:
+        self._recover(self._failure(error))
+
     def _recover(self, error: Exception) -> None:
         """Come to the next generation that holds, and to a step that all ranks agree on."""
         assert self._member is not None
+        seen = self.position if self._began else None
         while True:
             self._let_go()
             self._member.regroup(error)
             try:
-                self._agree()
+                self._agree(seen)
                 return
             except (RuntimeError, ValueError, PeerError) as failed:
                 traceback.clear_frames(failed.__traceback__)
@@ -465,34 +598,59 @@ class Training:
         self._connect(lambda groups: None)
         self._reduction = Reduction(self._way, model, self._transport, self.world_size)
 
-    def _agree(self) -> None:
+    def _agree(self, seen: int | None = None) -> None:
         """Tell all ranks of this generation what this one holds, decide on a step and come to it."""
         member = self._member
         assert member is not None
         self._transport = member.transport
         self._place, self._drawn = 0, False
         self._connect(member.guard)
-        points.at(self.rank, self.position)
-        before = self.position if self._holds_state else NOTHING
+        points.at(self.rank, max(self._updates.committed_step, 0))
+        before = self._updates.committed_step if self._holds_state else NOTHING
         record, heavy = self._record()
         saved = [] if self._checkpoints is None else self._checkpoints.steps()
         built = "" if self._way.shards is None else self._way.shards.built
         told = self._gathered((record, saved, built), tuple[RankRecord, list[int], str])
-        records = [one for one, _, _ in told]
         common = sorted(set.intersection(*(set(steps) for _, steps, _ in told)))
-        decision = _decided(records, common, member.generation, {model for _, _, model in told})
+        records, decision = _decided(
+            [one for one, _, _ in told], common, member.generation, {model for _, _, model in told}
+        )
         points.reach("decide")
-        member.tell("decided", self.position, strategy=decision.strategy)
-        action = decision.of(self.rank)
+        member.tell("decided", self._updates.committed_step, strategy=decision.strategy)
+        action, how = decision.of(self.rank), continuations(records, decision)
         points.reach("restore")
-        self._act(action, decision, member.generation.ranks)
-        self._check_alike(heavy if action.kind == "keep" else None)
-        lost = max(max(before, member.generation.committed_step) - self.position, 0)
-        member.tell("restored", self.position, lost=lost)
+        self._act(action, decision, how, member.generation.ranks)
+        own = how[self.rank]
+        self._check_alike(heavy if action.kind == "keep" and not own.weights else None, own.phase)
+        self._continue(own.then, seen)
+        step = self._updates.committed_step
+        lost = max(max(before, member.generation.committed_step) - step, 0)
+        member.tell("restored", step, lost=lost)
         self._reduction = Reduction(self._way, self._state.model, self._transport, self.world_size)
         points.reach("resume")
         self._told_first = False
-        member.tell("resumed", self.position)
+        member.tell("resumed", step)
+
+    def _continue(self, then: Literal["top", "return", "pass"], seen: int | None) -> None:
+        """Set where in the script's loop this rank is.
+
+        Args:
+            then: Where it goes on.
+            seen: Position that the script has seen last; None: it has not begun its loop.
+        """
+        self._passing, self._failed, self._shown = then == "pass", then != "return" and seen is not None, None
+        self._cut = self._cut and self._passing
+        if self._failed:
+            # Until the loop comes to its top the script sees a block that has not committed.
+            self._shown = seen
+        self._touched.keep(whole=self._failed)
+        if self._passing:
+            self._shown = self._updates.committed_step - 1
+        elif self._unannounced:
+            if then == "return":
+                self._updates.announce(self._updates.committed_step)
+                self._updates.rewind()
+            self._unannounced = False
 
     def _connect(self, guard: Callable[[Any], None]) -> None:
         """Give shards the groups of this generation; all ranks call it."""
@@ -521,49 +679,103 @@ class Training:
             can_restore=updates.can_restore,
             exact=updates.exact,
             digest=heavy or "",
+            phases=updates.phases,
+            complete=self._complete,
+            cut=self._cut,
+            touches=bool(self._touched.names),
         )
         return record, heavy
 
-    def _act(self, action: RecoveryAction, decision: RecoveryDecision, ranks: Sequence[int]) -> None:
+    def _act(
+        self,
+        action: RecoveryAction,
+        decision: RecoveryDecision,
+        how: Mapping[int, Continuation],
+        ranks: Sequence[int],
+    ) -> None:
         """Come to the step of a decision; sources do so before others copy from them."""
+        own = how[self.rank]
         if action.kind in ("keep", "finish", "restore"):
             self._updates.bring_to(decision.step)
+            if own.phase == "after" and not own.sources:
+                self._updates.seal()
+            elif action.kind == "keep" and not own.sources:
+                self._updates.unseal()
         elif action.kind == "load":
             assert self._checkpoints is not None
             step, tree = self._checkpoints.load(self._transport)
             self._state.load_state_dict(tree)
-            self._updates.adopt(step)
-        copies = [one for one in decision.actions if one.kind == "copy"]
-        for own in sorted({one.sources for one in copies}):
-            sources = [ranks.index(rank) for rank in own]
-            targets = [ranks.index(one.rank) for one in copies if one.sources == own]
-            copy_state(self._state, self._transport, sources, targets, self._timeout_s)
+            self._updates.adopt_sealed(step)
+        weights = self._copy_heavy(how, ranks)
         if self._snapshots is not None and self._others is not None:
             fetch(self._snapshots, self._others, decision.step, self._transport)
-        if action.kind == "copy":
-            if self._snapshots is not None and (decision.step or self._snapshots.steps):
-                # All ranks have written this step, or none has committed it.
-                self._state.load_own(self._snapshots.read(decision.step))
-            self._updates.adopt(decision.step)
+        light = self._copied_light(how, ranks)
+        if light is not None:
+            if self._holds_state and self._updates.committed_step == decision.step - 1 >= 0:
+                self._updates.announce(decision.step)
+            else:
+                self._unannounced = own.phase == "before"
+            self._state.load_light(light)
+        if action.kind == "copy" and self._snapshots is not None and (decision.step or self._snapshots.steps):
+            # All ranks have written this step, or none has committed it.
+            self._state.load_own(self._snapshots.read(decision.step))
+        if weights or light is not None:
+            adopt = self._updates.adopt_sealed if own.phase == "after" else self._updates.adopt
+            adopt(decision.step)
         self._holds_state = True
-        if self._snapshots is not None and self.position not in self._snapshots.steps:
-            self._snapshots.write(self.position, self._state.own())
+        step = self._updates.committed_step
+        if self._snapshots is not None and step not in self._snapshots.steps:
+            self._snapshots.write(step, self._state.own())
         if self._snapshots is not None and self._others is not None:
-            mirror(self._snapshots, self._others, self.position, self._transport)
+            mirror(self._snapshots, self._others, step, self._transport)
 
-    def _check_alike(self, heavy: str | None) -> None:
-        """Compare the digests of all replicas.
+    def _copy_heavy(self, how: Mapping[int, Continuation], ranks: Sequence[int]) -> bool:
+        """Give ranks without them the parameters and averages of replicas; whether this rank is one."""
+        copies = {rank: one.weights for rank, one in how.items() if one.weights}
+        for own in sorted(set(copies.values())):
+            sources = [ranks.index(rank) for rank in own]
+            targets = [ranks.index(rank) for rank, its in copies.items() if its == own]
+            tree = copy_tree(self._state.heavy, self._transport, sources, targets)
+            if tree is not None:
+                self._state.load_heavy(tree)
+        return self.rank in copies
+
+    def _copied_light(self, how: Mapping[int, Continuation], ranks: Sequence[int]) -> Any:
+        """The rest of the state of the step, in the phase that this rank needs; None where it keeps its own."""
+        result = None
+        phases: tuple[Phase, ...] = ("before", "after")
+        for phase in phases:
+            copies = {rank: one for rank, one in how.items() if one.phase == phase and one.sources}
+            if not copies:
+                continue
+            sources = [ranks.index(rank) for rank in next(iter(copies.values())).sources]
+            targets = [ranks.index(rank) for rank in copies]
+            light = partial(self._updates.light_of, phase)
+            found = copy_tree(light, self._transport, sources, targets)
+            result = found if found is not None else result
+        return result
+
+    def _check_alike(self, heavy: str | None, phase: Phase) -> None:
+        """Compare the digests of all replicas that are in the same phase of the step.
 
         Raises:
             PeerError: They differ.
         """
         heavy = digest_of(self._state.heavy()) if heavy is None else heavy
-        found = self._gathered((heavy, digest_of(self._state.light())), tuple[str, str])
-        expected = [(found[place % self._width][0], found[0][1]) for place in range(len(found))]
-        if differ := [place for place, one in enumerate(found) if one != expected[place]]:
+        found = self._gathered((phase, heavy, digest_of(self._state.light())), tuple[Phase, str, str])
+        first: dict[tuple[int, Phase], str] = {}
+        lights: dict[Phase, str] = {}
+        differ = [
+            place
+            for place, (its, one, light) in enumerate(found)
+            if first.setdefault((place % self._width, its), one) != one
+            or lights.setdefault(its, light) != light
+        ]
+        if differ:
             raise PeerError(
-                f"after recovery processes {differ} of {len(found)} hold another state of step {self.position} than "
-                "the first; look for an operation that is not deterministic, and start again from a checkpoint"
+                f"after recovery processes {differ} of {len(found)} hold another state of step "
+                f"{self._updates.committed_step} than the first; look for an operation that is not deterministic, and "
+                "start again from a checkpoint"
             )
 
     def _gathered(self, value: _Told, kind: type[_Told]) -> list[_Told]:
@@ -574,8 +786,8 @@ class Training:
 
 def _decided(
     records: Sequence[RankRecord], saved: Sequence[int], generation: Generation, built: Collection[str]
-) -> RecoveryDecision:
-    """The decision on records; where nobody has trained yet, initial states of the first ranks count as step 0."""
+) -> tuple[Sequence[RankRecord], RecoveryDecision]:
+    """Records and the decision on them; where nobody has trained yet, initial states of the first ranks are step 0."""
     shards = sorted({record.stage for record in records})
     held = {record.stage for record in records if record.committed_step != NOTHING}
     if gone := set(shards) - held:
@@ -607,4 +819,15 @@ def _decided(
             # What is left of other shards is of no use without these.
             records = [RankRecord(rank=one.rank, stage=one.stage) for one in records]
     vacant = {rank: 0 for rank in range(generation.world_size) if rank not in generation.workers}
-    return decide(records, dead=vacant, checkpoints=dict.fromkeys(shards, saved))
+    decision = decide(records, dead=vacant, checkpoints=dict.fromkeys(shards, saved))
+    if not any(one.cut for one in records) and _needs_pass(records, decision):
+        # Gradients that are there are given up: nobody has begun the update, and its batch comes again for all.
+        earlier = [msgspec.structs.replace(one, reduced=(False,) * len(one.reduced)) for one in records]
+        before = decide(earlier, dead=vacant, checkpoints=dict.fromkeys(shards, saved))
+        if before.step == decision.step - 1 and not before.units and not _needs_pass(earlier, before):
+            return earlier, before
+    return records, decision
+
+
+def _needs_pass(records: Sequence[RankRecord], decision: RecoveryDecision) -> bool:
+    return any(one.then == "pass" for one in continuations(records, decision).values())

@@ -87,7 +87,7 @@ class TrainingState:
     def heavy(self) -> Tree:
         """Parameters and the state of the optimizers' parameters, this rank's shards: references, not copies."""
         return {
-            "parameters": self._parameters(),
+            "parameters": self.parameters(),
             "optimizers": [
                 [
                     [_parts(one.state[p]) if p in one.state else {} for p in group["params"]]
@@ -130,7 +130,7 @@ class TrainingState:
         Raises:
             InputError: It does not fit the model or the optimizers; the message names the first difference.
         """
-        _fill("parameter", self._parameters(), tree["parameters"])
+        _fill("parameter", self.parameters(), tree["parameters"])
         for one, groups in zip(self.optimizers, tree["optimizers"], strict=True):
             for group, states in zip(one.param_groups, groups, strict=True):
                 for parameter, state in zip(group["params"], states, strict=True):
@@ -146,8 +146,12 @@ class TrainingState:
         if self.scaler is not None:
             self.scaler.load_state_dict(tree["scaler"])
         _load_named(self._shared, tree["named"])
+        self.load_buffers(tree["buffers"])
+
+    def load_buffers(self, buffers: Mapping[str, Tensor]) -> None:
+        """Take over the model's buffers, where they belong to the shared part."""
         if self.buffers == "shared":
-            _fill("buffer", dict(self.model.named_buffers()), tree["buffers"])
+            _fill("buffer", dict(self.model.named_buffers()), buffers)
 
     def load_shared(self, tree: Tree) -> None:
         """Take over what `shared` gave on this or another rank."""
@@ -184,7 +188,8 @@ class TrainingState:
         """Sixteen hex digits that replicas have alike if their shared parts are equal bit by bit."""
         return digest_of(self.shared())
 
-    def _parameters(self) -> dict[str, Tensor]:
+    def parameters(self) -> dict[str, Tensor]:
+        """Parameters by name, this rank's shards."""
         return {name: local_part(p) for name, p in self.model.named_parameters()}
 
     def _buffers(self) -> dict[str, Tensor]:

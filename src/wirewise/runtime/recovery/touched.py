@@ -1,0 +1,84 @@
+"""Parameters that a script changes itself after the block, such as to clamp them, and the way back from that.
+
+A step keeps no copy of all parameters. Those that the script has been seen to change are kept at the end of each block
+from then on: it is seen by torch's counts of changes in place, and in the first steps by values, as `p.data` is not
+counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from wirewise.errors import InputError
+
+__all__ = ["TouchedParameters"]
+
+_LOOKS = 2
+"""Steps whose parameters are all kept and compared; a script that changes some does so from the first step on."""
+
+
+class TouchedParameters:
+    """What the script does to parameters between two blocks.
+
+    Args:
+        parameters: Gives the parameters by name, this rank's shards.
+
+    Attributes:
+        names: Parameters that the script has changed so far.
+    """
+
+    def __init__(self, parameters: Callable[[], Mapping[str, Tensor]]) -> None:
+        self._parameters = parameters
+        self.names: set[str] = set()
+        self._looks = _LOOKS
+        self._kept: dict[str, Tensor] = {}
+        self._versions: dict[str, int] = {}
+
+    def keep(self, *, whole: bool = False) -> None:
+        """Keep what the end of a block has left.
+
+        Args:
+            whole: Keep all parameters, in the memory of the host, as after a failure.
+        """
+        parameters = self._parameters()
+        self._versions = {name: one._version for name, one in parameters.items()}
+        wanted = parameters if whole or self._looks else self.names
+        self._kept = {name: parameters[name].detach().to("cpu", copy=True) for name in wanted}
+
+    def look(self) -> None:
+        """Learn at the top of the loop what the script has changed."""
+        parameters = self._parameters()
+        self.names |= self._changed(parameters)
+        if self._looks and self._versions:
+            self._looks -= 1
+            self.names |= {
+                name
+                for name, kept in self._kept.items()
+                if not torch.equal(kept, parameters[name].detach().cpu())
+            }
+        self._kept, self._versions = {}, {}
+
+    def restore(self) -> None:
+        """Undo what the script has changed since `keep`.
+
+        Raises:
+            InputError: It has changed a parameter for the first time, of which there is no copy.
+        """
+        parameters = self._parameters()
+        if lost := self._changed(parameters) - self._kept.keys():
+            raise InputError(
+                f"the script has changed the parameter {min(lost)!r} after the block for the first time, and a rank "
+                "was lost in a collective behind that, so the change cannot be undone; expected it in each step, or "
+                "within Training.on_commit"
+            )
+        with torch.no_grad():
+            for name, kept in self._kept.items():
+                parameters[name].copy_(kept)
+        # Copying counts as a change, which is not the script's.
+        self._kept, self._versions = {}, {}
+
+    def _changed(self, parameters: Mapping[str, Tensor]) -> set[str]:
+        return {name for name, version in self._versions.items() if parameters[name]._version != version}
