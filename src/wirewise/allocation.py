@@ -14,9 +14,12 @@ from wirewise.errors import InputError
 
 __all__ = [
     "Allocation",
+    "HostPlace",
     "alone_on_a_host",
     "current_allocation",
+    "current_host",
     "host_names",
+    "interface_of",
     "interface_towards",
     "take_place",
 ]
@@ -37,6 +40,37 @@ class Allocation(NamedTuple):
     """Names in the order in which srun numbers them."""
     ranks: int
     """Tasks that were asked for; one a host where none were."""
+
+
+class HostPlace(NamedTuple):
+    """This host among those of a job with one process on each."""
+
+    host: int
+    hosts: tuple[str, ...]
+    """Names of all hosts; only that of host 0 has to be known."""
+    port: int
+    """Port on host 0 at which they meet."""
+
+
+def current_host() -> HostPlace | None:
+    """Place of this host in a step of srun that has one task on each host.
+
+    Returns:
+        None if srun has not started this process.
+
+    Raises:
+        InputError: A host has several tasks, or the hosts cannot be told.
+    """
+    told = os.environ
+    if "SLURM_PROCID" not in told or int(told.get("SLURM_STEP_ID", -1)) not in range(_FIRST_STEP_OF_ITS_OWN):
+        return None
+    hosts = host_names(told["SLURM_STEP_NODELIST"])
+    if set(tasks := _tasks_of(told["SLURM_STEP_TASKS_PER_NODE"])) != {1}:
+        raise InputError(
+            f"srun has started {max(tasks)} tasks on a host; expected one on each, which starts the ranks: "
+            "srun --ntasks-per-node=1"
+        )
+    return HostPlace(int(told["SLURM_NODEID"]), hosts, _step_port())
 
 
 def current_allocation() -> Allocation | None:
@@ -95,7 +129,6 @@ def take_place() -> bool:
     if "SLURM_PROCID" not in told or int(told.get("SLURM_STEP_ID", -1)) not in range(_FIRST_STEP_OF_ITS_OWN):
         return False
     hosts, host = host_names(told["SLURM_STEP_NODELIST"]), int(told["SLURM_NODEID"])
-    number = int(told["SLURM_JOB_ID"]) * _STEPS + int(told["SLURM_STEP_ID"]) % _STEPS
     own = {
         "RANK": told["SLURM_PROCID"],
         "LOCAL_RANK": told["SLURM_LOCALID"],
@@ -103,13 +136,19 @@ def take_place() -> bool:
         "WORLD_SIZE": told["SLURM_STEP_NUM_TASKS"],
         "LOCAL_WORLD_SIZE": str(_tasks_of(told["SLURM_STEP_TASKS_PER_NODE"])[host]),
         "MASTER_ADDR": hosts[0],
-        "MASTER_PORT": str(_FIRST_PORT + number % _PORTS),
+        "MASTER_PORT": str(_step_port()),
     }
     if interface := interface_towards(hosts, host):
         own["GLOO_SOCKET_IFNAME"] = interface
     for name, value in own.items():
         told.setdefault(name, value)
     return True
+
+
+def _step_port() -> int:
+    """Port that other steps of this job, and most other jobs, do not have."""
+    number = int(os.environ["SLURM_JOB_ID"]) * _STEPS + int(os.environ["SLURM_STEP_ID"]) % _STEPS
+    return _FIRST_PORT + number % _PORTS
 
 
 def _tasks_of(told: str) -> list[int]:
@@ -134,8 +173,17 @@ def interface_towards(hosts: tuple[str, ...], host: int) -> str | None:
         try:
             # Sends nothing; the kernel only looks up the way.
             probe.connect((others[0], 9))
-            own = socket.inet_aton(probe.getsockname()[0])
+            return interface_of(probe.getsockname()[0])
         except (OSError, IndexError):
+            return None
+
+
+def interface_of(address: str) -> str | None:
+    """Network interface of this host that has an address, or the address of a name; None if none has it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            own = socket.inet_aton(socket.gethostbyname(address))
+        except OSError:
             return None
         for _, name in socket.if_nameindex():
             try:

@@ -19,9 +19,11 @@ from typer.core import TyperGroup
 import wirewise
 from wirewise.cli.options import Given, refuse, with_options
 from wirewise.cli.output import FolderOption, JsonOption, write_out
+from wirewise.cli.recover import HostOptions
 from wirewise.cli.requests import Check, Conditions, Export, Request
 from wirewise.errors import InputError, WirewiseError
 from wirewise.recipes.scripts import AdviceOptions
+from wirewise.runtime.recovery.limits import AgentLimits
 
 __all__ = ["GROUPS", "app", "load_systems", "main"]
 
@@ -227,6 +229,26 @@ def sim(
         return command.predict_plan(plan, sources or [], what_if, asked, json)
     refuse(asked, asked.__struct_fields__, "belongs to --plan FILE, and none is given")
     command.simulate(sources, what_if, json)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+@with_options
+def recover(
+    command: Annotated[
+        list[str], typer.Argument(help="After --: a script that calls `protect`, and its arguments.")
+    ],
+    given: Given[HostOptions],
+    limits: AgentLimits,
+    out: FolderOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Train a script on one or several hosts, protected from failures; start it once on each host.
+
+    Inside of an allocation of Slurm: srun --ntasks-per-node=1 wirewise recover -- train.py
+    """
+    from wirewise.cli import recover as module
+
+    module.recover(command, given, limits, out, json)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

@@ -337,7 +337,7 @@ def _survive(
         )
     expect_one_host(
         "run swift",
-        "start an agent on each host (docs/howto/from-this-machine-to-a-cluster.md)",
+        "start `wirewise recover -- SCRIPT` on each host by srun --ntasks-per-node=1",
     )
     asked = given.record()
     kills = asked.kills if "kills" in given.named else 0

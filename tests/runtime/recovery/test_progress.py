@@ -1,4 +1,4 @@
-"""Who is to blame where ranks wait: a rank that lacks behind and waits for nobody else; waiting ranks never are."""
+"""Blame of a rank that others wait for: it lacks behind and waits for nobody; a waiting rank is never blamed."""
 
 from __future__ import annotations
 

@@ -178,7 +178,8 @@ class Bus:
     def _lost(self, why: str) -> str:
         return (
             f"host {self._host} does not reach the store of host 0 [{why}]; it stops its ranks, so that never two "
-            "parts of a cut network train on: look at the network and at host 0, then start the job again"
+            "parts of a cut network train on: look at the network and at host 0, then start the job again, which "
+            "resumes from protect(checkpoints=FOLDER)"
         )
 
 

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import ipaddress
 import socket
+import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from wirewise.hosts import listen
 
 __all__ = ["join_store", "open_store"]
 
+_CONNECT_S, _RETRY_S = 5.0, 0.2
 _DIGEST = "wirewise/token"
 """The one key that all see: a digest of the token, from which another host sees that it has a wrong one."""
 
@@ -42,6 +44,8 @@ def open_store(
         PeerError: There is no store in time.
     """
     timeout, master = timedelta(seconds=timeout_s), host == 0
+    if not master:
+        _await_host(address, port, host, timeout_s)
     descriptor = _listener(address, port, alone=hosts == 1) if master else None
     try:
         store = TCPStore(
@@ -77,6 +81,23 @@ def _listener(address: str, port: int, *, alone: bool) -> socket.socket:
             f"host 0 cannot listen at {address}:{port} [{error.strerror or error}]; expected an address of this host, "
             "and a port that is free: another job may have it"
         ) from error
+
+
+def _await_host(address: str, port: int, host: int, timeout_s: float) -> None:
+    """Wait until host 0 listens: torch's client asks ever more rarely, and prints its C++ stack each time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=_CONNECT_S).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise PeerError(
+                    f"host {host} has no store at {address}:{port} within {timeout_s:g} s [{error}]; expected the "
+                    "agent of host 0 there: start it with the same address and port, or give it more time: --wait, "
+                    "wait_s of the agent"
+                ) from error
+        time.sleep(_RETRY_S)
 
 
 def _is_literal(address: str) -> bool:
