@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wirewise.errors import InputError
 from wirewise.runtime.transport import Transport
 
-__all__ = ["AllToAll"]
+__all__ = ["AllToAll", "exclusive"]
+
+_BUSY: set[int] = set()
+"""Identities of the groups that batches travel on now; whoever put one there holds the group."""
 
 
 class AllToAll:
@@ -26,6 +32,11 @@ class AllToAll:
         self.sent_bytes = self.received_bytes = 0
         """Bytes of all messages but those that a machine sends to itself."""
         self._counting = threading.Lock()
+
+    @property
+    def groups(self) -> set[Any]:
+        """Process groups that nothing else may use meanwhile."""
+        return {self.transport.group}
 
     def exchange(
         self,
@@ -69,3 +80,26 @@ class AllToAll:
     def _foreign_bytes(self, buffer: Tensor, counts: list[int]) -> int:
         own = counts[self.transport.rank] if counts else buffer.numel() // self.transport.world_size
         return (buffer.numel() - own) * buffer.element_size()
+
+
+@contextmanager
+def exclusive(*exchanges: AllToAll) -> Iterator[None]:
+    """Let nobody else send batches on the groups of these exchanges.
+
+    Raises:
+        InputError: Batches travel on one of them already: those of the two would be taken for each other, or wait for
+            each other for ever.
+    """
+    groups = {id(group) for each in exchanges for group in each.groups}
+    if groups & _BUSY:
+        raise InputError(
+            "a loader was started on a process group that carries the batches of another one, whose pipeline runs "
+            "ahead into its next epoch. Expected one at a time: iterate over loader.epoch(number) to the end before "
+            "another loader begins (loader.epochs goes on between epochs), or give the second loader a Fetcher, and a "
+            "PartitionedSampler, on groups of its own (torch.distributed.new_group())"
+        )
+    _BUSY.update(groups)
+    try:
+        yield
+    finally:
+        _BUSY.difference_update(groups)

@@ -6,7 +6,7 @@ before it comes. Numbers of rows travel as int32 relative to the first row of th
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wirewise.rng import stream_key
-from wirewise.runtime.mini_batch.all_to_all import AllToAll
+from wirewise.runtime.mini_batch.all_to_all import AllToAll, exclusive
 from wirewise.runtime.mini_batch.store import RowStore
 from wirewise.runtime.mini_batch.wire import ROW_FORMATS, WIRE_BITS, agreed_wires
 from wirewise.runtime.transport import PendingExchange, Transport
@@ -86,6 +86,11 @@ class Fetcher(AllToAll):
         self._exact, self.wire = agreed_wires(store, self.transport, bits, formats)
         self._tag = 0
         self._announced: NDArray[np.int64] = np.zeros(transport.world_size, np.int64)
+
+    @property
+    def groups(self) -> set[Any]:
+        """Process groups of ids and of rows."""
+        return super().groups | {self._rows.group}
 
     def wanted(self, ids: NDArray[np.int64]) -> RowRequest:
         """The rows among `ids` that are not held."""
@@ -200,7 +205,16 @@ class Fetcher(AllToAll):
         return np.split(first + wanted.rows, np.cumsum(wanted.counts)[:-1])
 
     def fill_cache(self) -> None:
-        """Fetch the rows that the store keeps of other machines, as they are."""
+        """Fetch the rows that the store keeps of other machines, as they are.
+
+        Raises:
+            InputError: Batches travel on the groups of this fetcher.
+            PeerError: A machine is gone.
+        """
+        with exclusive(self):
+            self._fill_cache()
+
+    def _fill_cache(self) -> None:
         wire, self.wire = self.wire, self._exact
         ids = self.store.cached
         owner = np.searchsorted(self.store.offsets, ids, side="right") - 1

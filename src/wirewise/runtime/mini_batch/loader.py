@@ -13,6 +13,7 @@ from torch import Tensor
 
 from wirewise.errors import InputError
 from wirewise.graph.sampling import NeighborSampler
+from wirewise.runtime.mini_batch.all_to_all import AllToAll, exclusive
 from wirewise.runtime.mini_batch.batch import MiniBatch
 from wirewise.runtime.mini_batch.batches import Batches
 from wirewise.runtime.mini_batch.fetching import Fetcher
@@ -85,6 +86,7 @@ class BatchLoader:
         """The batches of an epoch from `start` on.
 
         Raises:
+            InputError: Batches of another loader travel on the same groups.
             PeerError: A machine is gone; names it and the stage.
         """
         return self._batches(range(number, number + 1), start)
@@ -115,4 +117,10 @@ class BatchLoader:
         if not 0 <= start <= len(self):
             raise InputError(f"an epoch has {len(self)} batches; got start {start}")
         batches = Batches(self, epochs, start)
-        return batches.one_by_one() if self.depth == 0 else batches.ahead()
+        return self._alone(batches.one_by_one() if self.depth == 0 else batches.ahead())
+
+    def _alone(self, batches: Generator[MiniBatch]) -> Generator[MiniBatch]:
+        """The batches, while no other loader uses the same groups."""
+        exchanges = [each for each in (self.fetcher, self.sampler) if isinstance(each, AllToAll)]
+        with exclusive(*exchanges), closing(batches):
+            yield from batches
