@@ -100,8 +100,12 @@ def change(result: RunResult = USUAL, **fields: object) -> RunResult:
 
 
 def with_adaqp(**fields: object) -> RunResult:
-    """The usual result with another adaqp mode."""
-    other = msgspec.structs.replace(USUAL.modes["adaqp"], **fields)
+    """The usual result with another adaqp mode; `epoch_s` is that of its epochs too."""
+    usual = USUAL.modes["adaqp"]
+    epoch_s = fields.get("epoch_s", usual.epoch_s)
+    slower = 1.0 if math.isnan(epoch_s) else epoch_s / usual.epoch_s
+    epochs = [msgspec.structs.replace(one, train_s=one.train_s * slower) for one in usual.epochs]
+    other = msgspec.structs.replace(usual, **{"epochs": epochs, **fields})
     return change(modes={"fp32": USUAL.modes["fp32"], "adaqp": other})
 
 

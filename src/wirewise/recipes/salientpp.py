@@ -7,6 +7,7 @@ or the edges of its own nodes, and a part of the features; modes train one after
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,8 +32,10 @@ from wirewise.results import MiniBatchRun
 from wirewise.runtime import full_graph
 from wirewise.trials.start import JOB, choose_network, open_network, run_ranks
 
-__all__ = ["ALPHAS", "MODES", "MiniBatchJob", "Mode", "run"]
+__all__ = ["ALPHAS", "MODES", "PLANNED", "MiniBatchJob", "Mode", "run"]
 
+PLANNED = "planned.json"
+"""File with the seconds that the cache's plan took."""
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Shares of all nodes in the caches at which policies are compared."""
 
@@ -111,8 +114,14 @@ def _check_memory(features: int, plan: CachePlan) -> None:
 
 
 def _plan(job: MiniBatchJob, problem: CacheProblem, folder: Path) -> CachePlan:
-    """Write the cache plan, and what other policies and alphas would leave to fetch."""
-    found = cache.plans(problem, tuple({*ALPHAS, job.alpha}), job.policies, share=job.share)
+    """Write the cache plan, what it took, and what other policies and alphas would leave to fetch."""
+    chosen, others = job.policies[:1], job.policies[1:]
+    alphas = tuple({*ALPHAS, job.alpha})
+    start_s = time.perf_counter()
+    found = cache.plans(problem, alphas, chosen, share=job.share)
+    write_json(folder / PLANNED, time.perf_counter() - start_s)
+    if others:
+        found |= cache.plans(problem, alphas, others, share=job.share)
     plan = found[job.policies[0]][job.alpha]
     plans.save(plan, folder / "plan.json")
     left = {

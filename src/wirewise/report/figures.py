@@ -66,6 +66,11 @@ class ModePair:
         return ratio(self.reference.epoch_s, self.mode.epoch_s)
 
     @property
+    def speedup_run(self) -> float | None:
+        """Training seconds of the reference's whole run for each one of the mode's, which has as many epochs."""
+        return ratio(self.reference.run_s, self.mode.run_s)
+
+    @property
     def speedup_time_to_loss(self) -> float | None:
         """Times as soon at the reference's loss."""
         return ratio(self.reference.time_to_reference_loss_s, self.mode.time_to_reference_loss_s)
@@ -74,6 +79,11 @@ class ModePair:
     def bytes_ratio(self) -> float | None:
         """Payload bytes of the reference for each one of the mode."""
         return ratio(self.reference.bytes_sent, self.mode.bytes_sent)
+
+    @property
+    def interface_bytes_ratio(self) -> float | None:
+        """Bytes on the interfaces of the reference for each one of the mode; None where no kernel counted them."""
+        return ratio(self.reference.kernel_bytes_sent, self.mode.kernel_bytes_sent)
 
     @property
     def accuracy_delta_points(self) -> float | None:

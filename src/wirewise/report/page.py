@@ -89,20 +89,19 @@ def _cards(result: RunResult) -> tuple[tuple[str, str, str], ...]:
 
     return (
         (
-            "Epochs per second",
-            figures.factor(both.speedup_epoch),
-            next_to(f"{figures.seconds(mine.epoch_s)} an epoch", figures.seconds(other.epoch_s)),
+            "Faster",
+            figures.factor(both.speedup_run),
+            next_to(
+                f"{figures.seconds(mine.run_s)} for {figures.count(result.epochs, 'epoch')}",
+                f"{figures.seconds(other.run_s)}; {figures.factor(both.speedup_epoch)} an epoch after warm-up",
+            ),
         ),
         (
             "Sooner at the same loss",
             figures.factor(both.speedup_time_to_loss),
             _loss_card(name, both, reference),
         ),
-        (
-            "Fewer payload bytes",
-            figures.factor(both.bytes_ratio),
-            next_to(figures.size(mine.bytes_sent), figures.size(other.bytes_sent)),
-        ),
+        (*_bytes_card(both, next_to),),
         (
             "Test accuracy, points",
             figures.points(both.accuracy_delta_points),
@@ -114,6 +113,16 @@ def _cards(result: RunResult) -> tuple[tuple[str, str, str], ...]:
             next_to(figures.bits(mine.mean_bits), figures.bits(other.mean_bits)),
         ),
     )
+
+
+def _bytes_card(both: ModePair, next_to: Callable[[str, str], str]) -> tuple[str, str, str]:
+    mine, other = both.mode, both.reference
+    if (counted := both.interface_bytes_ratio) is None:
+        sizes = figures.size(mine.bytes_sent), figures.size(other.bytes_sent)
+        return "Fewer payload bytes", figures.factor(both.bytes_ratio), next_to(*sizes)
+    sizes = figures.size(mine.kernel_bytes_sent), figures.size(other.kernel_bytes_sent)
+    payload = f"; {figures.factor(both.bytes_ratio)} in payload"
+    return "Fewer bytes on the links", figures.factor(counted), next_to(*sizes) + payload
 
 
 def _accuracy(mode: ModeResult) -> str:
@@ -238,8 +247,17 @@ def _largest(sizes: Callable[[ModeResult], list[int]]) -> Callable[[ModePair], s
     return lambda pair: figures.size(max(sizes(pair.mode), default=None))
 
 
-_RELATIVE = ("speed-up per epoch", "speed-up to loss", "difference in points")
+_RELATIVE = ("speed-up", "speed-up per epoch", "speed-up to loss", "difference in points")
 _MEASURES: dict[str, tuple[Callable[[ModePair], str], str]] = {
+    "time of the run": (
+        lambda pair: figures.seconds(pair.mode.run_s),
+        "Wall-clock time of all epochs on the slowest rank: warm-up, probes of links and choosing bits included, "
+        "evaluation not.",
+    ),
+    "speed-up": (
+        lambda pair: figures.factor(pair.speedup_run),
+        "Time of the run of {reference} divided by that of the mode.",
+    ),
     "time per epoch": (
         lambda pair: figures.seconds(pair.mode.epoch_s),
         "Median wall-clock time of an epoch on the slowest rank; choosing bits is included, evaluation and the first "

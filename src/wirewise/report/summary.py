@@ -29,7 +29,7 @@ def summary_sentence(result: RunResult) -> str:
         return f"{place}: {reference} took {figures.seconds(mode.epoch_s)} an epoch{_alone(mode)}."
     both = ModePair.of(result, name)
     said = [
-        _epoch_words(name, reference, both),
+        _run_words(name, reference, both, result.epochs),
         _bytes_words(both),
         _loss_words(reference, both),
         _accuracy_words(both),
@@ -64,10 +64,12 @@ def to_json_object(result: RunResult) -> dict[str, Any]:
     return {
         **_finite(msgspec.to_builtins(msgspec.structs.replace(result, modes={}))),
         "modes": {key: _mode_object(mode) for key, mode in result.modes.items()},
+        "speedup_run": both and both.speedup_run,
         "speedup_epoch": both and both.speedup_epoch,
         "speedup_time_to_loss": both and both.speedup_time_to_loss,
         "accuracy_delta_points": both and both.accuracy_delta_points,
         "bytes_ratio": both and both.bytes_ratio,
+        "interface_bytes_ratio": both and both.interface_bytes_ratio,
         "compared_mode": name,
         "reference": figures.reference_name(result),
         "summary": summary_sentence(result),
@@ -97,29 +99,39 @@ def _alone(mode: ModeResult) -> str:
     return f"{reached}{lost}; no other mode was trained, so there is nothing to compare"
 
 
-def _epoch_words(name: str, reference: str, both: ModePair) -> str:
-    mine, other = figures.seconds(both.mode.epoch_s), figures.seconds(both.reference.epoch_s)
-    speedup = both.speedup_epoch
+def _run_words(name: str, reference: str, both: ModePair, epochs: int) -> str:
+    """The time of the whole run, and of an epoch after the warm-up where that says something else."""
+    mine, other = figures.seconds(both.mode.run_s), figures.seconds(both.reference.run_s)
+    speedup, by_epoch = both.speedup_run, both.speedup_epoch
     if speedup is None:
-        return f"{name} could not be compared with {reference} in time per epoch"
+        return f"{name} could not be compared with {reference} in time"
+    took = f"{mine} instead of {other} for {figures.count(epochs, 'epoch')}"
+    if by_epoch is not None and abs(by_epoch / speedup - 1) >= _ALIKE:
+        took += f", warm-up and choosing bits included; {figures.factor(by_epoch)} an epoch after that"
     if abs(speedup - 1) < _ALIKE:
-        return f"{name} trained as fast as {reference} ({mine} an epoch, {reference} {other})"
+        return f"{name} trained as fast as {reference} ({took})"
     if speedup > 1:
-        words = f"{name} trained {figures.factor(speedup)} as fast as {reference}"
-        return f"{words} ({mine} an epoch instead of {other})"
-    slower = figures.factor(1 / speedup)
-    return f"{name} was slower than {reference}, at {slower} the time per epoch ({mine} instead of {other})"
+        return f"{name} trained {figures.factor(speedup)} as fast as {reference} ({took})"
+    return f"{name} was slower than {reference}, at {figures.factor(1 / speedup)} the time ({took})"
 
 
 def _bytes_words(both: ModePair) -> str:
-    quotient = both.bytes_ratio
-    if quotient is None:
+    """Bytes on the interfaces, probes and headers among them, where they were counted; else payload."""
+    payload, counted = both.bytes_ratio, both.interface_bytes_ratio
+    if payload is None:
         return ""
+    if counted is None:
+        return _ratio_words(payload, "bytes of payload")
+    said = _ratio_words(counted, "bytes over the links")
+    return said if abs(payload / counted - 1) < _ALIKE else f"{said} ({figures.factor(payload)} in payload)"
+
+
+def _ratio_words(quotient: float, what: str) -> str:
     if abs(quotient - 1) < 0.005:
-        return "sent as many bytes"
+        return f"sent as many {what}"
     if quotient > 1:
-        return f"sent {figures.factor(quotient)} fewer bytes"
-    return f"sent {figures.factor(1 / quotient)} the bytes"
+        return f"sent {figures.factor(quotient)} fewer {what}"
+    return f"sent {figures.factor(1 / quotient)} the {what}"
 
 
 def _loss_words(reference: str, both: ModePair) -> str:

@@ -62,6 +62,11 @@ class ModeResult(msgspec.Struct, frozen=True, kw_only=True):
     memory_model_bytes: list[int]
     """The documented formula: part + halo + activations of each rank."""
 
+    @property
+    def run_s(self) -> float:
+        """Training seconds of all epochs: warm-up, probes of links and choosing bits included, evaluation not."""
+        return sum(record.train_s for record in self.epochs)
+
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """Several modes trained on the same parts, interleaved."""
@@ -119,6 +124,8 @@ class MiniBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     pipelined: bool = False
     speedup: float = 1.0
     """Epoch of the first mode over that of this one."""
+    speedup_run: float = 1.0
+    """Setup and all epochs of the first mode over those of this one."""
     slept_s: float = 0.0
     """Seconds of an epoch that are slept, as an accelerator would compute: emulated."""
     row_format: str = "dense"
@@ -127,6 +134,13 @@ class MiniBatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a row in that format, mean of all nodes."""
     sampling_bytes: int = 0
     """Bytes of nodes and neighbours of all machines in an epoch, where the topology is partitioned."""
+    setup_s: float = 0.0
+    """Seconds before the first epoch that only this mode needs: its cache planned and filled."""
+
+    @property
+    def run_s(self) -> float:
+        """Seconds of the setup and of all epochs."""
+        return self.setup_s + sum(self.epochs_s)
 
     @property
     def predicted_s(self) -> float:

@@ -82,7 +82,7 @@ class BatchLoader:
         total = sum(map(len, self.train))
         return max(-(-total // (self.batch_size * len(self.train))), 1)
 
-    def epoch(self, number: int, *, start: int = 0) -> Iterator[MiniBatch]:
+    def epoch(self, number: int, *, start: int = 0) -> Generator[MiniBatch]:
         """The batches of an epoch from `start` on.
 
         Raises:
