@@ -214,6 +214,10 @@ def _basic(kind: str, **options: Any) -> Callable[[], nn.Module]:
 COMPUTED = [
     Case("SAGE", _two(g.SAGEConv)),
     Case("SAGE max", _two(g.SAGEConv, aggr="max")),
+    Case(
+        "Simple with loops",
+        lambda: Stream(g.SimpleConv("mean", combine_root="self_loop"), lambda c, x, e: c(x, e)),
+    ),
     Case("SAGE two aggregations", _two(g.SAGEConv, aggr=["mean", "max", "softmax"])),
     Case("SAGE one aggregation for both", _shared_aggregation),
     Case("SAGE project", _two(g.SAGEConv, project=True, normalize=True)),

@@ -25,6 +25,9 @@ def test_edges_answer_no_questions() -> None:
             lambda e: e.numpy(),
             lambda e: torch.cat([e, e]),
             lambda e: list(e),
+            lambda e: torch.sparse_coo_tensor(e, torch.ones(e.shape[1])),
+            lambda e: torch.sparse_coo_tensor(e, torch.ones(e.shape[1]), (100, 100)),
+            lambda e: torch.ops.aten.add.Tensor(e, 1),
         ):
             with pytest.raises(InputError, match=r"edge_index of job\.data"):
                 ask(edges)

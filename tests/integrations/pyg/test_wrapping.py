@@ -16,6 +16,7 @@ from torch.nn.utils import parametrizations, prune
 from tests.harness.threads import run_ranks_as_threads
 from tests.integrations.pyg.jobs import job_of
 from tests.integrations.pyg.spread import a_model
+from tests.integrations.pyg_models import Two, g
 from tests.integrations.test_pyg_law import a_graph
 from wirewise.errors import InputError
 
@@ -108,5 +109,43 @@ def test_the_model_itself_can_still_be_copied_and_saved() -> None:
         job.distribute(model)(job.data.x, job.data.edge_index)[job.data.train_mask].mean().backward()
         save(model)
         average(model)
+
+    run_ranks_as_threads(1, body)
+
+
+def replaced_class(model: Any) -> None:
+    """Swap the class, like `fully_shard` and `replicate` do."""
+    model.__class__ = type("FSDPTwo", (type(model),), {})
+
+
+def test_a_class_that_was_swapped_is_named() -> None:
+    def body(rank: int, group: Any, store: Any) -> None:
+        job = job_of(a_graph("directed"), rank, group, store)
+        mine = job.distribute(a_model())
+        replaced_class(mine)
+        with pytest.raises(InputError, match="became a FSDPTwo, as fully_shard and replicate"):
+            mine(job.data.x, job.data.edge_index)
+
+    run_ranks_as_threads(1, body)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Two(lambda i, o: g.SAGEConv(-1, o)),
+            "first.lin_l is a Linear whose sizes are not known yet",
+        ),
+        (
+            lambda: nn.Sequential(g.SAGEConv(3, 3), nn.LazyLinear(3)),
+            "1 is a LazyLinear whose sizes are not known",
+        ),
+        (lambda: "a model", "got a str; expected a torch.nn.Module"),
+    ],
+)
+def test_what_cannot_be_distributed_yet_says_what_to_do(make: Callable[[], Any], message: str) -> None:
+    def body(rank: int, group: Any, store: Any) -> None:
+        with pytest.raises(InputError, match=message):
+            job_of(a_graph("directed"), rank, group, store).distribute(make())
 
     run_ranks_as_threads(1, body)

@@ -10,15 +10,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv, MessagePassing
+from torch_geometric.nn import GCNConv, MessagePassing, SimpleConv
 from torch_geometric.utils import add_remaining_self_loops
 
 from wirewise.errors import InputError
 from wirewise.integrations.pyg.edges import EdgeToken
 from wirewise.integrations.pyg.norms import looks_at_all_nodes
 from wirewise.integrations.pyg.probe import same_rows
+from wirewise.integrations.pyg.recomputation import KeptRows, in_back_propagation, is_checkpointed
 from wirewise.integrations.pyg.sums import halo_values
 from wirewise.integrations.pyg.view import GraphView
+from wirewise.runtime.full_graph import Ticket
 
 __all__ = ["HaloConvolution"]
 
@@ -45,7 +47,10 @@ class HaloConvolution:
         self.call: Callable[..., Any] = conv.forward
         self.signature = inspect.signature(conv.forward)
         self.gcn = isinstance(conv, GCNConv) and type(conv).forward is GCNConv.forward
-        self.in_one_piece = self.gcn or any(looks_at_all_nodes(m) for m in conv.modules())
+        self.alone = isinstance(conv, SimpleConv) and conv.combine_root == "self_loop"
+        """It takes rows that are sources and targets at once, and adds loops to all of them."""
+        self.in_one_piece = self.gcn or self.alone or any(looks_at_all_nodes(m) for m in conv.modules())
+        self._kept = KeptRows()
         self._check()
         if self.gcn:
             # GCNConv would normalize by the degrees of the local edges.
@@ -78,11 +83,12 @@ class HaloConvolution:
             InputError: The caller gives what cannot be carried out.
         """
         view = self.view
-        if not view.inside:
+        if not view.inside and not in_back_propagation():
             raise self._refused(
                 "was called outside the forward of the model that job.distribute returned; call that model"
             )
-        view.sequence.append(self.layer)
+        if view.inside:
+            view.sequence.append(self.layer)
         x, edge_data = self._arguments(args, kwargs)
         recording = view.recording
         if view.replaying:
@@ -145,15 +151,16 @@ class HaloConvolution:
         if rows is not None:
             return self._whole(rows.to(dtype), edge_data, weights)
         exchange = view.graph.exchange
-        own, ticket = exchange.start(x, self.layer)
+        again = not view.inside
+        own, ticket = exchange.start(x, self.layer, kept=self._kept.find(x, self.name) if again else None)
         if self.in_one_piece:
-            return self._whole(torch.cat([own, exchange.finish(ticket)]).to(dtype), edge_data, weights)
+            return self._whole(torch.cat([own, self._received(x, ticket)]).to(dtype), edge_data, weights)
         own_rows, central, edges = own.to(dtype), view.part.num_central, view.edges
         before = {n: v[: edges.split] for n, v in edge_data.items()}
         y_central = (
             self.call((own_rows, own_rows[:central]), edge_index=edges.central, **before) if central else None
         )
-        halo = exchange.finish(ticket).to(dtype)
+        halo = self._received(x, ticket).to(dtype)
         if central == len(own):
             assert y_central is not None
             # Nothing is marginal, yet the halo (empty) stays part of the autograd graph.
@@ -167,11 +174,20 @@ class HaloConvolution:
         )
         return y_marginal if y_central is None else torch.cat([y_central, y_marginal])
 
+    def _received(self, x: Tensor, ticket: Ticket) -> Tensor:
+        """The halo rows, kept where gradient checkpointing may call the convolution again."""
+        halo = self.view.graph.exchange.finish(ticket)
+        if ticket.kept is None and is_checkpointed(self.view.with_gradients):
+            self._kept.keep(x, halo)
+        return halo
+
     def _whole(self, rows: Tensor, edge_data: dict[str, Any], weights: Any) -> Tensor:
         """All own nodes in one call, from rows of own and halo nodes."""
         own, edges = self.view.part.num_own, self.view.edges
         if weights is not None:
             return self.call(rows, *weights)[:own]
+        if self.alone:
+            return self.call(rows, edge_index=edges.all, **edge_data)[:own]
         return self.call((rows, rows[:own]), edge_index=edges.all, **edge_data)
 
     def _gcn_weights(self, x: Tensor, edge_data: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
@@ -209,6 +225,8 @@ class HaloConvolution:
         if self.gcn:
             return self._whole(rows, edge_data, self._gcn_weights(x, edge_data))
         out = self._whole(rows, edge_data, None)
+        if self.alone:
+            return out
         assert view.recording is not None
         try:
             alike = isinstance(out, Tensor) and self._splits(rows, edge_data)

@@ -23,14 +23,24 @@ class EdgeToken(Tensor):
 
     @staticmethod
     def of(count: int) -> EdgeToken:
-        """The token of so many edges; it holds no numbers of nodes, as not all of torch asks before it reads them."""
-        token: EdgeToken = Tensor._make_subclass(EdgeToken, torch.full((2, count), -1))
+        """The token of so many edges; it has no memory, as not all of torch asks before it reads."""
+        token: EdgeToken = Tensor._make_wrapper_subclass(EdgeToken, (2, count), dtype=torch.int64)  # type: ignore[attr-defined]
         return token
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Refuse what reaches torch's operators past `__torch_function__`, as sparse_coo_tensor does."""
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            return cls.of(args[0].shape[1])
+        raise _refused(str(func).removeprefix("aten.").partition(".")[0])
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Answer questions about the shape, copy by reference, refuse everything else."""
         name = getattr(func, "__name__", str(func))
+        if name == "__set__" and not args[1] and func.__self__ is Tensor.requires_grad:
+            # Gradient checkpointing copies the mark of each argument.
+            return None
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", name)
         if name in _HARMLESS:
@@ -38,15 +48,19 @@ class EdgeToken(Tensor):
                 return func(*args, **(kwargs or {}))
         if name in _KEEPS and isinstance(args[0], cls):
             return args[0]
-        raise InputError(
-            f"torch's {name} was applied to edge_index of job.data, whose sources may live on other ranks: expected "
-            "that only convolutions read it. Compute degrees, dropped or chosen edges from the whole graph before "
-            "pyg.Job, and store the result as an attribute of its nodes or edges"
-        )
+        raise _refused(name)
 
     def __repr__(self) -> str:  # type: ignore[override]
         """Short, without values."""
         return f"EdgeToken({self.shape[1]} in-edges of own nodes)"
+
+
+def _refused(name: str) -> InputError:
+    return InputError(
+        f"torch's {name} was applied to edge_index of job.data, whose sources may live on other ranks: expected that "
+        "only convolutions read it. Compute degrees, dropped or chosen edges from the whole graph before pyg.Job, and "
+        "store the result as an attribute of its nodes or edges"
+    )
 
 
 _HARMLESS = set(

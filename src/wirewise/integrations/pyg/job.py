@@ -285,6 +285,10 @@ class Job:
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Values and weights of the masked rows, and which own rows those are."""
         own = self.tensors.part.num_own
+        if not isinstance(values, Tensor):
+            raise InputError(
+                f"values are a {type(values).__name__}; expected a tensor with a value for each node"
+            )
         if values.dim() == 0:
             raise InputError("got one number; expected a value for each node (reduction='none')")
         if weights is not None and (weights.shape != values.shape[:1] or weights.requires_grad):

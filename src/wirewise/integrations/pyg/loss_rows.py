@@ -32,7 +32,10 @@ def rows_mix(edges: Edges, rows: int, outputs: list[Any], allowed: Tensor, seed:
     fault = ""
     for groups in _layouts(edges, rows):
         half = torch.rand(rows, generator=torch.Generator().manual_seed(seed)) < 0.5
-        reached = [_reached(edges, groups, chosen, outputs, allowed) for chosen in (half, ~half)]
+        try:
+            reached = [_reached(edges, groups, chosen, outputs, allowed) for chosen in (half, ~half)]
+        except RuntimeError as error:
+            return f"cannot be looked at by itself ({str(error).splitlines()[0][:120]})"
         fault = _compared(reached, half, allowed)
         if not fault:
             return ""

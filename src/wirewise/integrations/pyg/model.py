@@ -19,6 +19,7 @@ from wirewise.integrations.pyg.gradients import GradientSum
 from wirewise.integrations.pyg.norms import looks_at_all_nodes, spread
 from wirewise.integrations.pyg.outputs import tracked, untracked
 from wirewise.integrations.pyg.probe import prove
+from wirewise.integrations.pyg.recomputation import in_back_propagation
 from wirewise.integrations.pyg.view import GraphView
 from wirewise.integrations.pyg.watch import ModuleWatch, Recheck
 from wirewise.integrations.pyg.wrapping import refuse_wrapped, refuse_wrappers
@@ -120,7 +121,7 @@ class Bundle:
         return dict([*self.whole.named_parameters(), *self.whole.named_buffers()])
 
     def _inside_only(self, module: nn.Module, _: Any) -> None:
-        if not self.view.inside:
+        if not self.view.inside and not in_back_propagation():
             raise InputError(
                 f"a {type(module).__name__} of a distributed model was called outside the model's forward, where its "
                 "gradient could not be weighed among ranks; call the model itself, or the one that it came from"
@@ -150,7 +151,8 @@ class _Member:
         self.sequences = Recheck(1 << 62)
         """Sequences of exchanges of one forward."""
         # The class's own forward, not a method bound to this copy: torch.func calls it with other parameters.
-        self.call = type(twin).forward
+        self.kind = type(twin)
+        self.call = self.kind.forward
         object.__setattr__(twin, "_wirewise_step", self)
         twin.forward = torch._dynamo.disable(functools.partial(self.forward))  # type: ignore[method-assign]
         refuse_wrappers(twin)
@@ -159,13 +161,24 @@ class _Member:
         """Output of the user's model for own nodes."""
         if self.view.inside:
             return self.call(self.twin, *args, **kwargs)
+        if in_back_propagation():
+            raise InputError(
+                "a distributed model was called inside a back-propagation, as by gradient checkpointing around it; "
+                "expected torch.utils.checkpoint inside the model, around its layers"
+            )
         bundle, gradients = self.bundle, self.bundle.gradients
         gradients.guard.check()
+        if type(self.twin) is not self.kind:
+            raise InputError(
+                f"the distributed {self.kind.__name__} became a {type(self.twin).__name__}, as fully_shard and "
+                "replicate of torch.distributed make it; expected no other wrapper: gradients are summed over "
+                "ranks already"
+            )
         contract = bundle.job.contract
         fed: list[Any] = []
         args, kwargs = pytree.tree_map(lambda value: self._admit(value, fed), untracked((args, kwargs)))
         training = self.twin.training and torch.is_grad_enabled()
-        self.view.inside = True
+        self.view.inside, self.view.with_gradients = True, torch.is_grad_enabled()
         try:
             if self._is_proof_due(args, kwargs):
                 self._prove(args, kwargs)

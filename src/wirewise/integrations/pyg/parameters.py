@@ -61,12 +61,6 @@ class ParameterGuard:
             InputError: A parameter was converted, wrapped, replaced, added, removed, frozen, thawed or given a hook.
         """
         now = dict(self.module.named_parameters())
-        for parameter in now.values():
-            if type(parameter).__name__ == "DTensor" or hasattr(parameter, "_local_tensor"):
-                raise InputError(
-                    "parameters were sharded (fully_shard, parallelize_module) after job.distribute, which gathers "
-                    "gradients itself; expected no other wrapper: take fully_shard away"
-                )
         for name in sorted(now.keys() ^ self.names.keys()):
             raise self._changed(name)
         if self._kinds != [(t.dtype, t.device) for t in now.values()]:
@@ -87,8 +81,8 @@ class ParameterGuard:
     def _changed(self, name: str) -> InputError:
         return InputError(
             f"{name} was replaced, frozen or made trainable after job.distribute, which gathers the gradients of what "
-            "it was given (parametrize, prune, weight_norm and FullyShardedDataParallel replace parameters too); "
-            "change the model that this one came from, and distribute that again"
+            "it was given (parametrize, prune, weight_norm, fully_shard and FullyShardedDataParallel replace "
+            "parameters too); change the model that this one came from, and distribute that again"
         )
 
     def _has_hooks(self, parameter: Any) -> bool:

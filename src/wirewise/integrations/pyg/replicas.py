@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from wirewise.errors import InputError
 from wirewise.runtime import full_graph
 
-__all__ = ["Replicas"]
+__all__ = ["Replicas", "bits_of"]
 
 _LOG = logging.getLogger("wirewise.pyg")
 _WINDOW_BYTES = 1 << 16
@@ -53,7 +53,7 @@ class Replicas:
         for _, held, key in self._places:
             value = held.get(key)
             if value is not None:
-                total = (total * _FACTOR + _bits(value, turn)) & 0x7FFF_FFFF_FFFF_FFFF
+                total = (total * _FACTOR + bits_of(value, turn)) & 0x7FFF_FFFF_FFFF_FFFF
         return total
 
     def check(self, what: str) -> None:
@@ -62,7 +62,7 @@ class Replicas:
         Raises:
             InputError: A tensor differs by more than rounding; the message names it.
         """
-        own = torch.tensor([_bits(t, None) for t in self._tensors().values()] + [0], dtype=torch.int64)
+        own = torch.tensor([bits_of(t) for t in self._tensors().values()] + [0], dtype=torch.int64)
         count = torch.tensor([len(own)])
         counts = [int(c) for c in self.transport.all_gather(count, f"number of tensors, {what}")]
         if len(set(counts)) > 1:
@@ -110,8 +110,8 @@ class Replicas:
         )
 
 
-def _bits(tensor: Tensor, turn: int | None) -> int:
-    """Sum of the bits of a tensor, or of one window of it, as 8-byte words."""
+def bits_of(tensor: Tensor, turn: int | None = None) -> int:
+    """Sum of the bits of a tensor, or of the window of a turn, as 8-byte words."""
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     if turn is not None and len(flat) > _WINDOW_BYTES:
         windows = -(-len(flat) // _WINDOW_BYTES)

@@ -37,6 +37,8 @@ class GraphView:
     """The distributed model's forward is running."""
     recording: Recording | None = None
     """The proof that rows do not mix, while it runs."""
+    with_gradients: bool = False
+    """Gradients were enabled where the model was called."""
     sequence: list[int] = field(default_factory=list)
     """Numbers of the convolutions that the present forward has called, in their order."""
 
@@ -61,7 +63,14 @@ class GraphView:
 
     def stored_features(self, x: Any) -> Tensor | None:
         """Input features of own and halo rows where `x` are those of the own rows, unchanged; else None."""
-        if x is not self.own_features or x._version != self.features_version or x.requires_grad:
+        if not _is(x, self.own_features) or x._version != self.features_version or x.requires_grad:
             return None
         rows = self.graph.tensors.features()
         return rows if isinstance(rows, torch.Tensor) and rows.dtype == x.dtype else None
+
+
+def _is(x: Any, own: Tensor) -> bool:
+    """Whether both are one tensor, or one is the detached other, as gradient checkpointing makes it."""
+    if not isinstance(x, Tensor) or x.shape != own.shape or x.dtype != own.dtype:
+        return False
+    return x is own or (x.data_ptr() == own.data_ptr() and x.stride() == own.stride())

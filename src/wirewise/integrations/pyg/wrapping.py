@@ -20,11 +20,20 @@ def refuse_wrapped(model: nn.Module) -> None:
     Raises:
         InputError: There is one; the message names it.
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"job.distribute got a {type(model).__name__}; expected a torch.nn.Module")
     for name, module in model.named_modules():
         if isinstance(module, torch._dynamo.OptimizedModule) or getattr(module, "_compiled_call_impl", None):
             raise InputError(
                 f"{name or type(model).__name__} is compiled already; expected a plain module: compile what "
                 "job.distribute returns"
+            )
+        lazy = [p for p, t in module.named_parameters(recurse=False) if nn.parameter.is_lazy(t)]
+        if lazy or any(nn.parameter.is_lazy(b) for b in module.buffers(recurse=False)):
+            raise InputError(
+                f"{name or type(model).__name__} is a {type(module).__name__} whose sizes are not known yet (-1 or a "
+                "lazy module); expected parameters: call the model once on some rows on one process before "
+                "job.distribute, or give the number of inputs"
             )
         if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             raise InputError(f"{name or 'the model'} is a {type(module).__name__}; give the module inside it")
