@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,7 +14,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from wirewise.allocation import take_place
 from wirewise.errors import PeerError
 
-__all__ = ["join_group", "meet", "start_group"]
+__all__ = ["companion", "join_group", "meet", "start_group"]
 
 _POLL_S = 0.05
 _GRACE_S = 1.0
@@ -52,6 +53,23 @@ def join_group(store: Store, rank: int, size: int, timeout_s: float, backend: st
     """
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+
+
+def companion(store: Store, rank: int, size: int, timeout_s: float) -> dist.ProcessGroup:
+    """Start a bare group of gloo beside torch's default one, for messages in host memory that can be interrupted.
+
+    Args:
+        store: Store in which the ranks find each other; no other group may have used its keys.
+        rank: Rank of this process in the group.
+        size: Number of ranks of the group.
+        timeout_s: Seconds that the other ranks have to join, and that a call of the group may take.
+    """
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
+    options._timeout = timedelta(seconds=timeout_s)
+    name = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    options._devices = [gloo.create_device(interface=name) if name else gloo.create_default_device()]
+    return gloo(store, rank, size, options)  # type: ignore[no-any-return]
 
 
 def meet(rank: int, size: int, host: str, port: int, *, timeout_s: float) -> Store:

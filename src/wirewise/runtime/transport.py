@@ -67,6 +67,8 @@ class Transport:
         self.timeout = datetime.timedelta(seconds=timeout_s)
         self.timeout_s = timeout_s
         self.store = store
+        self.aborts = "gloo" not in str(group.name()).lower()
+        """Calls of the group end without an error when it is aborted, as those of NCCL do; those of gloo raise one."""
         self.on_device = "nccl" in str(group.name()).lower()
         """Messages travel between devices (NCCL); otherwise those of a device are staged in pinned host memory."""
         self.peers = [(self.rank + r) % self.world_size for r in range(1, self.world_size)]
@@ -249,8 +251,18 @@ class Transport:
         if self.on_device:
             # Without a timeout only later work on the device would wait.
             self.guard(lambda: collective().wait(self.timeout), what)
+            self.check_group(what)
         else:
             self.complete(collective, what)
+
+    def check_group(self, what: str) -> None:
+        """Raise if the group was aborted: what was under way on the device then ended with whatever its buffers held.
+
+        Raises:
+            PeerError: A rank of the group is lost.
+        """
+        if self.aborts and self.is_lost():
+            raise PeerError(f"{what} was aborted: {_LOST}")
 
     def complete(self, collective: Callable[[], dist.Work], what: str) -> None:
         """Start a collective and wait for it; errors as `wait_for`."""
@@ -282,12 +294,15 @@ class Transport:
             try:
                 # torch takes less than a millisecond for no limit.
                 work.wait(datetime.timedelta(seconds=min(max(left, 0.01), _LOOK_S)))
-                return
             except RuntimeError:
                 if work.is_completed():
                     # It failed, or it ended just after this wait gave up: it says which when it is asked again.
                     self.guard(work.wait, what)
+                    self.check_group(what)
                     return
+            else:
+                self.check_group(what)
+                return
             if lost:
                 _keep_for_ever(self.group)
                 raise self.failure(what, None, _LOST)

@@ -163,3 +163,15 @@ def test_a_process_that_never_asks_for_a_role_ends_the_job_only_where_it_is_wait
     assert isinstance(given_up, GiveUp)
     assert "process 3 of host 0 has not called `protect` within 60 s, though it lives" in given_up.reason
     assert "--start-timeout" in given_up.reason
+
+
+def test_ranks_of_a_host_have_numbers_of_their_own_and_keep_them_with_their_process():
+    coordinator = started(4, 2, spares=2)
+    assert coordinator.generation is not None
+    assert coordinator.generation.local_ranks == {0: 0, 1: 1, 2: 0, 3: 1}
+    _, begun = coordinator.heard(lost(0, 0))
+    assert isinstance(begun, Begin) and begun.generation.local_ranks == {0: 0, 1: 1, 2: 0, 3: 1}
+    # Spares of the other host take what it has free.
+    coordinator.heard(HostLost(1, 5.0))
+    (begun,) = coordinator.heard(WorkerReady((0, 4), SAME))
+    assert isinstance(begun, Begin) and begun.generation.local_ranks == {0: 0, 1: 1, 2: 2, 3: 3}

@@ -19,7 +19,7 @@ def test_what_needs_all_ranks_is_refused_where_fewer_may_go_on(monkeypatch, elas
     regrouped: list[Exception | None] = []
     member = SimpleNamespace(generation=begin.generation, regroup=regrouped.append)  # type: ignore[union-attr]
     monkeypatch.setattr(control, "current", lambda: member)
-    monkeypatch.setattr(membership, "Member", lambda link, timeout_s: link)
+    monkeypatch.setattr(membership, "Member", lambda link, timeout_s, backend: link)
     assert membership.join(bound="") is member
     if not elastic:
         assert membership.join() is member and regrouped == [None, None]

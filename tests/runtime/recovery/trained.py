@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.runtime.recovery import aborting
 from wirewise.plans import FusionPlan
 from wirewise.runtime import recovery
 from wirewise.runtime.recovery.agent import Agent, Recoveries
@@ -54,6 +56,8 @@ def plan_of(model: nn.Module, codec: str) -> FusionPlan:
 def train(folder: str, settings: dict[str, Any]) -> None:
     """Train as a rank, and write down what it came to."""
     model, optimizers, schedule, loader = made(settings)
+    if settings.get("backend") == aborting.NAME:
+        aborting.register()
     through = settings.get("through", "buckets")
     training = recovery.protect(
         model,
@@ -67,6 +71,7 @@ def train(folder: str, settings: dict[str, Any]) -> None:
         consistency=settings.get("consistency", "auto"),
         checkpoints=settings.get("checkpoints"),
         checkpoint_every=5,
+        backend=settings.get("backend"),
     )
     for x, y in training:
         with training.step():
@@ -79,6 +84,8 @@ def train(folder: str, settings: dict[str, Any]) -> None:
         "own": "" if pools is None else digest_of(pools.state_dict()),
         "generation": training.generation,
         "position": training.position,
+        "calls": sum(group.calls for group in aborting.AbortingGroup.made),
+        "local_rank": os.environ.get("LOCAL_RANK"),
     }
     (Path(folder) / f"rank-{training.rank}.json").write_text(json.dumps(outcome))
 
@@ -128,7 +135,7 @@ def run(
         train,
         (str(folder), settings),
         folder=folder,
-        environment={FAULTS: json.dumps(told)} if told else {},
+        environment={"OF_HOST": "0", **({FAULTS: json.dumps(told)} if told else {})},
         **options,
     )
     recoveries = agent.run()

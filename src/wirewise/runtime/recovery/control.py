@@ -1,8 +1,8 @@
 """A rank's side of the control channel: which generation it belongs to, and the interruption of what it waits for.
 
 gloo cannot abort what another thread waits for. But a receive that times out closes all connections of its group, and
-with them everything that waits on them fails at once (`interrupt`); the group is then destroyed, and the next
-generation has another one.
+with them everything that waits on them fails at once (`interrupt`). Other backends, such as NCCL, abort; what was under
+way then ends, with whatever is in its buffers. The group is then destroyed, and the next generation has another one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from wirewise.runtime.recovery.generations import (
 )
 from wirewise.runtime.recovery.progress import Standing, place_of_thread
 
-__all__ = ["Beat", "ControlChannel", "Welcome", "current", "fingerprint", "interrupt", "take_over"]
+__all__ = ["Beat", "ControlChannel", "Welcome", "current", "fingerprint", "interrupt", "is_gloo", "take_over"]
 
 BEAT_S = 0.1
 _AGAIN_S = 1.0
@@ -79,7 +79,10 @@ _to_agent = msgspec.json.Encoder()
 
 
 def interrupt(group: dist.ProcessGroup) -> None:
-    """Let all that any thread waits for in a gloo group fail within milliseconds; the group is of no use after it."""
+    """Let all that any thread waits for in a group end within milliseconds; the group is of no use after it."""
+    if not is_gloo(group):
+        group.abort()
+        return
     for peer in range(group.size()):
         if peer != group.rank():
             try:
@@ -87,6 +90,11 @@ def interrupt(group: dist.ProcessGroup) -> None:
             except (RuntimeError, ValueError):
                 # The timeout closes the connections; so had the peer's death closed one.
                 continue
+
+
+def is_gloo(group: dist.ProcessGroup) -> bool:
+    """Whether a group is one of gloo, whose calls raise an error when they are interrupted."""
+    return "gloo" in str(group.name()).lower()
 
 
 def fingerprint(code: bytes) -> dict[str, str]:
@@ -120,6 +128,7 @@ class ControlChannel:
         self._over = 0
         self._end: Command | None = None
         self._groups: list[dist.ProcessGroup] = []
+        self._aborted: list[dist.ProcessGroup] = []
         self._guarded = 0
         self._asked = False
         self._joined, self._steps, self._finishes = 0, 0, False
@@ -212,14 +221,13 @@ class ControlChannel:
             self._guarded = generation
             self._groups += groups
             over = self._over >= generation
-        if over:
-            for group in groups:
-                interrupt(group)
+            for group in groups if over else ():
+                self._interrupt(group)
 
     def release(self) -> None:
         """All groups are about to be destroyed."""
         with self._news:
-            self._groups = []
+            self._groups, self._aborted = [], []
 
     def finish(self, generation: int) -> bool:
         """Say that this rank has trained to the end, and wait for all; False: another generation is to follow.
@@ -277,7 +285,14 @@ class ControlChannel:
         """Interrupt what was begun after the first time, or was missed by it; it would wait for its timeout."""
         with self._news:
             for group in self._groups if self._guarded <= self._over else ():
-                interrupt(group)
+                self._interrupt(group)
+
+    def _interrupt(self, group: dist.ProcessGroup) -> None:
+        """Interrupt a group; one that aborts does so once."""
+        if not any(group is aborted for aborted in self._aborted):
+            if not is_gloo(group):
+                self._aborted.append(group)
+            interrupt(group)
 
     def _take(self, told: Command | Welcome) -> None:
         if isinstance(told, Inquire):
@@ -296,7 +311,7 @@ class ControlChannel:
             self._news.notify_all()
             # With the lock, so that nobody destroys a group meanwhile.
             for group in self._groups if poisoned else ():
-                interrupt(group)
+                self._interrupt(group)
 
 
 def _calls_of(groups: Iterable[Any], steps: int) -> dict[str, int]:

@@ -63,6 +63,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """What was lost how, by rank."""
     elastic: bool = False
     """Whether a later one may have fewer ranks with a process."""
+    local_ranks: dict[int, int] = {}
+    """Number of each rank on its host, which no other rank there has: that of its device."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -230,6 +232,7 @@ class Coordinator:
         self._per_host = world_size // hosts
         self.generation: Generation | None = None
         self._roles: dict[int, Worker] = {}
+        self._local_ranks: dict[int, int] = {}
         self._spares: list[Worker] = []
         self._starting: set[Worker] = set()
         self._fingerprint: tuple[Worker, dict[str, str]] | None = None
@@ -413,10 +416,23 @@ class Coordinator:
             committed_step=self._step,
             notes=dict(sorted(self._dead.items())),
             elastic=self.elastic,
+            local_ranks=self._number_locally(old),
         )
         self._over, self._dead, self._since_s = False, {}, 0.0
         self._finished = set()
         yield Begin(self.generation)
+
+    def _number_locally(self, old: Mapping[int, Worker]) -> dict[int, int]:
+        """Number ranks on their hosts: who keeps its process keeps its number, others take the lowest free one."""
+        kept = {
+            rank: self._local_ranks[rank] for rank, worker in self._roles.items() if old.get(rank) == worker
+        }
+        for rank, (host, _) in sorted(self._roles.items()):
+            if rank not in kept:
+                taken = {number for other, number in kept.items() if self._roles[other][0] == host}
+                kept[rank] = next(number for number in range(len(taken) + 1) if number not in taken)
+        self._local_ranks = kept
+        return dict(sorted(kept.items()))
 
     def _finish(self, event: Finished) -> Iterator[Command]:
         if self._over or self.generation is None or event.generation != self.generation.number:

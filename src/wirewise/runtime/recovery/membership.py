@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Iterable
@@ -14,11 +15,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from wirewise.errors import InputError, PeerError
+from wirewise.hosts import rank_variables
 from wirewise.runtime.recovery import control, points
 from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.generations import Generation
 from wirewise.runtime.recovery.stores import join_store
-from wirewise.runtime.startup import join_group
+from wirewise.runtime.startup import companion, join_group
 from wirewise.runtime.transport import Transport
 
 __all__ = ["Member", "join"]
@@ -34,7 +36,12 @@ _DOUBT_S = 0.5
 """Seconds likewise for an error that does not look like a failure of another rank."""
 
 
-def join(timeout_s: float = 60.0, *, bound: str = "each rank has a part that no other has") -> Member:
+def join(
+    timeout_s: float = 60.0,
+    *,
+    bound: str = "each rank has a part that no other has",
+    backend: str = "gloo",
+) -> Member:
     """Wait for the role of a rank, and join the process group of all.
 
     A spare waits here. The group is torch's default one; after a failure `Member.regroup` joins the next.
@@ -42,6 +49,8 @@ def join(timeout_s: float = 60.0, *, bound: str = "each rank has a part that no 
     Args:
         timeout_s: Seconds that one call of the process group may take.
         bound: Why the training cannot go on with fewer ranks; "": it can.
+        backend: Backend of torch's default group. With another than gloo a group of gloo beside it carries what
+            recoveries need.
 
     Raises:
         InputError: No agent has started this process, or one that lets fewer ranks go on, which these cannot.
@@ -53,7 +62,7 @@ def join(timeout_s: float = 60.0, *, bound: str = "each rank has a part that no 
             "no agent has started this process; start it by `wirewise run swift -- torchrun ...`, or as the target of "
             "recovery.Agent"
         )
-    member = Member(link, timeout_s)
+    member = Member(link, timeout_s, backend)
     if bound and member.generation.elastic:
         raise InputError(
             f"the agent lets training go on with fewer ranks (elastic=True), and {bound}; expected elastic=False, with "
@@ -69,17 +78,20 @@ class Member:
     Args:
         link: Control channel to the agent.
         timeout_s: Seconds that one call of the process group may take.
+        backend: Backend of torch's default group.
 
     Attributes:
         rank: Rank of this process, the same in all generations.
         world_size: Number of ranks of the job, also while some of them are missing.
         generation: The present generation.
-        transport: Transport between the processes of this generation.
+        local_rank: Number of this rank on its host, which no other rank there has: that of its device.
+        transport: Transport between the processes of this generation, over gloo.
+        device_transport: Transport over torch's default group, the same one where that is of gloo.
         memory: Folder in the memory of this host, which outlives the processes of the job.
     """
 
-    def __init__(self, link: control.ControlChannel, timeout_s: float) -> None:
-        self._link = link
+    def __init__(self, link: control.ControlChannel, timeout_s: float, backend: str = "gloo") -> None:
+        self._link, self._backend = link, backend
         self.memory = Path(link.memory)
         self._store = join_store(link.address, link.port, link.token)
         self._last = 0
@@ -90,7 +102,23 @@ class Member:
         self.generation = link.next_generation(0, None)
         self.world_size = self.generation.world_size
         self.rank = next(rank for rank, one in self.generation.workers.items() if one == link.worker)
+        self.local_rank = self.generation.local_ranks.get(self.rank, 0)
+        os.environ.update(self._variables())
         self.transport: Transport
+        self.device_transport: Transport
+
+    def _variables(self) -> dict[str, str]:
+        """Variables that torchrun would have set, had it known the role of this process."""
+        host = self._link.worker[0]
+        beside = [rank for rank, worker in self.generation.workers.items() if worker[0] == host]
+        return rank_variables(
+            self.rank,
+            self.world_size,
+            self._link.address,
+            self._link.port,
+            local_rank=self.local_rank,
+            local_world_size=len(beside),
+        )
 
     @property
     def fresh(self) -> bool:
@@ -132,7 +160,7 @@ class Member:
             try:
                 self.tell("noticed", at_s=noticed_s)
                 points.reach("regroup")
-                self.transport = self._joined(self.generation)
+                self.transport, self.device_transport = self._joined(self.generation)
                 self.tell("regrouped")
                 return self._last, self.transport
             except (RuntimeError, ValueError, PeerError) as failed:
@@ -163,7 +191,12 @@ class Member:
         """Destroy the process group; nothing may hold it any more."""
         self._link.release()
         if dist.is_initialized():
-            dist.destroy_process_group()
+            assert dist.group.WORLD is not None
+            if self._link.over(self._last) and not control.is_gloo(dist.group.WORLD):
+                # A destruction waits for what is under way, and that for ranks that are lost.
+                dist.distributed_c10d._abort_process_group()
+            else:
+                dist.destroy_process_group()
         # A group that did not come about is counted too, and the name of the next one has the count in it.
         dist.distributed_c10d._world.group_count = 0
 
@@ -175,7 +208,7 @@ class Member:
         """
         return self._link.finish(self._last)
 
-    def _joined(self, generation: Generation) -> Transport:
+    def _joined(self, generation: Generation) -> tuple[Transport, Transport]:
         ranks = generation.ranks
         store = PrefixStore(f"generation-{generation.number}", self._store)
         store.set(f"here-{self.rank}", "")
@@ -194,11 +227,19 @@ class Member:
         if missing:
             raise PeerError(f"generation {generation.number} was over before ranks {missing} came")
         points.reach("connect")
-        join_group(store, ranks.index(self.rank), len(ranks), _JOIN_S)
+        place = ranks.index(self.rank)
+        join_group(store, place, len(ranks), _JOIN_S, self._backend)
         group = dist.group.WORLD
         assert group is not None
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self._timeout_s), group)
+        if control.is_gloo(group) or group.name() == "nccl":
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self._timeout_s), group)
         self._link.guard(generation.number, [group])
         # Interruptions have missed a collective, so whoever waits for one looks for himself.
         lost = partial(self._link.over, generation.number)
-        return Transport(group, timeout_s=self._timeout_s, is_lost=lost)
+        own = Transport(group, timeout_s=self._timeout_s, is_lost=lost)
+        if control.is_gloo(group):
+            return own, own
+        beside = companion(PrefixStore("companion", store), place, len(ranks), _JOIN_S)
+        beside.set_timeout(timedelta(seconds=self._timeout_s))
+        self._link.guard(generation.number, [beside])
+        return Transport(beside, timeout_s=self._timeout_s, is_lost=lost), own

@@ -52,6 +52,7 @@ from wirewise.runtime.recovery.decision import (
 from wirewise.runtime.recovery.generations import Generation
 from wirewise.runtime.recovery.membership import Member, join
 from wirewise.runtime.recovery.phases import Continuation, continuations
+from wirewise.runtime.recovery.placement import Placement
 from wirewise.runtime.recovery.reduction import (
     Reduction,
     ReductionConfig,
@@ -106,6 +107,8 @@ def protect(
     checkpoint_every: int = 100,
     seed: int = 0,
     timeout_s: float = 60.0,
+    device: str | None = None,
+    backend: str | None = None,
 ) -> Training:
     """Join the training of all ranks, and protect it from failures where an agent has started this process.
 
@@ -144,6 +147,9 @@ def protect(
         checkpoint_every: Updates from one checkpoint to the next.
         seed: Seed of the order of the dataset, and of random numbers in the steps.
         timeout_s: Seconds that one call of the process group may take.
+        device: Type of the device that the model is moved to once this process has its role, such as "cuda", of which
+            each rank of a host has one. Defaults to that of the model.
+        backend: Backend that reduces gradients. Defaults to "nccl" where the model is on CUDA, else "gloo".
 
     Raises:
         InputError: Something that cannot be protected; the message names it.
@@ -208,6 +214,7 @@ def protect(
         mirrored=mirrored,
         seed=seed,
         timeout_s=timeout_s,
+        placement=Placement.of(model, device, backend, state, pools is not None, shard is not None),
     )
     training._take(loader, steps, epochs)
     return training
@@ -249,6 +256,7 @@ class Training:
         mirrored: Whether the next rank keeps what codecs remember too.
         seed: Seed of order and random numbers.
         timeout_s: Seconds that one call of the process group may take.
+        placement: Device and backend of the ranks.
 
     Attributes:
         rank: Rank of this process.
@@ -267,7 +275,9 @@ class Training:
         mirrored: bool,
         seed: int,
         timeout_s: float,
+        placement: Placement,
     ) -> None:
+        self._placement = placement
         self._state, self._way, self._saving = state, way, saving
         self._seed, self._timeout_s = seed, timeout_s
         prepare = None if way.pools is None else self._keep_own
@@ -310,8 +320,9 @@ class Training:
         bound = "" if way.pools is None else "the plan's codecs remember what each has sent"
         if way.shards is not None:
             bound = "shards are cut for all ranks"
-        self._member = join(timeout_s, bound=bound)
+        self._member = join(timeout_s, bound=bound, backend=placement.backend)
         self.rank, self.world_size = self._member.rank, self._member.world_size
+        placement.occupy(self._member.local_rank)
         if way.pools is not None:
             self._snapshots = Snapshots(self._member.memory, self.rank)
             if mirrored:
@@ -340,6 +351,11 @@ class Training:
     def model(self) -> nn.Module:
         """Model to call: that of the user, or DistributedDataParallel around it."""
         return self._state.model if self._reduction is None else self._reduction.model
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model, to which batches are moved."""
+        return next(self._state.model.parameters()).device
 
     @property
     def generation(self) -> int:
@@ -478,6 +494,7 @@ class Training:
             self._place = (place + 1) % len(reduction.own)
             if self._place == 0:
                 reduction.finish()
+                self._check_device()
                 points.reach("reduced")
                 self._commit()
             return
@@ -486,11 +503,26 @@ class Training:
         del reduction
         self._recover(failure)
 
+    def _wait_in_script(self, work: Any, what: str) -> None:
+        """Wait for a collective of the script, and raise where it was aborted."""
+        assert self._member is not None
+        transport = self._member.device_transport
+        transport.wait_for(work, what)
+        if transport.aborts:
+            self._placement.synchronize()
+            transport.check_group(what)
+
+    def _check_device(self) -> None:
+        """Wait for the gradients of a device, and raise if their group was aborted: they would be anything."""
+        if self._member is not None and self._member.device_transport is not self._member.transport:
+            self._placement.synchronize()
+            self._member.device_transport.check_group("the reduction of gradients")
+
     def _enter_script(self, mode: Mode = "live") -> None:
         """Hand over to the script's own code: its collectives outlive the loss of a rank."""
         if self._member is not None:
             mode = "muted" if self._failed else mode
-            self._script = ScriptCollectives(mode, self._transport.wait_for, self._member.is_failure)
+            self._script = ScriptCollectives(mode, self._wait_in_script, self._member.is_failure)
             self._script.enter()
 
     def _script_failure(self) -> PeerError | None:
@@ -589,7 +621,8 @@ class Training:
                     "no agent has started this process, nor torchrun; start it by `wirewise run swift -- torchrun "
                     "...`, or by torchrun without protection"
                 )
-            start_group(self._timeout_s)
+            start_group(self._timeout_s, self._placement.backend)
+        self._placement.occupy(int(os.environ.get("LOCAL_RANK", "0")))
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self._transport = transport_of(timeout_s=self._timeout_s)
         model = self._state.model
@@ -626,7 +659,7 @@ class Training:
         step = self._updates.committed_step
         lost = max(max(before, member.generation.committed_step) - step, 0)
         member.tell("restored", step, lost=lost)
-        self._reduction = Reduction(self._way, self._state.model, self._transport, self.world_size)
+        self._reduction = Reduction(self._way, self._state.model, member.device_transport, self.world_size)
         points.reach("resume")
         self._told_first = False
         member.tell("resumed", step)
