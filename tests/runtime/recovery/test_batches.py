@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import random
-
-import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from wirewise.errors import InputError
-from wirewise.runtime.recovery.batches import TrainingBatches, seed_all, shares_of
+from wirewise.runtime.recovery.batches import TrainingBatches, shares_of
 
 DATA = TensorDataset(torch.arange(22))
 
@@ -53,6 +58,29 @@ def test_a_function_is_asked_for_step_and_share():
     assert TrainingBatches(lambda step, share: (step, share), 3, seed=0).draw(5, 2, range(2, 3)) == (5, 2)
 
 
+class Backwards(SequentialSampler):
+    def __iter__(self):
+        return iter(range(len(self.data_source) - 1, -1, -1))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(22))
+
+
+class Twice(DataLoader):
+    def __iter__(self):
+        return iter([*super().__iter__()] * 2)
+
+
+def test_the_sampler_and_the_loader_may_drop_different_ends():
+    sampler = DistributedSampler(DATA, 3, 0, shuffle=False, drop_last=False)
+    batches = TrainingBatches(DataLoader(DATA, 4, sampler=sampler, drop_last=True), 3, seed=0)
+    # Eight samples a share, with two that come twice; two whole batches.
+    assert batches.steps_per_epoch == 2
+    assert values(batches, range(2), range(1))[1] == [12, 15, 18, 21]
+
+
 def test_loaders_whose_batches_cannot_be_drawn_again_are_refused_by_name():
     weighted = DataLoader(DATA, 2, sampler=WeightedRandomSampler([1.0] * 22, 22))
     for loader, told in (
@@ -60,17 +88,13 @@ def test_loaders_whose_batches_cannot_be_drawn_again_are_refused_by_name():
         (DataLoader(DATA, batch_sampler=[[1], [2]]), "batch_sampler"),
         ([1, 2], "type list"),
         (DataLoader(DATA, 100, drop_last=True), "fewer than 3 shares of 100"),
+        (DataLoader(DATA, 2, shuffle=True, generator=torch.Generator()), "the loader has a generator"),
+        (DataLoader(DATA, 2, sampler=RandomSampler(DATA, num_samples=8)), "RandomSampler of 8 samples"),
+        (DataLoader(DATA, 2, sampler=RandomSampler(DATA, replacement=True)), "replacement=True"),
+        (DataLoader(DATA, 2, sampler=Backwards(DATA)), "Backwards"),
+        (DataLoader(DATA, 2, num_workers=1, in_order=False), "in_order=False"),
+        (DataLoader(Stream(), 2), "IterableDataset Stream"),
+        (Twice(DATA, 2), "Twice has a __iter__ of its own"),
     ):
         with pytest.raises(InputError, match=told):
             TrainingBatches(loader, 3, seed=0)
-
-
-def test_random_numbers_depend_on_seed_step_and_share_alone():
-    def drawn(*place: int) -> tuple[float, float, float]:
-        seed_all(*place)
-        return float(torch.rand(())), float(np.random.rand()), random.random()  # noqa: NPY002
-
-    first = drawn(1, 2, 3)
-    torch.rand(5)
-    assert drawn(1, 2, 3) == first
-    assert len({drawn(*place) for place in ((1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4))}) == 4

@@ -18,8 +18,9 @@ from tests.runtime.recovery import aborting
 from wirewise.plans import FusionPlan
 from wirewise.runtime import recovery
 from wirewise.runtime.recovery.agent import Agent, Recoveries
-from wirewise.runtime.recovery.batches import TrainingBatches, seed_all
+from wirewise.runtime.recovery.batches import TrainingBatches
 from wirewise.runtime.recovery.points import FAULTS
+from wirewise.runtime.recovery.seeded import seed_all
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.trees import digest_of
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from wirewise.errors import InputError
+from wirewise.runtime.recovery.seeded import BatchPlace, SeededBatches, StartWorker, seed_all
 
-__all__ = ["Drawn", "TrainingBatches", "seed_all", "shares_of"]
+__all__ = ["Drawn", "TrainingBatches", "shares_of"]
 
 Drawn = Callable[[int, int], Any]
 """Batch of a step, counted from 0, for a share of the global batch."""
-
-_MIX = 0x9E3779B97F4A7C15
 
 
 def shares_of(place: int, processes: int, shares: int) -> range:
@@ -29,21 +26,6 @@ def shares_of(place: int, processes: int, shares: int) -> range:
         shares: Number of shares, that of the ranks at the start.
     """
     return range(place * shares // processes, (place + 1) * shares // processes)
-
-
-def seed_all(seed: int, step: int, share: int) -> None:
-    """Seed the random generators of torch, numpy and Python for one share of a step.
-
-    So dropout depends neither on what was drawn before nor on the rank that computes the share, and no state of a
-    generator is lost with a process.
-    """
-    mixed = (seed * 1_000_003 + step) * 1_000_003 + share
-    mixed = (mixed * _MIX) % 2**64 >> 1
-    torch.default_generator.manual_seed(mixed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(mixed)
-    random.seed(mixed)
-    np.random.seed(mixed % 2**32)  # noqa: NPY002
 
 
 class TrainingBatches:
@@ -62,6 +44,7 @@ class TrainingBatches:
     def __init__(self, loader: DataLoader | Drawn, shares: int, seed: int) -> None:
         self._shares, self._reader = shares, None
         self._iterator: Iterator[Any] | None = None
+        self._random_seed = seed
         self._next: tuple[int, int] | None = None
         self._own, self._epoch = range(0), -1
         if not isinstance(loader, DataLoader):
@@ -73,11 +56,14 @@ class TrainingBatches:
             self._draw: Drawn | None = loader
             self.steps_per_epoch = 0
             return
+        _check_carried_out(loader)
         self._draw, self._loader = None, loader
         self._shuffle, self._seed = _order_of(loader, seed)
         self._size = loader.batch_size or 0
         count = len(loader.dataset)  # type: ignore[arg-type]
-        self._each = count // shares if loader.drop_last else -(-count // shares)
+        sampler = loader.sampler
+        truncated = sampler.drop_last if isinstance(sampler, DistributedSampler) else loader.drop_last
+        self._each = count // shares if truncated else -(-count // shares)
         self.steps_per_epoch = self._each // self._size if loader.drop_last else -(-self._each // self._size)
         if not self.steps_per_epoch:
             raise InputError(
@@ -94,8 +80,10 @@ class TrainingBatches:
             own: Shares that this process draws, in their order; read ahead by the loader's workers.
         """
         if self._draw is not None:
+            seed_all(self._random_seed, step, share, stream=1)
             return self._draw(step, share)
-        epoch = step // self.steps_per_epoch
+        # Workers that persist read ahead over the ends of epochs.
+        epoch = 0 if self._loader.persistent_workers else step // self.steps_per_epoch
         if self._iterator is None or self._next != (step, share) or self._own != own or self._epoch != epoch:
             self._own, self._epoch = own, epoch
             self._iterator = self._from(step, share, own)
@@ -104,30 +92,49 @@ class TrainingBatches:
         self._next = (step, own[place]) if place < len(own) else (step + 1, own[0])
         return batch
 
+    def close(self) -> None:
+        """End the workers of the loader."""
+        self._iterator, self._next = None, None
+
     def _from(self, step: int, share: int, own: range) -> Iterator[Any]:
-        """Batches of an epoch from a position on."""
-        epoch, first = divmod(step, self.steps_per_epoch)
-        order = self._indices(epoch)
-        wanted = [
-            order[one :: self._shares][number * self._size : (number + 1) * self._size]
-            for number in range(first, self.steps_per_epoch)
-            for one in own
-            if (number, one) >= (first, share)
-        ]
+        """Batches from a position on, to the end of the epoch or, where workers persist, of the training."""
         old = self._loader
+        of_workers: dict[str, Any] = {}
+        if old.num_workers:
+            of_workers = {
+                "timeout": old.timeout,
+                "worker_init_fn": StartWorker(old.worker_init_fn),
+                "multiprocessing_context": old.multiprocessing_context,
+                "prefetch_factor": old.prefetch_factor,
+                "persistent_workers": old.persistent_workers,
+            }
         again = DataLoader(
-            old.dataset,
-            batch_sampler=wanted,  # type: ignore[arg-type]
+            SeededBatches(old.dataset, old.collate_fn, self._random_seed),  # type: ignore[arg-type]
+            batch_size=None,
+            sampler=_Places(self, step, share, own),
             num_workers=old.num_workers,
-            collate_fn=old.collate_fn,
+            collate_fn=_unchanged,
             pin_memory=old.pin_memory,
-            timeout=old.timeout,
-            worker_init_fn=old.worker_init_fn,
-            multiprocessing_context=old.multiprocessing_context,
-            prefetch_factor=old.prefetch_factor,
-            generator=torch.Generator().manual_seed(self._seed + step),
+            # The same from wherever an iterator begins.
+            generator=torch.Generator().manual_seed(self._random_seed),
+            **of_workers,
         )
         return iter(again)
+
+    def places(self, step: int, share: int, own: range) -> Iterator[BatchPlace]:
+        """Step, share and indices of the batches from a position on."""
+        epoch, first = divmod(step, self.steps_per_epoch)
+        while True:
+            order = self._indices(epoch)
+            for number in range(first, self.steps_per_epoch):
+                for one in own:
+                    now = epoch * self.steps_per_epoch + number
+                    if (now, one) >= (step, share):
+                        indices = order[one :: self._shares][number * self._size : (number + 1) * self._size]
+                        yield BatchPlace(now, one, indices)
+            epoch, first = epoch + 1, 0
+            if not self._loader.persistent_workers:
+                return
 
     def _indices(self, epoch: int) -> Sequence[int]:
         """Order of an epoch, as `DistributedSampler` has it."""
@@ -143,19 +150,57 @@ class TrainingBatches:
         return order[:whole]
 
 
+class _Places:
+    """Places as a sampler, which a loader iterates over anew."""
+
+    def __init__(self, batches: TrainingBatches, step: int, share: int, own: range) -> None:
+        self._from = batches, step, share, own
+
+    def __iter__(self) -> Iterator[BatchPlace]:
+        batches, step, share, own = self._from
+        return batches.places(step, share, own)
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
+
+
+def _check_carried_out(loader: DataLoader) -> None:
+    """Raise for settings of a loader that batches by position cannot follow."""
+    if isinstance(loader.dataset, IterableDataset):
+        raise InputError(
+            f"the loader has the IterableDataset {type(loader.dataset).__name__}; expected a map-style dataset, or in "
+            "place of the loader a function of step and share, so that a batch can be drawn again"
+        )
+    for method in ("__iter__", "_get_iterator"):
+        if getattr(type(loader), method) is not getattr(DataLoader, method):
+            raise InputError(
+                f"{type(loader).__name__} has a {method} of its own, which batches by position would pass over; "
+                "expected torch's, or in place of the loader a function of step and share"
+            )
+    if (loader.generator or getattr(loader.sampler, "generator", None)) is not None:
+        raise InputError(
+            "the loader has a generator, whose state a lost process takes along; expected none: the order and all "
+            "random numbers are functions of protect(seed=...)"
+        )
+    if not getattr(loader, "in_order", True):
+        raise InputError("got a loader with in_order=False; expected True, so that each step has one batch")
+
+
 def _order_of(loader: DataLoader, seed: int) -> tuple[bool, int]:
     """Whether a loader shuffles, and its seed."""
     sampler = loader.sampler
-    if isinstance(sampler, DistributedSampler):
+    if type(sampler) is DistributedSampler:
         found = sampler.shuffle, sampler.seed
-    elif isinstance(sampler, RandomSampler) and not sampler.replacement:
+    elif type(sampler) is RandomSampler and not sampler.replacement and _takes_all(loader):
         found = True, seed
-    elif isinstance(sampler, SequentialSampler):
+    elif type(sampler) is SequentialSampler:
         found = False, seed
     else:
         raise InputError(
-            f"the loader has the sampler {type(sampler).__name__}; expected shuffle=True or False, DistributedSampler, "
-            "or in place of the loader a function of step and share, so that a batch can be drawn again"
+            f"the loader has the sampler {type(sampler).__name__}{_asked(sampler)}; expected shuffle=True or "
+            "False, DistributedSampler, or in place of the loader a function of step and share, so that a batch can be "
+            "drawn again"
         )
     if loader.batch_size is None:
         raise InputError(
@@ -163,3 +208,14 @@ def _order_of(loader: DataLoader, seed: int) -> tuple[bool, int]:
             "function of step and share, so that a batch can be drawn again"
         )
     return found
+
+
+def _takes_all(loader: DataLoader) -> bool:
+    return loader.sampler.num_samples == len(loader.dataset)  # type: ignore[attr-defined, arg-type]
+
+
+def _asked(sampler: Any) -> str:
+    """Settings of a RandomSampler that make its order another one."""
+    if not isinstance(sampler, RandomSampler):
+        return ""
+    return f" of {sampler.num_samples} samples, replacement={sampler.replacement}"

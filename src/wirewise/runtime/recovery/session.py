@@ -38,7 +38,7 @@ from wirewise.errors import InputError, PeerError
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel import Compression
 from wirewise.runtime.recovery import control, points
-from wirewise.runtime.recovery.batches import Drawn, TrainingBatches, seed_all, shares_of
+from wirewise.runtime.recovery.batches import Drawn, TrainingBatches, shares_of
 from wirewise.runtime.recovery.checkpoints import Checkpoints
 from wirewise.runtime.recovery.consistency import Consistency, Updates, check_apart
 from wirewise.runtime.recovery.decision import (
@@ -62,6 +62,7 @@ from wirewise.runtime.recovery.reduction import (
     pools_of,
 )
 from wirewise.runtime.recovery.script_group import Mode, ScriptCollectives
+from wirewise.runtime.recovery.seeded import seed_all
 from wirewise.runtime.recovery.snapshots import Snapshots, fetch, keep, mirror
 from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_tree
 from wirewise.runtime.recovery.touched import TouchedParameters
@@ -607,6 +608,7 @@ class Training:
 
     def _leave(self) -> None:
         """End the training on this rank."""
+        self._batches.close()
         if self._checkpoints is not None:
             self._checkpoints.wait()
         self._let_go()
