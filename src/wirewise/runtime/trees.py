@@ -17,7 +17,7 @@ from torch import Tensor
 
 from wirewise.errors import InputError
 
-__all__ = ["Tree", "copied", "digest_of", "pack", "raw_bytes", "unpack"]
+__all__ = ["Tree", "checksum_of", "copied", "digest_of", "pack", "raw_bytes", "unpack"]
 
 _BLOCK = 2**16
 _FACTOR = 0x9E3779B97F4A7C15
@@ -96,6 +96,17 @@ def _checksum(data: NDArray[np.uint8]) -> bytes:
         block = words[start : start + _BLOCK]
         total = (total * _FACTOR + int(np.dot(block, _weights()[: len(block)]))) % 2**64
     return total.to_bytes(8, "little") + data[len(words) * 8 :].tobytes()
+
+
+def checksum_of(tensor: Tensor) -> int:
+    """Checksum of the bytes of a tensor, of 64 bits: weighted by place on the CPU, a plain sum on a device."""
+    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    if data.device.type == "cpu":
+        sums = _checksum(data.numpy())
+        return int.from_bytes(sums[:8], "little") ^ int.from_bytes(sums[8:], "little")
+    whole = len(data) // 8 * 8
+    words = data[:whole].view(torch.int64).sum() if whole else 0
+    return int(words + data[whole:].sum()) % 2**64
 
 
 @cache

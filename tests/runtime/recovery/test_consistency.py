@@ -334,6 +334,7 @@ def test_parameters_without_gradients_do_not_hold_the_others_up() -> None:
     updates = training()
     for p in updates.state.model[1].parameters():
         p.requires_grad_(False)
+    updates.adopt(0)
     before = whole(updates)
     train_step(updates)
     assert updates.committed_step == 1

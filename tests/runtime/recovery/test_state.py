@@ -256,3 +256,58 @@ def test_a_silent_source_is_named_in_time() -> None:
                 copy_state(state, group, [0], [1], 0.3)
 
     run_ranks_as_threads(2, body)
+
+
+class Counting(torch.optim.SGD):
+    """An optimizer with state beside its parameters: an entry of its own and an attribute."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.count, self.state["steps"] = 0, 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.count += 1
+        self.state["steps"] += 1
+        return super().step(closure)
+
+
+class Scaled(nn.Linear):
+    """A module with extra state, and with an attribute that training changes."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.scale, self.passes = 1.0, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.scale, self.passes = self.scale * 1.5, self.passes + 1
+        return super().forward(x) * self.scale
+
+    def get_extra_state(self) -> Any:
+        return {"scale": self.scale}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.scale = state["scale"]
+
+
+def test_state_beside_parameters_and_buffers_travels() -> None:
+    def made() -> tuple[TrainingState, Scaled]:
+        torch.manual_seed(0)
+        model = Scaled()
+        return TrainingState(model, Counting(model.parameters())), model
+
+    (first, model), (second, copy) = made(), made()
+    for _ in range(2):
+        first.optimizers[0].zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        first.optimizers[0].step()
+    model.bias.requires_grad_(False)
+    model.eval()
+    first.attributes.look()
+    frame, tensors = pack(first.shared())
+    second.load_shared(unpack(frame, lambda own: [b.copy_(t) for b, t in zip(own, tensors, strict=True)]))
+    assert (copy.scale, copy.passes, copy.training) == (2.25, 2, False)
+    optimizer: Any = second.optimizers[0]
+    assert optimizer.count == optimizer.state["steps"] == 2 and not copy.bias.requires_grad
+    assert second.digest() == first.digest()
+    optimizer.state["steps"] = 3
+    assert second.digest() != first.digest()

@@ -19,8 +19,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from wirewise.errors import InputError
 from wirewise.runtime.pipeline.dtensors import local_part, with_part
+from wirewise.runtime.recovery.attributes import Attributes, decoded, encoded
 from wirewise.runtime.transport import PendingExchange, Transport, transport_of
-from wirewise.runtime.trees import Tree, digest_of, pack, raw_bytes, unpack
+from wirewise.runtime.trees import Tree, copied, digest_of, pack, raw_bytes, unpack
 
 __all__ = ["Stateful", "TrainingState", "copy_state", "copy_tree"]
 
@@ -74,6 +75,9 @@ class TrainingState:
                     f"parameter {name!r} is a {type(parameter).__name__}, sharded over ranks; expected whole ones, as "
                     "before fully_shard: give `protect` the function that shards the model"
                 )
+        self._modules = {name or "model": one for name, one in model.named_modules()}
+        owners = {_name_of(number, one): one for number, one in enumerate(self.optimizers)}
+        self.attributes = Attributes({**self._modules, **owners})
         known = set(model.parameters())
         for optimizer in self.optimizers:
             if any(
@@ -109,7 +113,31 @@ class TrainingState:
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "named": {name: one.state_dict() for name, one in self._shared.items()},
             "buffers": self._buffers() if self.buffers == "shared" else {},
+            "optimizers": [_beside_parameters(one) for one in self.optimizers],
+            "modules": self._extra_states(),
+            "frozen": [name for name, one in self.model.named_parameters() if not one.requires_grad],
+            "attributes": self.attributes.state(),
         }
+
+    def parts(self) -> dict[str, Tree]:
+        """State that replicas have alike, but for parameters and their averages, by the names of messages."""
+        tree = self.agreed_light()
+        found: dict[str, Tree] = {f"buffer {name!r}": one for name, one in tree["buffers"].items()}
+        found.update({f"objects[{name!r}]": one for name, one in tree["named"].items()})
+        found.update({f"extra state of {name!r}": one for name, one in tree["modules"].items()})
+        for number, one in enumerate(self.optimizers):
+            name = _name_of(number, one)
+            found[f"param_groups of {name}"] = tree["groups"][number]
+            found[f"state of {name} beside parameters"] = tree["optimizers"][number]
+        for number, schedule in enumerate(self.schedulers):
+            found[f"scheduler {number} ({type(schedule).__name__})"] = tree["schedulers"][number]
+        for owner, values in tree["attributes"].items():
+            found.update({f"attribute {name!r} of {owner}": one for name, one in values.items()})
+        return {**found, "scaler": tree["scaler"], "frozen parameters": tree["frozen"]}
+
+    def agreed_light(self) -> Tree:
+        """The rest of the shared part, without attributes of modules: a module may keep what its rank's batch gave."""
+        return {**self.light(), "attributes": self.attributes.of(Optimizer)}
 
     def shared(self) -> Tree:
         """What all replicas have alike; tensors are references, where the objects give these."""
@@ -147,6 +175,14 @@ class TrainingState:
             self.scaler.load_state_dict(tree["scaler"])
         _load_named(self._shared, tree["named"])
         self.load_buffers(tree["buffers"])
+        for one, state in zip(self.optimizers, tree["optimizers"], strict=True):
+            _load_beside_parameters(one, state)
+        for name, state in tree["modules"].items():
+            self._modules[name].set_extra_state(decoded(copied(state), self._modules[name].get_extra_state()))
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad == (name in tree["frozen"]):
+                parameter.requires_grad_(name not in tree["frozen"])
+        self.attributes.load(tree["attributes"])
 
     def load_buffers(self, buffers: Mapping[str, Tensor]) -> None:
         """Take over the model's buffers, where they belong to the shared part."""
@@ -186,11 +222,20 @@ class TrainingState:
 
     def digest(self) -> str:
         """Sixteen hex digits that replicas have alike if their shared parts are equal bit by bit."""
-        return digest_of(self.shared())
+        return digest_of({"heavy": self.heavy(), "light": self.agreed_light()})
 
     def parameters(self) -> dict[str, Tensor]:
         """Parameters by name, this rank's shards."""
         return {name: local_part(p) for name, p in self.model.named_parameters()}
+
+    def _extra_states(self) -> dict[str, Tree]:
+        """Extra states of modules that define one."""
+        plain = nn.Module.get_extra_state
+        return {
+            name: encoded(one.get_extra_state())
+            for name, one in self._modules.items()
+            if type(one).get_extra_state is not plain
+        }
 
     def _buffers(self) -> dict[str, Tensor]:
         return {name: buffer.detach() for name, buffer in self.model.named_buffers()}
@@ -381,6 +426,23 @@ def _parts(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _like(held: Tensor, value: Tensor) -> bool:
     return (held.shape, held.dtype) == (value.shape, value.dtype)
+
+
+def _name_of(number: int, optimizer: Optimizer) -> str:
+    return f"optimizer {number} ({type(optimizer).__name__})"
+
+
+def _beside_parameters(optimizer: Optimizer) -> dict[Any, Tree]:
+    """Entries of an optimizer's state that belong to no parameter, such as a count."""
+    return {key: encoded(one) for key, one in optimizer.state.items() if not isinstance(key, Tensor)}
+
+
+def _load_beside_parameters(optimizer: Optimizer, state: Mapping[Any, Tree]) -> None:
+    held: Any = optimizer.state
+    for key in [key for key in held if not isinstance(key, Tensor) and key not in state]:
+        del held[key]
+    for key, one in state.items():
+        held[key] = decoded(copied(one), held.get(key))
 
 
 def _load_named(objects: Mapping[str, Stateful], states: Mapping[str, Any]) -> None:
