@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -137,7 +137,7 @@ def _plain_pipeline(transport: Transport, settings: Settings) -> _Plain:
 
 
 def _plain_epochs(transport: Transport, settings: Settings) -> _Plain:
-    trainer = _trainer(settings, transport)
+    trainer = _trainer(settings, transport, _parts(settings))
 
     def train() -> Iterator[int]:
         while trainer.epoch < settings["steps"]:
@@ -173,15 +173,17 @@ def _protected_pipeline(folder: Path, settings: Settings) -> None:
     states.close()
 
 
-def _trainer(settings: Settings, transport: Transport) -> full_graph.Trainer:
-    """A graph net on a part of a graph of communities, with messages of few bits (AdaQP)."""
-    ranks = settings["ranks"]
+def _parts(settings: Settings) -> list[graph.Part]:
+    """Parts of a graph of communities; to partition it takes a second, which no recovery should wait for."""
+    ranks, seed = settings["ranks"], settings["seed"]
     data = graph.block_model(
-        graph.BlockModel(nodes=_NODES, features=64, classes=8, mean_degree=10.0, seed=settings["seed"])
+        graph.BlockModel(nodes=_NODES, features=64, classes=8, mean_degree=10.0, seed=seed)
     )
-    parts = list(
-        graph.split_graph(data, graph.partition(data, ranks, seed=settings["seed"]), num_parts=ranks)
-    )
+    return list(graph.split_graph(data, graph.partition(data, ranks, seed=seed), num_parts=ranks))
+
+
+def _trainer(settings: Settings, transport: Transport, parts: Sequence[graph.Part]) -> full_graph.Trainer:
+    """A graph net on a part of the graph, with messages of few bits (AdaQP)."""
     tensors = full_graph.PartTensors(parts[transport.rank])
     torch.manual_seed(settings["seed"])
     model = full_graph.FullGraphNet(
@@ -192,15 +194,17 @@ def _trainer(settings: Settings, transport: Transport) -> full_graph.Trainer:
     )
     trainer = full_graph.Trainer(tensors, model, transport, full_graph.mode("adaqp"), options)
     # Measured ones would give each run bit widths of its own.
-    links = Links.of_pairs(LinkCost(latency_s=1e-4, s_per_byte=8e-9), ranks)
+    links = Links.of_pairs(LinkCost(latency_s=1e-4, s_per_byte=8e-9), transport.world_size)
     trainer.bits.costs = ExchangeCosts(links=links)
     return trainer
 
 
 def _protected_epochs(folder: Path, settings: Settings) -> None:
-    trainer = None
+    trainer, parts = None, _parts(settings)
     for trainer in recovery.train_epochs(
-        lambda transport: _trainer(settings, transport), settings["steps"], timeout_s=settings["timeout_s"]
+        lambda transport: _trainer(settings, transport, parts),
+        settings["steps"],
+        timeout_s=settings["timeout_s"],
     ):
         rank = trainer.transport.rank
         note_step(folder, rank, trainer.epoch)

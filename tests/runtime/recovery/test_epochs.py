@@ -16,12 +16,13 @@ from wirewise.errors import InputError
 from wirewise.graph import Part
 from wirewise.runtime.full_graph import Trainer, checkpoint
 from wirewise.runtime.recovery.agent import Agent
+from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.epochs import train_epochs
 from wirewise.runtime.recovery.points import FAULTS
 from wirewise.runtime.transport import Transport
 from wirewise.runtime.trees import digest_of
 
-EPOCHS, RANKS = 6, 2
+EPOCHS, RANKS = 8, 2
 
 
 def build(parts: list[Part], mode: str, transport: Transport) -> Trainer:
@@ -42,10 +43,11 @@ def train(folder: str, mode: str, mirrored: bool) -> None:
     """Train as a rank, and write down what it came to."""
     torch.set_num_threads(1)
     made = partial(build, split(small_graph(), RANKS), mode)
-    seen = []
+    seen, ends_s = [], []
     for trainer in train_epochs(made, EPOCHS, mirrored=mirrored):
         seen.append(trainer.epoch)
-    outcome = {"digest": digest(trainer), "seen": seen}
+        ends_s.append(clock_s())
+    outcome = {"digest": digest(trainer), "seen": seen, "ends_s": ends_s}
     (Path(folder) / f"rank-{trainer.transport.rank}.json").write_text(json.dumps(outcome))
 
 
@@ -92,7 +94,14 @@ def test_kills_amid_epochs_change_no_bit(mode: str, mirrored: bool, tmp_path: Pa
     found = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
     assert [one["digest"] for one in found] == undisturbed(mode)
     # The one that took the place of rank 1 began with the epoch that was under way.
-    assert found[1]["seen"] == [4, 5, 6]
+    assert found[1]["seen"] == list(range(4, EPOCHS + 1))
+    # The first new step after the last failure counts, not the last one of the training.
+    last = recoveries[-1]
+    assert (
+        last.resumed_s
+        < last.committed_s
+        < min(one["ends_s"][one["seen"].index(last.step + 2)] for one in found)
+    )
 
 
 def test_no_epochs_and_no_agent_are_refused() -> None:
