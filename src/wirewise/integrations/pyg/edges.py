@@ -28,7 +28,9 @@ class EdgeToken(Tensor):
         return token
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Refuse what reaches torch's operators past `__torch_function__`, as sparse_coo_tensor does."""
         if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
             return cls.of(args[0].shape[1])
