@@ -72,7 +72,15 @@ def triplet(out: Tensor, d: Any) -> Tensor:
     return F.triplet_margin_loss(out[d.train_mask], real(d), real(d).flip(1))
 
 
+def self_distilled(out: Tensor, d: Any) -> Tensor:
+    """Each row against its own detached prediction, with confidence by row."""
+    rows = out[d.train_mask]
+    sure, teacher = rows.detach().softmax(1).max(1).values, rows.detach().softmax(1)
+    return (sure * F.cross_entropy(rows, teacher, reduction="none")).mean()
+
+
 RIGHT: dict[str, Loss] = {
+    "self distilled": self_distilled,
     "cross entropy": ce,
     "label smoothing": lambda o, d: ce(o, d, label_smoothing=0.2),
     "class probabilities": lambda o, d: F.cross_entropy(o[d.train_mask], F.softmax(real(d), dim=1)),
@@ -189,7 +197,59 @@ def balanced(out: Tensor, d: Any) -> Tensor:
     return ce(out, d, weight=len(y(d)) / (CLASSES * counts.float()))
 
 
+def to_detached_mean(out: Tensor, d: Any) -> Tensor:
+    p = out[d.train_mask].softmax(1)
+    return F.kl_div(p.log(), p.detach().mean(0).expand_as(p), reduction="batchmean")
+
+
+def hard_rows(out: Tensor, d: Any) -> Tensor:
+    loss = each(out, d)[d.train_mask]
+    return (loss * (loss.detach() > loss.detach().mean())).mean()
+
+
+def normalized_focal(out: Tensor, d: Any) -> Tensor:
+    loss = each(out, d)[d.train_mask]
+    weights = (1 - (-loss.detach()).exp()) ** 2
+    return (loss * weights / weights.mean()).mean()
+
+
+def top_rows(out: Tensor, d: Any) -> Tensor:
+    loss = each(out, d)[d.train_mask]
+    with torch.no_grad():
+        rank = loss.argsort().argsort()
+    return (loss * (rank < len(loss) / 2)).mean()
+
+
+def similar(out: Tensor, d: Any) -> Tensor:
+    rows = out[d.train_mask]
+    with torch.no_grad():
+        near = (rows @ rows.t()).softmax(1) @ rows
+    return F.mse_loss(rows, near)
+
+
+def by_order(out: Tensor, d: Any) -> Tensor:
+    loss = each(out, d)[d.train_mask]
+    return (loss * (loss.sort().indices.argsort() < len(loss) / 2)).mean()
+
+
+def by_item_free_threshold(out: Tensor, d: Any) -> Tensor:
+    loss = each(out, d)[d.train_mask]
+    easy = loss < loss.quantile(0.5).detach()
+    return torch.where(easy, loss, 0.5 * loss).mean()
+
+
 REFUSED: dict[str, Loss] = {
+    "by order": by_order,
+    "by a detached quantile": by_item_free_threshold,
+    "by the detached loss": lambda o, d: (each(o, d) * (each(o, d).detach() > ce(o, d).detach()))[
+        d.train_mask
+    ].mean(),
+    "to the detached mean": to_detached_mean,
+    "hard rows by a detached mean": hard_rows,
+    "normalized focal": normalized_focal,
+    "half of the rows by rank": top_rows,
+    "similar rows without gradient": similar,
+    "adaptive weight of rows": lambda o, d: (each(o, d) / each(o, d).detach().max())[d.train_mask].mean(),
     "sum": lambda o, d: ce(o, d, reduction="sum"),
     "sum over a constant": lambda o, d: each(o, d)[d.train_mask].sum() / 1000,
     "class weights": lambda o, d: ce(o, d, weight=WEIGHTS),

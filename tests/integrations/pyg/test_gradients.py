@@ -82,7 +82,7 @@ def nested(model: Any, job: Any, data: Any) -> None:
         (other_constants, "another weight on each rank"),
         (other_gradient, "another weight on each rank"),
         (other_constants_of_a_global_mean, "job.mean or job.sum another weight on each rank"),
-        (function_of_own_loss, "another weight on each rank"),
+        (function_of_own_loss, "the loss of rank"),
         (by_autograd_backward, r"without loss\.backward\(\)"),
         (by_custom_function, "the loss of rank"),
         (by_create_graph, "create_graph=True"),

@@ -229,7 +229,9 @@ class HaloConvolution:
             return out
         assert view.recording is not None
         try:
-            alike = isinstance(out, Tensor) and self._splits(rows, edge_data)
+            alike = isinstance(out, Tensor) and self._splits(
+                rows, edge_data, None if view.recording.whole else out
+            )
             why = "gives other rows when it is called on some targets, or with edges or sources in another order"
         except Exception as error:
             alike = False
@@ -238,10 +240,10 @@ class HaloConvolution:
             view.recording.note(f"holds {self.name}, a {type(self.conv).__name__} that {why}")
         return out
 
-    def _splits(self, rows: Tensor, edge_data: dict[str, Any]) -> bool:
-        """Whether a call on all local rows agrees with one on some targets, in another order."""
+    def _splits(self, rows: Tensor, edge_data: dict[str, Any], known: Tensor | None) -> bool:
+        """Whether a call on all local rows, known or made now, agrees with one on some targets, in another order."""
         edges, own = self.view.edges.all, self.view.part.num_own
-        plain = self.call(rows, edge_index=edges, **edge_data)[:own]
+        plain = self.call(rows, edge_index=edges, **edge_data)[:own] if known is None else known
         generator = torch.Generator().manual_seed(2)
         targets = torch.randperm(own, generator=generator)[: min(16, (own + 1) // 2)]
         place = torch.full((len(rows),), -1)

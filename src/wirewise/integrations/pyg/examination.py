@@ -93,8 +93,14 @@ class Examination:
             output.examination = None
 
 
-def examine(loss: Tensor, *, create_graph: bool = False) -> Examination:
-    """Look at the graph of a loss; to be ended after the back-propagation."""
+def examine(loss: Tensor, *, create_graph: bool = False, mixes: str = "") -> Examination:
+    """Look at the graph of a loss; to be ended after the back-propagation.
+
+    Args:
+        loss: Number that is to be back-propagated.
+        create_graph: Whether second gradients are wanted.
+        mixes: Function that took own rows of an output together without gradient, if the loss depends on its result.
+    """
     found = Examination()
     root = loss.grad_fn
     if root is None:
@@ -107,6 +113,8 @@ def examine(loss: Tensor, *, create_graph: bool = False) -> Examination:
         found.note(6, f"{len(graph.unknown)} of them, of shapes {shapes}")
     if create_graph:
         found.note(7)
+    if mixes:
+        found.note(5, f"depends on {mixes}() over own rows of an output without gradient, as by detach()")
     contracts = {id(output.contract): output.contract for _, output in graph.outputs}
     if graph.reaches[root] & PLAIN and all(contract.trains for contract in contracts.values()):
         _decompose(graph, root, found, list(contracts.values()))

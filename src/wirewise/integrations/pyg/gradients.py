@@ -44,7 +44,8 @@ class GradientSum:
         self.guard = ParameterGuard(module, (GradientSum, Reducer))
         self.replicas = Replicas(module, transport)
         self.reducer = full_graph.gradient_reducer(module, transport, scale="mean", bits=bits)
-        self.loss_recheck = Recheck(prove_every)
+        # A look takes some back-propagations of the loss alone.
+        self.loss_recheck = Recheck(prove_every, freely=64)
         self.steps = 0
         """Back-propagations so far."""
         self.exchanges = 0

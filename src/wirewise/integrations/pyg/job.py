@@ -78,7 +78,7 @@ class Job:
         gradient_bits: int = full_graph.GRADIENT_BITS,
         seed: int = 0,
         replan_every: int = 20,
-        prove_every: int = 100,
+        prove_every: int = 200,
         timeout_s: float = 120.0,
     ) -> None:
         if group is None:
@@ -202,7 +202,7 @@ class Job:
         Raises:
             InputError: Shapes do not fit, nothing is masked on any rank, or the values use parameters directly.
         """
-        values, weights, rows = self._masked(untracked(values), mask, weights)
+        values, weights, rows = self._masked(values, mask, weights)
         each = values.flatten(1).mean(1) if values.dim() > 1 else values
         if weights is None:
             weights = torch.ones(len(each), dtype=torch.float64)
@@ -223,7 +223,7 @@ class Job:
         Raises:
             InputError: Shapes do not fit, or the values use parameters directly.
         """
-        values, _, rows = self._masked(untracked(values), mask, None)
+        values, _, rows = self._masked(values, mask, None)
         return tracked(losses.global_sum(values.sum(), rows, self.contract))
 
     def cross_entropy(
@@ -257,7 +257,7 @@ class Job:
                 f"got {len(logits)} rows of logits and {len(target)} of target; expected as many"
             )
         each = nn.functional.cross_entropy(
-            untracked(logits),
+            logits,
             target,
             weight,
             reduction="none",
@@ -289,12 +289,18 @@ class Job:
             raise InputError(
                 f"values are a {type(values).__name__}; expected a tensor with a value for each node"
             )
+        if mixes := getattr(values, "mixes", ""):
+            raise InputError(
+                f"values depend on {mixes}() over own rows of an output without gradient, which is another number on "
+                "each rank; compute it by job.mean or job.sum of the detached output"
+            )
         if values.dim() == 0:
             raise InputError("got one number; expected a value for each node (reduction='none')")
         if weights is not None and (weights.shape != values.shape[:1] or weights.requires_grad):
             raise InputError(
                 f"weights have shape {list(weights.shape)}; expected a constant for each of {len(values)} rows"
             )
+        values = untracked(values)
         if mask is None:
             return values, weights, None
         if mask.dtype != torch.bool or mask.shape != (own,) or len(values) != own:

@@ -219,7 +219,7 @@ class _Member:
         if self.exchanges:
             self.bundle.job.exchange.training = False
         self.bundle.gradients.replicas.check("before the proof that rows do not mix")
-        prove(self.twin, self.view, args, kwargs)
+        prove(self.twin, self.view, args, kwargs, whole=mode not in self.proven)
         self.proven.add(mode)
 
     def _settle(self, training: bool) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
+from wirewise.integrations.pyg.detached import mixing, tensors_of
 from wirewise.integrations.pyg.examination import examine
 
 __all__ = ["OutputTensor", "tracked", "untracked"]
@@ -21,6 +22,11 @@ class OutputTensor(Tensor):
     copies hold a plain tensor.
     """
 
+    pools = ""
+    """Function that took own rows of an output together, in what this was computed from."""
+    mixes = ""
+    """Function of `pools` whose result went on without gradient, as by `detach`."""
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Look at a loss before its back-propagation; compute everything else as always."""
@@ -32,11 +38,30 @@ class OutputTensor(Tensor):
                 "torch.autograd.grad of a distributed model's output would return the part of this rank only; expected "
                 "loss.backward(), after which p.grad holds the sums over ranks"
             )
-        return super().__torch_function__(func, types, args, kwargs)
+        result = super().__torch_function__(func, types, args, kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            _mark(func, args, kwargs, result)
+        return result
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle a plain tensor."""
         return untracked(self).__reduce_ex__(protocol)
+
+
+def _mark(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+    """Remember where rows were taken together, in results and in what is computed from them."""
+    given = [t for t in tensors_of((*args, *kwargs.values())) if isinstance(t, OutputTensor)]
+    mixes = next((t.mixes for t in given if t.mixes), "")
+    pools = next((t.pools for t in given if t.pools), "")
+    if given and not mixes and not pools and mixing(func, args, kwargs, result, given):
+        pools = func.__name__
+    if not mixes and not pools:
+        return
+    for tensor in tensors_of((result,)):
+        if isinstance(tensor, OutputTensor):
+            tensor.pools = tensor.pools or pools
+            # With a gradient the graph of the loss shows it.
+            tensor.mixes = mixes or ("" if tensor.requires_grad else pools)
 
 
 def tracked(out: Any) -> Any:
@@ -61,7 +86,7 @@ def _backward(
     inputs: Any = None,
 ) -> None:
     plain = untracked(loss)
-    examination = examine(plain, create_graph=create_graph)
+    examination = examine(plain, create_graph=create_graph, mixes=getattr(loss, "mixes", ""))
     try:
         # Not under DisableTorchFunctionSubclass: gradient checkpointing calls convolutions with edge tokens inside.
         plain.backward(gradient, retain_graph, create_graph, inputs)

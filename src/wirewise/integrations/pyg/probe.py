@@ -47,6 +47,8 @@ class Recording:
     position: int = 0
     fault: str = ""
     """What was found first."""
+    whole: bool = True
+    """Call convolutions as one process does, too: a repeated proof of unchanged modules leaves that out."""
 
     def note(self, fault: str) -> None:
         """Remember the first fault."""
@@ -70,13 +72,20 @@ class _Differs(Exception):
     """The second run is not the first one."""
 
 
-def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any) -> None:
+def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any, *, whole: bool = True) -> None:
     """Run `module` twice as described above; a collective call, and all ranks agree on what it finds.
+
+    Args:
+        module: The distributed copy.
+        view: Part and edges of this rank.
+        args: Arguments of the call that is proven.
+        kwargs: Named arguments of that call.
+        whole: Call each convolution as one process does, too; not needed again while modules are unchanged.
 
     Raises:
         InputError: The model mixes rows, or could not be run on some of them.
     """
-    recording = Recording()
+    recording = Recording(whole=whole)
     view.recording = recording
     moved, undo = _moved(module), remember(module)
     try:

@@ -91,8 +91,9 @@ class _State:
         }
 
     def _hooks(self) -> tuple[int, ...]:
-        module = self.module
-        return (*module._forward_hooks, *module._forward_pre_hooks)
+        """Number and last of the hooks; torch counts hooks up, and so a new one is never taken for an old one."""
+        after, before = self.module._forward_hooks, self.module._forward_pre_hooks
+        return len(after), len(before), next(reversed(after), 0), next(reversed(before), 0)
 
     def changes(self) -> list[str]:
         """Names of what changed since this was asked last."""
@@ -103,7 +104,7 @@ class _State:
             _equal(self.attributes, now)
             and self.inside == self.module._modules
             and self.hooks == self._hooks()
-            and all(frozen(now[key]) == value for key, value in self.deep.items())
+            and (not self.deep or all(frozen(now[key]) == value for key, value in self.deep.items()))
         ):
             return []
         found = [key for key in self.attributes.keys() | now.keys() if not self._same(key, now)]
@@ -160,14 +161,15 @@ def frozen(value: Any, depth: int = 3) -> Any:
 class Recheck:
     """When to look again: at each new key, every so many calls, and when something was suspicious.
 
-    New keys and suspicions are passed over where they come at more than one call in 16, after the first eight.
+    New keys and suspicions are passed over where they come at more than one call in eight, after the first ones.
 
     Args:
         every: Calls after which it is looked again in any case.
+        freely: Number of new keys and suspicions that are all looked at.
     """
 
-    def __init__(self, every: int) -> None:
-        self.every = every
+    def __init__(self, every: int, freely: int = _FREELY) -> None:
+        self.every, self.freely = every, freely
         self.calls = self._looks = self._last = 0
         self.suspicious = False
         """Look at the next call."""
@@ -179,7 +181,7 @@ class Recheck:
         new, self.suspicious = self.suspicious or key not in self._seen, False
         if len(self._seen) >= _LONG:
             self._seen.clear()
-        if (new and self._looks < _FREELY + self.calls / 16) or self.calls - self._last >= self.every:
+        if (new and self._looks < self.freely + self.calls / 8) or self.calls - self._last >= self.every:
             self._seen.add(key)
             self._looks, self._last = self._looks + new, self.calls
             return True
