@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.harness.threads import run_ranks_as_threads
-from wirewise.runtime.recovery.control import fingerprint, interrupt
+from wirewise.errors import InputError
+from wirewise.runtime.recovery.control import ControlChannel, fingerprint, interrupt
 
 
 def wait_for_silent_peer(rank, group, store, act):
@@ -64,3 +65,14 @@ def test_fingerprints_tell_codes_apart_and_name_what_must_be_equal():
     assert one["code"] != other["code"]
     assert set(one) == {"code", "python", "torch", "threads", "processor"}
     assert all(isinstance(value, str) for value in one.values())
+
+
+def test_a_process_joins_one_training():
+    # Without an agent its thread would end this process.
+    link = object.__new__(ControlChannel)
+    link._entered = False
+    link.enter()
+    with pytest.raises(
+        InputError, match="has joined a protected training already; expected one call of `protect`"
+    ):
+        link.enter()

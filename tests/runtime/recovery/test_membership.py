@@ -17,7 +17,7 @@ def test_what_needs_all_ranks_is_refused_where_fewer_may_go_on(monkeypatch, elas
     coordinator = Coordinator(1, elastic=elastic)
     [begin] = coordinator.heard(WorkerReady((0, 0), {}))
     regrouped: list[Exception | None] = []
-    member = SimpleNamespace(generation=begin.generation, regroup=regrouped.append)  # type: ignore[union-attr]
+    member = SimpleNamespace(generation=begin.generation, regroup=regrouped.append, enter=lambda: None)  # type: ignore[union-attr]
     monkeypatch.setattr(control, "current", lambda: member)
     monkeypatch.setattr(membership, "Member", lambda link, timeout_s, backend: link)
     assert membership.join(bound="") is member

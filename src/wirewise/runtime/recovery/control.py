@@ -8,6 +8,7 @@ way then ends, with whatever is in its buffers. The group is then destroyed, and
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import sys
 import threading
@@ -22,7 +23,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from wirewise.errors import PeerError
+from wirewise.errors import InputError, PeerError
 from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.generations import (
     Begin,
@@ -43,7 +44,17 @@ from wirewise.runtime.recovery.generations import (
 )
 from wirewise.runtime.recovery.progress import Standing, place_of_thread
 
-__all__ = ["Beat", "ControlChannel", "Welcome", "current", "fingerprint", "interrupt", "is_gloo", "take_over"]
+__all__ = [
+    "Beat",
+    "ControlChannel",
+    "Welcome",
+    "check_main_program",
+    "current",
+    "fingerprint",
+    "interrupt",
+    "is_gloo",
+    "take_over",
+]
 
 BEAT_S = 0.1
 _AGAIN_S = 1.0
@@ -130,7 +141,7 @@ class ControlChannel:
         self._groups: list[dist.ProcessGroup] = []
         self._aborted: list[dist.ProcessGroup] = []
         self._guarded = 0
-        self._asked = False
+        self._asked = self._entered = False
         self._joined, self._steps, self._finishes = 0, 0, False
         self._trains = threading.main_thread().ident or 0
         self._standing: tuple[int, dict[str, int]] = 0, {}
@@ -201,6 +212,20 @@ class ControlChannel:
                 raise SystemExit(0)  # A spare that was never needed.
             assert self._generation is not None
             return self._generation
+
+    def enter(self) -> None:
+        """Begin the training of this process.
+
+        Raises:
+            InputError: It has begun one already: its role, its groups and its end are those of one training.
+        """
+        if self._entered:
+            raise InputError(
+                "this process has joined a protected training already; expected one call of `protect`, `join` or "
+                "`train_epochs` a process: give one `protect` all models and optimizers, or start one job after "
+                "the other"
+            )
+        self._entered = True
 
     def watch(self, limit_s: float) -> None:
         """Have the progress of the calling thread watched, and let the agents know when it waits for longer."""
@@ -329,6 +354,20 @@ def _calls_of(groups: Iterable[Any], steps: int) -> dict[str, int]:
 def _leave() -> None:
     """End this process: without its agent it would be nobody's."""
     os._exit(_LOST_AGENT)
+
+
+def check_main_program() -> None:
+    """Raise in a process that multiprocessing has started, and that imports the script only for what it defines.
+
+    Raises:
+        InputError: The script runs again as a whole, as it has no guard.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise InputError(
+            "a process of multiprocessing, such as a worker of a DataLoader, runs the script again and comes to "
+            '`protect`; expected that part of the script behind `if __name__ == "__main__":`, or a DataLoader with '
+            'multiprocessing_context="fork"'
+        )
 
 
 _link: ControlChannel | None = None

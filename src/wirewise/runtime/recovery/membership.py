@@ -53,7 +53,8 @@ def join(
             recoveries need.
 
     Raises:
-        InputError: No agent has started this process, or one that lets fewer ranks go on, which these cannot.
+        InputError: No agent has started this process, or one that lets fewer ranks go on, which these cannot; or the
+            process has joined a training already.
         PeerError: This process is refused, or the job has failed.
     """
     link = control.current()
@@ -62,6 +63,7 @@ def join(
             "no agent has started this process; start it by `wirewise run swift -- torchrun ...`, or as the target of "
             "recovery.Agent"
         )
+    link.enter()
     member = Member(link, timeout_s, backend)
     if bound and member.generation.elastic:
         raise InputError(

@@ -171,6 +171,7 @@ def protect(
         InputError: Something that cannot be protected; the message names it.
         PeerError: The other ranks did not come.
     """
+    control.check_main_program()
     check_model(model)
     check_optimizers(optimizer, schedulers)
     if through not in get_args(Through):
