@@ -100,6 +100,48 @@ def test_ranks_that_disagree_are_told(count):
     assert any("all ranks call the same operations in the same order" in m for m in on_ranks(3, run))
 
 
+@pytest.mark.parametrize("count", [998, 200_000])
+def test_a_payload_that_was_refused_is_not_read_as_a_header(count):
+    """Ranks that met it asked the allocator for exabytes, and hid why."""
+
+    def run(group):
+        op, size = ("sum", 1000) if group.rank else ("product", count)
+        try:
+            return message(group, lambda g: g.all_reduce(torch.full((size,), 2.0), op=op))
+        finally:
+            # The others write to a closed connection, and look whether it says why.
+            group.close()
+
+    for _ in range(10):
+        assert not [m for m in on_ranks(4, run) if "alloc" in m or "failed in an operation" in m]
+
+
+def test_frames_of_strangers_are_refused():
+    def run(group):
+        if group.rank == 0:
+            group._engine._links[1].socket.sendall(b"\xff" * 64)
+            return ""
+        return message(group, lambda g: g.all_reduce(torch.ones(4)))
+
+    assert "frame of kind 255" in on_ranks(2, run, timeout_s=3.0)[1]
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_a_barrier_ends_after_what_was_started_before(async_op):
+    def run(group):
+        sums = [torch.ones(300_000) for _ in range(3)]
+        works = [group.all_reduce(tensor, async_op=True) for tensor in sums]
+        if async_op:
+            assert set(group.in_flight()) <= set(works)
+            for work in [group.barrier(async_op=True), *works]:
+                work.wait()
+        else:
+            group.barrier()
+        return all(work.is_completed() for work in works) and not group.in_flight()
+
+    assert all(on_ranks(3, run))
+
+
 def test_programs_that_differ_are_told():
     def run(group):
         own = build("all_reduce", "ring" if group.rank else "recursive_doubling", 4)

@@ -137,8 +137,9 @@ class ProcessGroup(dist.ProcessGroup):
         return TorchWork([self.group.all_to_all(gets, gives, async_op=True)], [output])
 
     def barrier(self, opts: Any = None) -> Any:
-        """See `torch.distributed.barrier`."""
-        return TorchWork([self.group.barrier(async_op=True)], [])
+        """See `torch.distributed.barrier`; as gloo's, it ends after what this rank has started before."""
+        before = self.group.in_flight()
+        return TorchWork([self.group.barrier(async_op=True), *before], [])
 
     # Names of these until torch 2.12.
     _allgather_base = all_gather_single

@@ -37,6 +37,7 @@ from wirewise.runtime.collective.work import Work
 
 __all__ = ["Engine"]
 
+_KINDS = frozenset((DATA, START, ASK, HERE, GONE))
 _EAGER_BYTES = 1 << 20
 _LOOK_S = 0.2
 """How often the loop looks for silent peers and for the end of its wait."""
@@ -133,6 +134,11 @@ class Engine:
                 self._driver.release()
             if self._active:
                 self._run_in_background()
+
+    def in_flight(self) -> list[Work]:
+        """Operations that have not ended."""
+        with self._lock:
+            return [work for _, work in self._active.values()]
 
     def statistics(self) -> list[EdgeStatistics]:
         """What was sent to and received from each peer."""
@@ -272,6 +278,14 @@ class Engine:
             views = found[0].place(header.segment, header.message)
             if views is not None:
                 return views, None
+        # Of an operation under way `_check` has compared the size; of others senders hold back what exceeds this.
+        under_way = header.kind == DATA and header.operation in self._active
+        if header.kind not in _KINDS or not (under_way or header.size_bytes <= _EAGER_BYTES):
+            raise PeerError(
+                f"rank {link.peer} sent a frame of kind {header.kind} and {header.size_bytes} bytes, which no "
+                f"operation of rank {self.rank} expects; use the same version of wirewise on all ranks, and let nothing "
+                "else connect to their ports"
+            )
         scratch = self.pool.take(header.size_bytes)
         return [scratch.view[: header.size_bytes]] if header.size_bytes else [], scratch
 

@@ -249,8 +249,17 @@ class CollectiveGroup:
         return self._run("all_to_all", blocks, _nbytes(gives) if even else 0, targets, **options)
 
     def barrier(self, **options: Any) -> Work:
-        """Wait for all ranks."""
-        return self.all_reduce(torch.zeros(1, dtype=torch.int32), **options)
+        """Wait for all ranks, and without `async_op` for the end of what this one has started before."""
+        before = self.in_flight()
+        work = self.all_reduce(torch.zeros(1, dtype=torch.int32), **options)
+        if not options.get("async_op"):
+            for other in before:
+                other.wait()
+        return work
+
+    def in_flight(self) -> list[Work]:
+        """Operations that have not ended on this rank."""
+        return self._engine.in_flight()
 
     def relay(self, program: Program, elements: int, dtype: torch.dtype, **options: Any) -> Work:
         """Pass chunks on as a rank that is no member of the program's group.

@@ -100,6 +100,8 @@ class PeerLink:
         self._views = [self._head]
         self._header = FrameHeader(*[0] * 6)
         self._scratch: Scratch | None = None
+        self._unreadable = False
+        """A frame was refused: where the next one begins is not known any more."""
 
     def send(self, header: FrameHeader, payload: list[memoryview], done: Callable[[], object] | None) -> None:
         """Queue a frame and send what the kernel takes; `done`, of messages, is called when it has all of it."""
@@ -166,7 +168,7 @@ class PeerLink:
         Raises:
             ConnectionError: The peer has closed the connection.
         """
-        for _ in range(_READS_AT_ONCE):
+        for _ in range(0 if self._unreadable else _READS_AT_ONCE):
             wanted = self._payload_left + _FORM.size - self._head_bytes
             try:
                 count = self.socket.recvmsg_into(self._views[:_MOST_VIEWS])[0]
@@ -174,7 +176,12 @@ class PeerLink:
                 return
             if count == 0:
                 raise ConnectionResetError("closed")
-            self._take(count)
+            try:
+                self._take(count)
+            except BaseException:
+                # Payload would be read as a header, and its size be asked of the allocator: 4 exabytes, seen.
+                self._unreadable = True
+                raise
             if count < wanted:
                 return
 
