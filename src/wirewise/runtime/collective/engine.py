@@ -283,8 +283,8 @@ class Engine:
         if header.kind not in _KINDS or not (under_way or header.size_bytes <= _EAGER_BYTES):
             raise PeerError(
                 f"rank {link.peer} sent a frame of kind {header.kind} and {header.size_bytes} bytes, which no "
-                f"operation of rank {self.rank} expects; use the same version of wirewise on all ranks, and let nothing "
-                "else connect to their ports"
+                f"operation of rank {self.rank} expects; use the same version of wirewise on all ranks, and let "
+                "nothing else connect to their ports"
             )
         scratch = self.pool.take(header.size_bytes)
         return [scratch.view[: header.size_bytes]] if header.size_bytes else [], scratch
