@@ -23,6 +23,7 @@ from wirewise.errors import InputError
 from wirewise.lab import SlurmCluster
 from wirewise.runtime.recovery import Recoveries
 from wirewise.runtime.recovery.limits import AgentLimits
+from wirewise.runtime.recovery.resume_options import ResumeOptions
 
 
 @pytest.fixture
@@ -118,8 +119,10 @@ def test_a_training_of_one_host_ends_with_its_outcome(tmp_path, monkeypatch, cap
     script = tmp_path / "train.py"
     script.touch()
     given = Given(HostOptions, {"ranks_per_host": 2, "spares": 3}, frozenset({"ranks_per_host", "spares"}))
-    recover.recover([str(script)], given, AgentLimits(silence_s=7.0), tmp_path / "out", None)
+    changes = ResumeOptions(accept_changes="lr")
+    recover.recover([str(script)], given, AgentLimits(silence_s=7.0), changes, tmp_path / "out", None)
     assert (made["ranks"], made["hosts"], made["spares"], made["silence_s"]) == (2, 1, 3, 7.0)
+    assert made["environment"] == {"WIREWISE_ACCEPT_CHANGES": "lr"}
     assert made["folder"] == tmp_path / "out"
     assert "host 0: the training has come to its end" in capsys.readouterr().err
 

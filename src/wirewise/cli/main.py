@@ -24,6 +24,7 @@ from wirewise.cli.requests import Check, Conditions, Export, Request
 from wirewise.errors import InputError, WirewiseError
 from wirewise.recipes.scripts import AdviceOptions
 from wirewise.runtime.recovery.limits import AgentLimits
+from wirewise.runtime.recovery.resume_options import ResumeOptions
 
 __all__ = ["GROUPS", "app", "load_systems", "main"]
 
@@ -239,6 +240,7 @@ def recover(
     ],
     given: Given[HostOptions],
     limits: AgentLimits,
+    changes: ResumeOptions,
     out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -248,7 +250,7 @@ def recover(
     """
     from wirewise.cli import recover as module
 
-    module.recover(command, given, limits, out, json)
+    module.recover(command, given, limits, changes, out, json)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

@@ -15,6 +15,7 @@ from wirewise.cli.options import Given
 from wirewise.cli.output import note, run_folder, write_json
 from wirewise.errors import InputError
 from wirewise.runtime.recovery.limits import AgentLimits
+from wirewise.runtime.recovery.resume_options import ResumeOptions
 
 __all__ = ["HostOptions", "recover"]
 
@@ -64,7 +65,12 @@ class HostOptions(opt.Options, frozen=True, kw_only=True):
 
 
 def recover(
-    command: list[str], given: Given[HostOptions], limits: AgentLimits, out: Path | None, json: str | None
+    command: list[str],
+    given: Given[HostOptions],
+    limits: AgentLimits,
+    changes: ResumeOptions,
+    out: Path | None,
+    json: str | None,
 ) -> None:
     """Start the agent of this host, and train to the end.
 
@@ -93,6 +99,7 @@ def recover(
             folder=logs,
             elastic=asked.elastic,
             token=asked.token or None,
+            environment=changes.environment(),
             **msgspec.structs.asdict(limits),
         )
         note(

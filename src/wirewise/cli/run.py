@@ -32,6 +32,7 @@ from wirewise.recipes import (
 from wirewise.recipes.job import FullGraphJob
 from wirewise.recipes.scripts import DproOptions
 from wirewise.runtime.recovery.limits import AgentLimits
+from wirewise.runtime.recovery.resume_options import ResumeOptions
 
 if TYPE_CHECKING:
     from wirewise.report import TrainingProgress
@@ -277,6 +278,7 @@ def rhino(given: Given[rhino_job.RhinoWish], out: FolderOption = None, json: Jso
 def swift(
     given: Given[swift_job.SwiftJob],
     limits: Given[AgentLimits],
+    changes: Given[ResumeOptions],
     command: Annotated[
         list[str] | None,
         typer.Argument(help="After --: torchrun ... train.py, a script of your own with the three lines."),
@@ -291,8 +293,12 @@ def swift(
     from wirewise.report.recovery_page import recovery_comparison, recovery_html
 
     if command:
-        _survive(command, given, limits.record(), out, json)
+        _survive(command, given, limits.record(), changes.record(), out, json)
         return
+    if changes.named:
+        raise InputError(
+            "--accept-changes is of a script of your own; expected it with -- torchrun ... train.py"
+        )
     if limits.named:
         option = next(one.option for one in fields_of(AgentLimits) if one.name in limits.named)
         raise InputError(f"{option} is of a script of your own; expected it with -- torchrun ... train.py")
@@ -321,6 +327,7 @@ def _survive(
     command: list[str],
     given: Given[swift_job.SwiftJob],
     limits: AgentLimits,
+    changes: ResumeOptions,
     out: Path | None,
     json: str | None,
 ) -> None:
@@ -350,6 +357,7 @@ def _survive(
             kills=kills,
             seed=asked.seed,
             limits=limits,
+            changes=changes,
         )
         page = folder / "report.html"
         parts = [shell.head("wirewise run swift", f"{len(found)} recoveries"), recovery_timeline(found)]

@@ -17,6 +17,7 @@ from wirewise.errors import InputError
 from wirewise.results import RecoveryRecord
 from wirewise.runtime.recovery import Agent, Recovered, Recoveries, run_script
 from wirewise.runtime.recovery.limits import AgentLimits
+from wirewise.runtime.recovery.resume_options import ResumeOptions
 from wirewise.trials.start import parse_command
 
 __all__ = ["run"]
@@ -35,6 +36,7 @@ def run(
     kills: int,
     seed: int,
     limits: AgentLimits,
+    changes: ResumeOptions,
 ) -> tuple[tuple[RecoveryRecord, ...], int]:
     """Train to the end, whoever dies meanwhile; what each recovery took, and the number of kills carried out.
 
@@ -46,6 +48,7 @@ def run(
         kills: Number of ranks to kill at random instants, one about every 5 s.
         seed: Seed of ranks and instants.
         limits: Waiting times of the agent.
+        changes: How the script takes checkpoints of a job that was another one.
 
     Raises:
         InputError: The command is not torchrun with a script on one machine.
@@ -66,6 +69,7 @@ def run(
         ranks=launch.ranks,
         spares=spares,
         folder=folder,
+        environment=changes.environment(),
         **msgspec.structs.asdict(limits),
     )
     say(f"{launch.ranks} ranks and {spares} spares of {script}; logs of the processes in {folder}")

@@ -50,6 +50,7 @@ from wirewise.runtime.recovery.decision import (
     decide,
 )
 from wirewise.runtime.recovery.generations import Generation
+from wirewise.runtime.recovery.job_record import JobRecord, check_folder, note, record_of, with_accepted
 from wirewise.runtime.recovery.membership import Member, join
 from wirewise.runtime.recovery.phases import Continuation, continuations
 from wirewise.runtime.recovery.placement import Placement
@@ -95,6 +96,8 @@ class _Saving(NamedTuple):
 
     folder: Path
     every: int
+    record: JobRecord
+    accepted: tuple[str, ...]
 
 
 def protect(
@@ -123,6 +126,7 @@ def protect(
     device: str | None = None,
     backend: str | None = None,
     compare_every: int | None = None,
+    accept_changes: Sequence[str] = (),
 ) -> Training:
     """Join the training of all ranks, and protect it from failures where an agent has started this process.
 
@@ -166,6 +170,8 @@ def protect(
         backend: Backend that reduces gradients. Defaults to "nccl" where the model is on CUDA, else "gloo".
         compare_every: Steps from one comparison of the replicas to the next; a difference is raised with its name.
             Defaults to as many as let comparisons take less than 0.5 % of the time.
+        accept_changes: Properties of the job, such as "lr" or "steps", that may differ from those of the job whose
+            checkpoints are resumed. Without it a difference is refused by its name.
 
     Raises:
         InputError: Something that cannot be protected; the message names it.
@@ -227,12 +233,29 @@ def protect(
         shards = Shards(shard, replicas, clip)
         shards.check(state)
     check_once()
+    if isinstance(accept_changes, str):
+        raise InputError(f"got accept_changes={accept_changes!r}; expected names in a list")
+    saving = None
+    if checkpoints is not None:
+        record = record_of(
+            state,
+            loader,
+            steps=steps,
+            epochs=epochs,
+            seed=seed,
+            clip=clip,
+            through=through,
+            plan=None if plan is None else digest_of(msgspec.to_builtins(plan)),
+            objects=sorted(objects or {}),
+            replicas=replicas,
+        )
+        saving = _Saving(Path(checkpoints), checkpoint_every, record, tuple(accept_changes))
     training = Training(
         state,
         ReductionConfig(through, plan, compression, pools, unused, shards),
         consistency=consistency,
         clip=None if shards is not None else clip,
-        saving=None if checkpoints is None else _Saving(Path(checkpoints), checkpoint_every),
+        saving=saving,
         mirrored=mirrored,
         seed=seed,
         timeout_s=timeout_s,
@@ -313,6 +336,7 @@ class Training:
         self._snapshots: Snapshots | None = None
         self._others: Snapshots | None = None
         self._checkpoints: Checkpoints | None = None
+        self._changed: JobRecord = {}
         self.steps, self.is_over = 0, False
         remember(self)
         for optimizer in state.optimizers:
@@ -332,8 +356,7 @@ class Training:
             if mirrored:
                 before = (self.rank - 1) % self.world_size
                 self._others = Snapshots(self._member.memory / "mirror", before)
-        if saving is not None:
-            self._checkpoints = Checkpoints(saving.folder, self.rank)
+        self._open_folder()
         try:
             self._agree()
         except (RuntimeError, ValueError, PeerError) as error:
@@ -562,6 +585,22 @@ class Training:
         for function in self._on_commit:
             function(step)
 
+    def _open_folder(self) -> None:
+        """Open the folder of checkpoints, unless it is of another job."""
+        if self._saving is not None:
+            self._saving.record["world_size"] = self.world_size
+            self._changed = check_folder(
+                self._saving.folder, self._saving.record, self.rank, self._saving.accepted
+            )
+            self._checkpoints = Checkpoints(self._saving.folder, self.rank)
+
+    def _resume_from(self, step: int, tree: Any) -> None:
+        """Take a state from a checkpoint, with the changes that are accepted."""
+        assert self._saving is not None
+        self._state.load_state_dict(tree)
+        with_accepted(self._state, self._changed, self._saving.record)
+        self._updates.adopt_sealed(step)
+
     def _save(self) -> None:
         """Write a checkpoint where one is due."""
         if self._checkpoints is None or self._saving is None:
@@ -570,6 +609,8 @@ class Training:
             points.reach("checkpoint")
             self._checkpoints.save(self.position, self._state.state_dict())
             self._checkpoints.agree(self._transport)
+            if self._changed and self.rank == 0:
+                note(self._saving.folder, self._saving.record)
 
     def _keep_own(self, step: int) -> None:
         """Write down what no replica has, before any rank may update; without an agent nobody would read it."""
@@ -619,7 +660,7 @@ class Training:
         self.is_over = True
         self._batches.close()
         if self._checkpoints is not None:
-            self._checkpoints.wait()
+            self._checkpoints.close()
         self._let_go()
         if self._member is not None:
             self._member.leave()
@@ -640,6 +681,11 @@ class Training:
         self._transport.broadcast(dict([*model.named_parameters(), *model.named_buffers()]))
         self._updates.adopt(0)
         self._connect(lambda groups: None)
+        self._open_folder()
+        if self._checkpoints is not None:
+            told = self._gathered(self._checkpoints.steps(), list[int])
+            if set.intersection(*map(set, told)):
+                self._resume_from(*self._checkpoints.load(self._transport))
         self._reduction = Reduction(self._way, model, self._transport, self.world_size)
 
     def _agree(self, seen: int | None = None) -> None:
@@ -750,8 +796,7 @@ class Training:
         elif action.kind == "load":
             assert self._checkpoints is not None
             step, tree = self._checkpoints.load(self._transport)
-            self._state.load_state_dict(tree)
-            self._updates.adopt_sealed(step)
+            self._resume_from(step, tree)
         weights = self._copy_heavy(how, ranks)
         if self._snapshots is not None and self._others is not None:
             fetch(self._snapshots, self._others, decision.step, self._transport)
