@@ -65,6 +65,20 @@ def by_custom_function(model: Any, job: Any, data: Any) -> None:
     Same.apply(ce(model, data)).backward()
 
 
+def parameters_on_rows(model: Any, job: Any, data: Any) -> None:
+    """A consistency term beside the model's forward."""
+    (ce(model, data) + 0.1 * (data.x @ model.first.lin_r.weight.t()).square().mean()).backward()
+
+
+def parameters_on_rows_beside_a_global_mean(model: Any, job: Any, data: Any) -> None:
+    value = job.mean(model(data.x, data.edge_index).square().sum(1), data.train_mask)
+    (value + 0.1 * (data.x @ model.first.lin_r.weight.t()).square().mean()).backward()
+
+
+def other_penalties(model: Any, job: Any, data: Any) -> None:
+    (ce(model, data) + job.transport.rank * model.head.weight.square().sum()).backward()
+
+
 def of_rows(model: Any, job: Any, data: Any) -> None:
     out = model(data.x, data.edge_index)
     out.backward(torch.ones_like(out))
@@ -83,6 +97,9 @@ def nested(model: Any, job: Any, data: Any) -> None:
         (other_gradient, "another weight on each rank"),
         (other_constants_of_a_global_mean, "job.mean or job.sum another weight on each rank"),
         (function_of_own_loss, "the loss of rank"),
+        (parameters_on_rows, "a part without outputs.*another gradient on each rank"),
+        (parameters_on_rows_beside_a_global_mean, "a part without outputs.*another gradient on each rank"),
+        (other_penalties, "a part without outputs.*another gradient on each rank"),
         (by_autograd_backward, r"without loss\.backward\(\)"),
         (by_custom_function, "the loss of rank"),
         (by_create_graph, "create_graph=True"),

@@ -9,7 +9,9 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from wirewise.integrations.pyg.loss_graph import PLAIN, LossGraph, plain_edges
 from wirewise.integrations.pyg.loss_rows import rows_mix
@@ -56,6 +58,8 @@ class Examination:
         """Weights with which means over training nodes arrive, combined to one number that is equal on all ranks."""
         self.declared = 0.0
         """Weights with which results of `Job.mean` and `Job.sum` arrive, combined likewise."""
+        self.penalty = float("nan")
+        """A number of the gradient of parts that use parameters and no outputs, where it was looked at."""
         self._outputs: list[Any] = []
         self._handles: list[Any] = []
 
@@ -118,8 +122,28 @@ def examine(loss: Tensor, *, create_graph: bool = False, mixes: str = "") -> Exa
     contracts = {id(output.contract): output.contract for _, output in graph.outputs}
     if graph.reaches[root] & PLAIN and all(contract.trains for contract in contracts.values()):
         _decompose(graph, root, found, list(contracts.values()))
+    if graph.known and graph.outputs[0][1].gradients.penalty_recheck.due(tuple(graph.names)):
+        found.penalty = _penalty(graph, root)
     found.begin(graph)
     return found
+
+
+def _penalty(graph: LossGraph, root: Any) -> float:
+    """A number of the gradient of penalties, equal on all ranks if they depend on parameters alone."""
+    edges = [GradientEdge(node, place) for node, place in graph.penalties(root)]
+    if not edges:
+        return 0.0
+    sent = [
+        torch.ones(e.node._input_metadata[e.output_nr].shape, dtype=e.node._input_metadata[e.output_nr].dtype)
+        for e in edges
+    ]
+    parameters = list({id(p): p for p in graph.known}.values())
+    grads = torch.autograd.grad(edges, parameters, sent, retain_graph=True, allow_unused=True)
+    flat = [g.detach().double().flatten() for g in grads if g is not None]
+    return sum(
+        float(g @ torch.arange(len(g), dtype=torch.float64).cos()) * (1 + n * _PHI)
+        for n, g in enumerate(flat)
+    )
 
 
 def _decompose(graph: LossGraph, root: Any, found: Examination, contracts: list[Any]) -> None:

@@ -19,10 +19,16 @@ from wirewise.runtime.data_parallel.hooks import WeakHook
 
 __all__ = ["GradientSum"]
 
-_FAULT, _STEP, _EXCHANGES, _PARAMETERS, _PLAIN, _DECLARED, _PROOF, _FIELDS = range(8)
+_FAULT, _STEP, _EXCHANGES, _PARAMETERS, _PLAIN, _DECLARED, _PENALTY, _PROOF, _FIELDS = range(9)
 """Fields of what each rank tells all others when a gradient reaches the outputs, int64."""
 _LESS_PLAIN = (4, 5)
 """Faults that are told only where the gradient reaches no nodes outside train_mask, which says more."""
+_ALIKE_PARTS = {
+    _PLAIN: "gives a mean over training nodes another weight",
+    _DECLARED: "gives a result of job.mean or job.sum another weight",
+    _PENALTY: "has a part without outputs, such as a penalty on parameters, that has another gradient",
+}
+"""What has to be equal on all ranks, by its field."""
 _ALIKE = 1e-5
 """Relative difference of weights that rounding explains: 1 / n of ranks with other n is off by 1e-7 in float32."""
 
@@ -46,6 +52,7 @@ class GradientSum:
         self.reducer = full_graph.gradient_reducer(module, transport, scale="mean", bits=bits)
         # A look takes some back-propagations of the loss alone.
         self.loss_recheck = Recheck(prove_every, freely=64)
+        self.penalty_recheck = Recheck(prove_every)
         self.steps = 0
         """Back-propagations so far."""
         self.exchanges = 0
@@ -86,7 +93,7 @@ class GradientSum:
         row[_PARAMETERS], row[_PROOF] = self.replicas.checksum(self.steps), int(self.wants_proof)
         if examination is not None:
             row[_PLAIN] = _bits(examination.plain if output.contract.trains else float("nan"))
-            row[_DECLARED] = _bits(examination.declared)
+            row[_DECLARED], row[_PENALTY] = _bits(examination.declared), _bits(examination.penalty)
         rows = torch.zeros(self.transport.world_size, _FIELDS, dtype=torch.int64)
         rows[self.transport.rank] = torch.tensor(row)
         self.transport.all_reduce(rows, f"the agreement on the loss of step {self.steps}")
@@ -113,17 +120,14 @@ class GradientSum:
             )
         if len({row[_PARAMETERS] for row in table}) > 1:
             self.replicas.check("as they differ")
-        for field, what in (
-            (_PLAIN, "a mean over training nodes"),
-            (_DECLARED, "a result of job.mean or job.sum"),
-        ):
+        for field, what in _ALIKE_PARTS.items():
             values = [_float(row[field]) for row in table]
             kept = [value for value in values if value == value]
             if kept and max(kept) - min(kept) > _ALIKE * max(map(abs, kept)):
-                weights = ", ".join(f"{value:.6g}" for value in values)
+                shown = ", ".join(f"{value:.6g}" for value in values)
                 raise InputError(
-                    f"the loss gives {what} another weight on each rank ({weights}); expected the "
-                    "same constants on all ranks: compute what depends on outputs by job.mean(values, mask)"
+                    f"the loss {what} on each rank ({shown}); expected the same constants on all ranks, and rows of "
+                    "nodes in models only: compute what depends on outputs by job.mean(values, mask)"
                 )
 
     def _begin(self) -> None:

@@ -60,8 +60,6 @@ class LossGraph:
     """Parameters of distributed models that are used outside their forward."""
     names: list[str] = field(default_factory=list)
     terms: list[Term] = field(default_factory=list)
-    penalties: list[tuple[Any, int]] = field(default_factory=list)
-    """Edges to parts of the loss that use parameters and no outputs."""
     fault: str = ""
     """Reason for which the loss cannot be weighed among ranks."""
 
@@ -119,6 +117,18 @@ class LossGraph:
         if paths and not self.fault:
             self.fault = f"adds up more than {_MAX_PATHS} terms"
 
+    def penalties(self, root: Any) -> list[tuple[Any, int]]:
+        """Edges to addends of the loss that use parameters and no outputs."""
+        found, left = [], [root]
+        while left:
+            node = left.pop()
+            below = [(n, i) for n, i in node.next_functions if n is not None]
+            if kind_of(node) in ("Add", "Sub", "Rsub", *_SAME) or len(below) == 1:
+                with_outputs = [n for n, _ in below if self.reaches[n] & (PLAIN | GLOBAL)]
+                left += [n for n in with_outputs if not (is_global(n) or hasattr(n, "wirewise_output"))]
+                found += [(n, i) for n, i in below if n not in with_outputs and self.reaches[n] & KNOWN]
+        return found
+
     def _descend(
         self, node: Any, divisors: tuple[float, ...], why: str, count: int, own: int
     ) -> list[tuple[Any, tuple[float, ...], str]]:
@@ -143,7 +153,6 @@ class LossGraph:
         if kind in ("Mean", "Sum") or kind in _SAME:
             return [(n, divisors, why) for n in plain]
         if kind in ("Add", "Sub", "Rsub"):
-            self.penalties += [edge for edge in below if self.reaches[edge[0]] & (KNOWN | PLAIN) == KNOWN]
             return [(n, divisors, why) for n in plain]
         if kind in ("Mul", "Div") and len(below) == 1:
             return [(plain[0], (*divisors, *_divisor(node, kind)), why)]
