@@ -9,7 +9,7 @@ memory), `torchft` (where it is installed), `soak` (R14: kills in sequence), `up
 `predicted` (R10: recoveries of a pipeline from logs, computing slept, next to what plans say of them), `stages` (R6:
 stages recomputed from logs), `helpers` (R7: shared among ranks), `logs` (R8: what logs cost), `kills` (R1: kills at
 random instants, with each optimizer named; with --out a finished setting is kept beside the page in FILE.json),
-`shrink` (R12: fewer ranks, and more again).
+`shrink` (R12: fewer ranks, and more again), `checks` (what comparisons of replicas cost while nothing fails).
 
 Ranks run on the hosts of a lab and share the processors of one machine; kills, links and steps are real.
 """
@@ -25,6 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from checks import checks_row
 from consistency import overheads
 from kills import OPTIMIZERS, kills_row, shrink_row
 from predicted import UNITS, predicted_recoveries
@@ -50,7 +51,7 @@ from wirewise.trials.start import open_network
 
 ROWS = (
     "recovery", "silence", "goodput", "commits", "torchft", "soak", "updates", "predicted",
-    "stages", "helpers", "logs", "kills", "shrink",
+    "stages", "helpers", "logs", "kills", "shrink", "checks",
 )  # fmt: skip
 PRESETS = {
     "smoke": {
@@ -62,6 +63,7 @@ PRESETS = {
         "mtbf_s": 2.0,
         "soak": 3,
         "updates": 20,
+        "checks": 100,
         "repeats": 2,
         "predicted": (1, (4,), ((1,),)),
         "stage_updates": 16,
@@ -78,6 +80,7 @@ PRESETS = {
         "mtbf_s": 5.0,
         "soak": 200,
         "updates": 200,
+        "checks": 400,
         "repeats": 5,
         "predicted": (1, (8, 20), UNITS),
         "stage_updates": 20,
@@ -367,6 +370,7 @@ def main():
         "predicted": predicted_row,
         "stages": stages_row, "helpers": helpers_row, "logs": logs_row,
         "kills": kills_row, "shrink": shrink_row,
+        "checks": checks_row,
     }  # fmt: skip
     for name in options.only:
         rows[name](page, preset)

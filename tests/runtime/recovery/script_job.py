@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from wirewise.runtime import recovery
 from wirewise.runtime.recovery import points
@@ -42,6 +42,36 @@ class Average:
             self.mean[name].copy_(mean)
 
 
+class Counting(torch.optim.AdamW):
+    """An optimizer whose update follows a count, which is an attribute and an entry of its state."""
+
+    count = 0
+
+    def step(self, closure: Any = None) -> Any:
+        result = super().step(closure)
+        self.count += 1
+        state: Any = self.state
+        state["steps"] = state.get("steps", 0) + 1
+        with torch.no_grad():
+            for p in self.param_groups[0]["params"]:
+                p.mul_(1 - 1e-4 * self.count / state["steps"] * (self.count % 7))
+        return result
+
+
+class Augmented(Dataset):
+    """A dataset whose samples get noise as they are drawn."""
+
+    def __init__(self, data: TensorDataset) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = self.data[index]
+        return x + 0.1 * torch.randn(16), y
+
+
 def shard(model: Any, mesh: Any) -> None:
     from torch.distributed.fsdp import fully_shard
 
@@ -58,13 +88,14 @@ class Script:
         self.model = nn.Sequential(
             nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 4)
         )
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), 0.01)
+        kind = torch.optim.AdamW if settings.get("sharded") else Counting
+        self.optimizer = kind(self.model.parameters(), 0.01)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, 0.9)
         # Shards of the weights take the place of parameters, which an average by hand does not expect.
         averaged = nn.Module() if settings.get("sharded") else self.model
         self.after, self.inside = Average(averaged), Average(averaged)
         self.counted: list[float] = []
-        data = TensorDataset(torch.randn(240, 16), torch.randint(4, (240,)))
+        data = Augmented(TensorDataset(torch.randn(240, 16), torch.randint(4, (240,))))
         self.loader = DataLoader(data, batch_size=5, shuffle=True)
 
     def protect(self) -> recovery.Training:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from wirewise.errors import InputError
-from wirewise.runtime.recovery import protect
+from wirewise.runtime.recovery import control, protect
 
 
 @pytest.fixture
@@ -64,6 +64,11 @@ def test_objects_whose_state_cannot_travel_are_named(alone) -> None:
         r"objects\['seen'\] cannot travel: a state holds a set", nn.Linear(2, 2), objects={"seen": Sets()}
     )
     refused(r"objects\['list'\] is a list; expected methods", nn.Linear(2, 2), objects={"list": []})
+
+
+def test_a_group_of_the_script_under_an_agent_is_named(alone, monkeypatch) -> None:
+    monkeypatch.setattr(control, "current", lambda: "agent")
+    refused("the script has started a process group of its own", nn.Linear(2, 2))
 
 
 def test_a_second_training_in_one_process_is_refused_until_the_first_is_over(alone) -> None:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
@@ -106,7 +107,12 @@ def check_objects(objects: Mapping[str, Any]) -> None:
 
 
 def check_once() -> None:
-    """Raise for a second training in a process whose first one is not over."""
+    """Raise for a second training in a process whose first one is not over, or a group that is not the agent's."""
+    if control.current() is not None and dist.is_initialized():
+        raise InputError(
+            "the script has started a process group of its own, and an agent starts the ranks; expected none: leave "
+            "init_process_group out, protect() makes the group of each generation"
+        )
     known = _trainings.get(threading.get_ident())
     if known is None or known() is None:
         return

@@ -87,10 +87,6 @@ __all__ = ["Training", "protect"]
 _Told = TypeVar("_Told")
 
 
-_LOOKS = 3
-"""Steps after which attributes that training changes are looked for; later only where replicas are compared."""
-
-
 class _Saving(NamedTuple):
     """Where checkpoints go, and how often."""
 
@@ -471,8 +467,7 @@ class Training:
             return True
         if self._member is not None:
             self._touched.look()
-        if self._updates.committed_step <= _LOOKS or self._compared.due(self._updates.committed_step):
-            self._state.attributes.look()
+        self._compared.look(self._updates.committed_step)
         self._updates.seal()
         points.reach("sealed")
         try:

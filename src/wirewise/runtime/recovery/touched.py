@@ -35,6 +35,7 @@ class TouchedParameters:
         self.names: set[str] = set()
         self._looks = _LOOKS
         self._kept: dict[str, Tensor] = {}
+        self._held: Mapping[str, Tensor] = {}
         self._versions: dict[str, int] = {}
 
     def keep(self, *, whole: bool = False) -> None:
@@ -43,14 +44,15 @@ class TouchedParameters:
         Args:
             whole: Keep all parameters, in the memory of the host, as after a failure.
         """
-        parameters = self._parameters()
+        self._held = parameters = self._parameters()
         self._versions = {name: one._version for name, one in parameters.items()}
         wanted = parameters if whole or self._looks else self.names
         self._kept = {name: parameters[name].detach().to("cpu", copy=True) for name in wanted}
 
     def look(self) -> None:
         """Learn at the top of the loop what the script has changed."""
-        parameters = self._parameters()
+        # Walking through the modules takes longer than all else here.
+        parameters = self._held
         self.names |= self._changed(parameters)
         if self._looks and self._versions:
             self._looks -= 1
