@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Bundle", "distributed_copies"]
 
+_EVALUATIONS = 16
+"""Calls after training that all compare ranks, and distance of later ones; a comparison is one message of 8 bytes."""
+
 
 def distributed_copies(models: Sequence[nn.Module], job: Job, view: GraphView, first_layer: int) -> Bundle:
     """Copies of `models` that share their parameters and run on all ranks; the models themselves stay as they are.
@@ -148,6 +151,8 @@ class _Member:
         self.proven: set[bool] = set()
         """Modes (training or not) in which rows were proven not to mix since the last change."""
         self.calls = {True: 0, False: 0}
+        self.evaluations = 0
+        """Calls since the last one that trains."""
         self.sequences = Recheck(1 << 62)
         """Sequences of exchanges of one forward."""
         # The class's own forward, not a method bound to this copy: torch.func calls it with other parameters.
@@ -182,6 +187,9 @@ class _Member:
         try:
             if self._is_proof_due(args, kwargs):
                 self._prove(args, kwargs)
+            elif not training:
+                self._compare_replicas()
+            self.evaluations = 0 if training else self.evaluations + 1
             if self.exchanges:
                 bundle.begin(training)
             self.view.sequence.clear()
@@ -213,6 +221,11 @@ class _Member:
         due = mode not in self.proven or self.calls[mode] % every == 0
         self.calls[mode] += 1
         return due
+
+    def _compare_replicas(self) -> None:
+        """Compare ranks in evaluation, where no back-propagation does: often after training, then now and then."""
+        if self.evaluations < _EVALUATIONS or self.evaluations % _EVALUATIONS == 0:
+            self.bundle.gradients.replicas.compare(self.evaluations, "before an evaluation")
 
     def _prove(self, args: Any, kwargs: Any) -> None:
         mode = self.twin.training

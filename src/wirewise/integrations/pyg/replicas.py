@@ -56,6 +56,16 @@ class Replicas:
                 total = (total * _FACTOR + bits_of(value, turn)) & 0x7FFF_FFFF_FFFF_FFFF
         return total
 
+    def compare(self, turn: int, what: str) -> None:
+        """Compare the checksums of a turn on all ranks, and all bits where they differ; a collective call.
+
+        Raises:
+            InputError: A tensor differs by more than rounding; the message names it.
+        """
+        own = torch.tensor([self.checksum(turn)])
+        if len({int(one) for one in self.transport.all_gather(own, f"checksum of parameters, {what}")}) > 1:
+            self.check(what)
+
     def check(self, what: str) -> None:
         """Compare all bits on all ranks; a collective call.
 
