@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 from tests.harness.processes import RankError, run_ranks_as_processes
 from tests.runtime.parallel.plans import data_parallel, in_stages
 from wirewise.cost.links import Links
+from wirewise.errors import InputError
 from wirewise.planners.parallel import ParallelProblem
 from wirewise.planners.parallel.rhino.buckets import in_buckets
 from wirewise.planners.parallel.rhino.explore import plan as make_plan
@@ -189,3 +190,51 @@ def test_plans_for_others_are_refused():
         )
     with pytest.raises(RankError, match=r"was made for the graph"):
         run_ranks_as_processes(2, one_rank, ["mlp"], [(plan, {"batch": 8}, 0)])
+
+
+def refusals(rank, plan):
+    """What a rank is told where it calls the model as it was not captured, and a loss that is right afterwards."""
+    model, inputs = MODELS["mlp"]()
+    parallel = parallelize(model, plan, capture_step(model, inputs), timeout_s=30.0)
+    told = []
+
+    def refused(call):
+        with pytest.raises(InputError) as caught:
+            call()
+        told.append(str(caught.value))
+
+    refused(lambda: parallel.eval()(*inputs))
+    parallel.train()
+    inner = list(parallel.modules())[-1]
+    inner.eval()
+    refused(lambda: parallel(*inputs))
+    inner.train()
+    with torch.autocast("cpu", torch.bfloat16):
+        refused(lambda: parallel(*inputs))
+    refused(lambda: parallel(dict(enumerate(inputs))))
+    loss = parallel(*inputs)
+    loss.backward(retain_graph=True)
+    refused(loss.backward)
+    return told, float(loss.detach())
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_calls_that_a_captured_step_would_ignore_are_refused():
+    plan = data_parallel(captured("mlp"), captured("mlp", batch=16), 2)
+    model, inputs = MODELS["mlp"]()
+    wanted = float(model(*inputs).detach())
+    for told, loss in run_ranks_as_processes(2, refusals, plan):
+        for words, part in zip(
+            told,
+            (
+                "captured in training mode",
+                "(train() or eval(), 1 modules)",
+                "torch.autocast('cpu')",
+                "with dict",
+                "twice",
+            ),
+            strict=True,
+        ):
+            assert part in words
+        assert loss == pytest.approx(wanted, rel=1e-5)

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from wirewise.errors import PlanError
+from wirewise.errors import InputError, PlanError
 from wirewise.plans.parallel import DimPlacement, ParallelPlan
 from wirewise.runtime.parallel.groups import RankGroups
 from wirewise.runtime.parallel.microbatches import of_microbatch
@@ -108,7 +108,10 @@ class ParallelModel(nn.Module):
         self._parameters.update(model._parameters)
         self._buffers.update(model._buffers)
         self._modules.update(model._modules)
-        self.train(model.training)
+        # Not `self.train`: modules that the user keeps in evaluation mode stay so.
+        self.training = model.training
+        self._modes = {name: module.training for name, module in self.named_modules()}
+        """Mode of each module when the step was captured, which holds for good."""
 
     def _split(self, model: nn.Module) -> None:
         """Replace each parameter, at all its places, by this rank's part, or by nothing where others have it."""
@@ -155,9 +158,10 @@ class ParallelModel(nn.Module):
         """Loss of a whole batch, the same on all ranks.
 
         Raises:
-            InputError: A batch of other shapes than the captured one.
+            InputError: A batch of other shapes than the captured one, or a mode that was not captured.
             PeerError: A peer is gone.
         """
+        self._check_call(inputs)
         named = dict(self.named_parameters())
         names = list(self._runner.parameters)
         trained = [name for name in names if named[name].requires_grad]
@@ -166,6 +170,26 @@ class ParallelModel(nn.Module):
             loss: Tensor = step.apply(self, trained, inputs, *(named[name] for name in trained))
             return loss
         return self.carry_out(inputs, backward=False)[0]
+
+    def _check_call(self, inputs: Sequence[Any]) -> None:
+        """Raise InputError for what the captured step would ignore."""
+        if others := [type(one).__name__ for one in inputs if not isinstance(one, Tensor)]:
+            raise InputError(
+                f"got a batch with {', '.join(others)}; expected tensors in the order of the captured step's inputs"
+            )
+        changed = [name for name, module in self.named_modules() if module.training != self._modes.get(name)]
+        if changed:
+            mode = "training" if self._modes.get(changed[0]) else "evaluation"
+            raise InputError(
+                f"{changed[0] or 'the model'} was captured in {mode} mode and is in the other one now (train() or "
+                f"eval(), {len(changed)} modules); the step runs as it was captured. Expected the mode of the "
+                "capture: evaluate a plain model, with this one's weights, or capture and plan another step"
+            )
+        if autocast := [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]:
+            raise InputError(
+                f"the model was called under torch.autocast({autocast[0]!r}), which a captured step ignores; expected "
+                "autocast inside the model's forward, where it is captured"
+            )
 
     def carry_out(self, inputs: Sequence[Tensor], *, backward: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss, and this rank's parts of the gradients."""
@@ -206,5 +230,10 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:
+            raise InputError(
+                "backward() came twice for one call of the model, which hands its gradients on once; call the model "
+                "again, or add up what is back-propagated"
+            )
         scale = float(grad)
         return None, None, None, *(one if one is None or scale == 1.0 else one * scale for one in gradients)
