@@ -245,3 +245,5 @@ def serve(descriptor: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     adopt_orphans()
     _Server(socket.socket(fileno=descriptor)).serve()
+    # Libraries that were loaded have nothing to tidy up here, and some would complain of it.
+    os._exit(0)
