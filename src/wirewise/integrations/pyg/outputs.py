@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import get_default_nowrap_functions
 from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
@@ -38,8 +39,13 @@ class OutputTensor(Tensor):
                 "torch.autograd.grad of a distributed model's output would return the part of this rank only; expected "
                 "loss.backward(), after which p.grad holds the sums over ranks"
             )
-        result = super().__torch_function__(func, types, args, kwargs)
+        if not all(issubclass(cls, t) for t in types):
+            return NotImplemented
         with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **kwargs)
+            if func not in get_default_nowrap_functions():
+                for tensor in tensors_of((result,)):
+                    _track(tensor)
             _mark(func, args, kwargs, result)
         return result
 
@@ -66,11 +72,16 @@ def _mark(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
 
 def tracked(out: Any) -> Any:
     """Turn outputs that require a gradient into tensors of this class."""
+    for value in pytree.tree_leaves(out):
+        if isinstance(value, Tensor) and value.requires_grad:
+            _track(value)
+    return out
 
-    def wrap(value: Any) -> Any:
-        return value.as_subclass(OutputTensor) if isinstance(value, Tensor) and value.requires_grad else value
 
-    return pytree.tree_map(wrap, out)
+def _track(tensor: Tensor) -> None:
+    """Turn a new tensor into an output tensor, the object itself: a view of it could not take `loss += penalty`."""
+    if type(tensor) is Tensor:
+        tensor.__class__ = OutputTensor
 
 
 def untracked(value: Any) -> Any:
@@ -92,3 +103,8 @@ def _backward(
         plain.backward(gradient, retain_graph, create_graph, inputs)
     finally:
         examination.end()
+
+
+# Compilers trace tensors of other classes as what they are not; functions with these run uncompiled.
+_uncompiled: set[Any] = getattr(torch._dynamo.config, "nontraceable_tensor_subclasses", set())
+_uncompiled.add(OutputTensor)
