@@ -194,9 +194,9 @@ def main():
         f"{MORE} steps after the recovery; rank 1 is killed by SIGKILL after step {kill_step}. Checkpoints every "
         f"{EVERY} steps, written while training waits. {torchft}, a replica group for each rank under a torchrun of "
         "its own, with a heartbeat timeout of 1 s in place of 5. Medians, with quartiles in brackets. Seconds begin "
-        "at the kill: to the next step of the rank that lives, and to the first one of the new process that goes "
-        "beyond those made before. A step: without failures, before the kill. Lines: those of the script that differ "
-        "from the same one without protection."
+        "at the kill: to the next step of the rank that lives, which may be the one under way, and to the first one "
+        "of the new process that goes beyond those made before. A step: without failures, before the kill. Lines: "
+        "those of the script that differ from the same one without protection."
     )
     with page.table(
         "way", "next step of the other", "first new step", "steps computed again", "batches that nobody trained",
