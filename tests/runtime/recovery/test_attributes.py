@@ -103,6 +103,16 @@ def test_values_of_all_kinds_are_the_same_after_their_way() -> None:
     assert decoded(kept, counts) is counts and dict(counts) == {"a": 1}
 
 
+def test_what_the_compiler_keeps_stays_where_it_is() -> None:
+    layer = Layer()
+    compiled = torch.compile(layer, backend="eager")
+    attributes = Attributes({"model": compiled, "layer": layer})
+    compiled(torch.ones(1, 2))
+    attributes.look()
+    assert {owner for owner, _ in attributes.names} == {"layer"}
+    assert encoded(torch.fx.Graph())["__kind__"] == "skipped"
+
+
 def test_what_no_copy_can_hold_is_passed_over() -> None:
     held = [print, 1]
     tree = travelled(encoded(held))

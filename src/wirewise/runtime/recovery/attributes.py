@@ -98,6 +98,8 @@ class Attributes:
 def _plain(owner: Any) -> Iterator[tuple[str, Any]]:
     """Attributes of an object but for what torch itself keeps in it."""
     known: set[str] = set()
+    if type(owner).__module__.startswith("torch._dynamo"):
+        return
     if isinstance(owner, nn.Module):
         known = _OF_MODULES
     elif isinstance(owner, Optimizer):
@@ -135,7 +137,8 @@ def encoded(value: Any, depth: int = _DEPTH, seen: set[int] | None = None) -> Tr
         return _encoded_items(value, depth, seen)
     if isinstance(value, dict):
         return _encoded_entries(value, depth, seen)
-    if hasattr(value, "__dict__"):
+    # Objects of torch, such as those of its compiler, belong to a process.
+    if hasattr(value, "__dict__") and not type(value).__module__.startswith("torch."):
         parts = {name: encoded(one, depth - 1, seen) for name, one in list(_plain(value))}
         return {"__kind__": "object", "parts": parts} if len(parts) <= _MOST else _SKIPPED
     return _SKIPPED
