@@ -35,6 +35,14 @@ def test_a_script_stays_the_main_program(tmp_path):
     assert done.stdout == "['a'] 3\n", done.stderr
 
 
+def test_a_process_group_before_protect_is_refused_by_name(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+    call = f"from wirewise.runtime.recovery import run_script; run_script({str(script)!r})"
+    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, check=False)
+    assert "InputError" in done.stderr and "calls init_process_group before protect" in done.stderr
+
+
 BARE = """
 from torch import nn, optim, randn
 from torch.utils.data import DataLoader, TensorDataset

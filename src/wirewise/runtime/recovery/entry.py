@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from wirewise.errors import InputError
 from wirewise.runtime.recovery import control
 from wirewise.runtime.recovery.generations import Raised
 
@@ -26,6 +27,9 @@ def run_script(path: str, arguments: Sequence[str] = ()) -> None:
 
     It stays the main program to the end of the process, so that loader workers of every start method find the classes
     that it defines.
+
+    Raises:
+        InputError: The script makes a process group before it calls `protect`.
     """
     sys.argv = [path, *arguments]
     sys.path.insert(0, str(Path(path).resolve().parent))
@@ -33,7 +37,15 @@ def run_script(path: str, arguments: Sequence[str] = ()) -> None:
     loader = SourceFileLoader("__main__", path)
     vars(main).update(__file__=path, __loader__=loader, __builtins__=__builtins__)
     sys.modules["__main__"] = main
-    exec(compile(loader.get_data(path), path, "exec"), vars(main))
+    try:
+        exec(compile(loader.get_data(path), path, "exec"), vars(main))
+    except ValueError as error:
+        if "environment variable RANK expected" not in str(error):
+            raise
+        raise InputError(
+            f"{path} calls init_process_group before protect, and has no rank yet: under an agent `protect` waits for a "
+            "role and joins the group of all ranks. Expected no process group of the script's own before it"
+        ) from error
 
 
 def enter(descriptor: int, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
