@@ -43,8 +43,8 @@ def run_script(path: str, arguments: Sequence[str] = ()) -> None:
         if "environment variable RANK expected" not in str(error):
             raise
         raise InputError(
-            f"{path} calls init_process_group before protect, and has no rank yet: under an agent `protect` waits for a "
-            "role and joins the group of all ranks. Expected no process group of the script's own before it"
+            f"{path} calls init_process_group before protect, and has no rank yet: under an agent `protect` waits for "
+            "a role and joins the group of all ranks. Expected no process group of the script's own before it"
         ) from error
 
 
