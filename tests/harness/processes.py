@@ -17,7 +17,7 @@ from typing import Any
 _SERVER = multiprocessing.get_context("forkserver")
 _PRELOAD = [
     "numba", "torch.distributed", "torch._dynamo", "pytest", "highspy", "pymetis",
-    "wirewise.codec", "wirewise.runtime.recovery.session", "wirewise.runtime.recovery.pipelines",
+    "wirewise.codec", "wirewise.runtime.recovery.protection", "wirewise.runtime.recovery.pipelines",
 ]  # fmt: skip
 """What ranks of most tests import: a second of computing for each of them otherwise."""
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from wirewise.runtime.recovery.pipelines import Membership, train_through_faults
     from wirewise.runtime.recovery.planned import RecoverySettings, settings_of
     from wirewise.runtime.recovery.points import reach
+    from wirewise.runtime.recovery.protection import protect
     from wirewise.runtime.recovery.recompute import RecoveryJournal
-    from wirewise.runtime.recovery.session import Training, protect
+    from wirewise.runtime.recovery.session import Training
     from wirewise.runtime.recovery.snapshots import Snapshots
     from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_state
     from wirewise.runtime.recovery.undo import Undoable, check_undo
@@ -69,10 +70,8 @@ _WHERE = {
     ),
     "points": ("reach",),
     "recompute": ("RecoveryJournal",),
-    "session": (
-        "Training",
-        "protect",
-    ),
+    "protection": ("protect",),
+    "session": ("Training",),
     "snapshots": ("Snapshots",),
     "state": (
         "Stateful",

@@ -59,7 +59,7 @@ from wirewise.runtime.recovery.stores import open_store
 
 __all__ = ["PRELOAD", "TOKEN", "Agent", "Recovered", "Recoveries", "run_script"]
 
-PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "wirewise.runtime.recovery.session")
+PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "wirewise.runtime.recovery.protection")
 """What a process needs that calls `protect`: a spare that imports it by itself is ready a second of computing later."""
 
 RECOVERIES = "recoveries.json"

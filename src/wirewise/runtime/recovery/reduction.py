@@ -32,7 +32,7 @@ Through = Literal["buckets", "ddp", "fold", "backward"]
 
 
 class ReductionConfig(NamedTuple):
-    """How gradients are reduced; arguments as in `session.protect`."""
+    """How gradients are reduced; arguments as in `protection.protect`."""
 
     through: Through
     plan: FusionPlan | None

@@ -18,77 +18,61 @@ from __future__ import annotations
 
 import os
 import traceback
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import msgspec
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from wirewise.errors import InputError, PeerError
-from wirewise.plans import FusionPlan
-from wirewise.runtime.data_parallel import Compression
 from wirewise.runtime.recovery import control, points
+from wirewise.runtime.recovery.agreement import decide_generation
 from wirewise.runtime.recovery.batches import Drawn, TrainingBatches, shares_of
 from wirewise.runtime.recovery.checkpoints import Checkpoints
 from wirewise.runtime.recovery.comparison import ReplicaComparison, ReplicaDifference
-from wirewise.runtime.recovery.consistency import Consistency, Updates, check_apart
+from wirewise.runtime.recovery.consistency import Consistency, Updates
 from wirewise.runtime.recovery.decision import (
     NOTHING,
     Phase,
     RankRecord,
     RecoveryAction,
     RecoveryDecision,
-    decide,
 )
-from wirewise.runtime.recovery.generations import Generation
-from wirewise.runtime.recovery.job_record import JobRecord, check_folder, note, record_of, with_accepted
+from wirewise.runtime.recovery.job_record import JobRecord, check_folder, note, with_accepted
 from wirewise.runtime.recovery.membership import Member, join
 from wirewise.runtime.recovery.phases import Continuation, continuations
 from wirewise.runtime.recovery.placement import Placement
 from wirewise.runtime.recovery.reduction import (
     Reduction,
     ReductionConfig,
-    Through,
     buckets_of,
-    default_plan,
-    pools_of,
 )
 from wirewise.runtime.recovery.refusals import (
-    check_beside_shard,
-    check_model,
-    check_objects,
-    check_once,
-    check_optimizers,
     remember,
 )
 from wirewise.runtime.recovery.script_group import Mode, ScriptCollectives
 from wirewise.runtime.recovery.seeded import seed_all
 from wirewise.runtime.recovery.snapshots import Snapshots, fetch, keep, mirror
-from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_tree
+from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.recovery.touched import TouchedParameters
+from wirewise.runtime.recovery.transfer import check_alike, copied_light, copy_heavy, gathered
 from wirewise.runtime.startup import start_group
 from wirewise.runtime.transport import transport_of
 from wirewise.runtime.trees import digest_of
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
+    pass
 
-__all__ = ["Training", "protect"]
-
-_Told = TypeVar("_Told")
+__all__ = ["CheckpointSettings", "Training"]
 
 
-class _Saving(NamedTuple):
-    """Where checkpoints go, and how often."""
+class CheckpointSettings(NamedTuple):
+    """Folder of the checkpoints, steps between two of them, and the job that they are of."""
 
     folder: Path
     every: int
@@ -96,174 +80,8 @@ class _Saving(NamedTuple):
     accepted: tuple[str, ...]
 
 
-def protect(
-    model: nn.Module,
-    optimizer: Optimizer | Sequence[Optimizer],
-    loader: DataLoader | Drawn,
-    *,
-    steps: int | None = None,
-    epochs: int | None = None,
-    schedulers: Sequence[LRScheduler] = (),
-    scaler: Stateful | None = None,
-    clip: float | None = None,
-    objects: Mapping[str, Stateful] | None = None,
-    through: Through = "buckets",
-    plan: FusionPlan | None = None,
-    unused: Literal["error", "zeros"] = "error",
-    shard: Callable[[Any, DeviceMesh], object] | None = None,
-    replicas: int = 0,
-    compression: Compression | None = None,
-    mirrored: bool = False,
-    consistency: Consistency = "auto",
-    checkpoints: str | os.PathLike[str] | None = None,
-    checkpoint_every: int = 100,
-    seed: int = 0,
-    timeout_s: float = 60.0,
-    device: str | None = None,
-    backend: str | None = None,
-    compare_every: int | None = None,
-    accept_changes: Sequence[str] = (),
-) -> Training:
-    """Join the training of all ranks, and protect it from failures where an agent has started this process.
-
-    A spare waits here until it takes the role of a rank. Without an agent the ranks are those of torchrun, and a
-    failure raises `PeerError` as it does elsewhere.
-
-    Args:
-        model: Model that is built alike on every rank, not wrapped; all take the values of rank 0.
-        optimizer: One or several optimizers of its parameters. The script does not call their `step`, `zero_grad`.
-        loader: A `DataLoader` over a map-style dataset, whose batch size is that of one rank; or a function of step and
-            share that returns a batch.
-        steps: Number of updates; with a `DataLoader` it may be left out for `epochs`.
-        epochs: Number of passes over the dataset.
-        schedulers: Schedules of the learning rates, which move on once an update.
-        scaler: A `torch.amp.GradScaler` of the script.
-        clip: Largest norm of all gradients together.
-        objects: Further objects whose state changes with training and is the same on all ranks, by name. They may
-            change within the block, after it, or in a function of `Training.on_commit`.
-        through: What reduces gradients: "buckets" of wirewise, under `plan`; "ddp", torch's DistributedDataParallel,
-            whose model is `Training.model`; "fold", all shares in one order, so that results do not depend on the
-            number of ranks; "backward", the buckets of `plan`, each of which is updated as soon as it is reduced, while
-            back-propagation goes on.
-        plan: Buckets for "buckets" and "backward"; None: those of DistributedDataParallel.
-        unused: What to do with a parameter without gradient, "error" or "zeros", with "buckets".
-        shard: Function of the model and a mesh, of replicas by shards, that calls torch's `fully_shard` on modules of
-            the model and then on the model itself. It is called once, when this process has its role; FSDP2 then
-            reduces gradients, and the model is called within `step()` only. None: each rank has all.
-        replicas: Number of ranks that have each shard, with `shard`: a lost one takes its shard from another.
-        compression: How the codecs of the plan are used. What they remember on a rank is kept in the memory of its
-            host, where a spare of that host finds it.
-        mirrored: Whether the next rank keeps what codecs remember too, so that a spare of another host finds it when
-            the host is lost; it travels in every step.
-        consistency: How an update that was cut short is completed or taken back (`Updates`).
-        checkpoints: Folder on a disk that all hosts see, for when all replicas are lost, and for a job that is started
-            again; None: there are no checkpoints.
-        checkpoint_every: Updates from one checkpoint to the next.
-        seed: Seed of the order of the dataset, and of random numbers in the steps.
-        timeout_s: Seconds that one call of the process group may take.
-        device: Type of the device that the model is moved to once this process has its role, such as "cuda", of which
-            each rank of a host has one. Defaults to that of the model.
-        backend: Backend that reduces gradients. Defaults to "nccl" where the model is on CUDA, else "gloo".
-        compare_every: Steps from one comparison of the replicas to the next; a difference is raised with its name.
-            Defaults to as many as let comparisons take less than 0.5 % of the time.
-        accept_changes: Properties of the job, such as "lr" or "steps", that may differ from those of the job whose
-            checkpoints are resumed. Without it a difference is refused by its name.
-
-    Raises:
-        InputError: Something that cannot be protected; the message names it.
-        PeerError: The other ranks did not come.
-    """
-    control.check_main_program()
-    check_model(model)
-    check_optimizers(optimizer, schedulers)
-    if through not in get_args(Through):
-        raise InputError(f"got through={through!r}; expected one of {', '.join(get_args(Through))}")
-    if plan is not None and through not in ("buckets", "backward"):
-        raise InputError(f"got a plan and through={through!r}; expected 'buckets' or 'backward' with a plan")
-    if shard is not None:
-        others = {
-            "through": through != "buckets",
-            "plan": plan is not None,
-            "compression": compression is not None,
-            "unused": unused != "error",
-            "scaler": scaler is not None,
-            "consistency": consistency not in ("auto", "roll-forward"),
-        }
-        check_beside_shard(others)
-    elif replicas:
-        raise InputError(
-            f"got replicas={replicas} without shard; expected both, or none where each rank has all"
-        )
-    if (steps is None) == (epochs is None):
-        raise InputError(f"got steps={steps} and epochs={epochs}; expected one of them")
-    if compare_every is not None and compare_every < 1:
-        raise InputError(f"got compare_every={compare_every}; expected at least 1, or None")
-    if checkpoint_every < 1:
-        raise InputError(f"got checkpoint_every={checkpoint_every}; expected at least 1")
-    check_objects({**(objects or {}), **({} if scaler is None else {"scaler": scaler})})
-    pools = pools_of(model, plan, compression)
-    if mirrored and pools is None:
-        raise InputError("got mirrored=True and no plan with codecs; replicas hold all else, so leave it out")
-    if through == "backward":
-        if pools is not None or unused != "error":
-            raise InputError(
-                f"got through='backward' with {'codecs' if pools is not None else f'unused={unused!r}'}; expected a "
-                "plan without codecs and a gradient for each parameter, or through='buckets'"
-            )
-        check_apart(clip, scaler, None)
-        plan = plan or default_plan(model)
-    state = TrainingState(
-        model,
-        optimizer,
-        schedulers=schedulers,
-        scaler=scaler,
-        shared=objects,
-        own={} if pools is None else {"pools": pools},
-        buffers="shared",
-    )
-    shards = None
-    if shard is not None:
-        # Imported here: it takes a second, in a spare before it has a role.
-        from wirewise.runtime.recovery.sharding import Shards
-
-        shards = Shards(shard, replicas, clip)
-        shards.check(state)
-    check_once()
-    if isinstance(accept_changes, str):
-        raise InputError(f"got accept_changes={accept_changes!r}; expected names in a list")
-    saving = None
-    if checkpoints is not None:
-        record = record_of(
-            state,
-            loader,
-            steps=steps,
-            epochs=epochs,
-            seed=seed,
-            clip=clip,
-            through=through,
-            plan=None if plan is None else digest_of(msgspec.to_builtins(plan)),
-            objects=sorted(objects or {}),
-            replicas=replicas,
-        )
-        saving = _Saving(Path(checkpoints), checkpoint_every, record, tuple(accept_changes))
-    training = Training(
-        state,
-        ReductionConfig(through, plan, compression, pools, unused, shards),
-        consistency=consistency,
-        clip=None if shards is not None else clip,
-        saving=saving,
-        mirrored=mirrored,
-        seed=seed,
-        timeout_s=timeout_s,
-        placement=Placement.of(model, device, backend, state, pools is not None, shard is not None),
-        compare_every=compare_every,
-    )
-    training._take(loader, steps, epochs)
-    return training
-
-
 class Training:
-    """What `protect` returns: iterate over it, and compute the loss of each batch within `step()`.
+    """The training that `protect` returns: iterate over it, and compute the loss of each batch within `step()`.
 
     Args:
         state: State of the training.
@@ -291,7 +109,7 @@ class Training:
         *,
         consistency: Consistency,
         clip: float | None,
-        saving: _Saving | None,
+        saving: CheckpointSettings | None,
         mirrored: bool,
         seed: int,
         timeout_s: float,
@@ -678,7 +496,7 @@ class Training:
         self._connect(lambda groups: None)
         self._open_folder()
         if self._checkpoints is not None:
-            told = self._gathered(self._checkpoints.steps(), list[int])
+            told = gathered(self._transport, self._checkpoints.steps(), list[int])
             if set.intersection(*map(set, told)):
                 self._resume_from(*self._checkpoints.load(self._transport))
         self._reduction = Reduction(self._way, model, self._transport, self.world_size)
@@ -695,9 +513,9 @@ class Training:
         record, heavy = self._record()
         saved = [] if self._checkpoints is None else self._checkpoints.steps()
         built = "" if self._way.shards is None else self._way.shards.built
-        told = self._gathered((record, saved, built), tuple[RankRecord, list[int], str])
+        told = gathered(self._transport, (record, saved, built), tuple[RankRecord, list[int], str])
         common = sorted(set.intersection(*(set(steps) for _, steps, _ in told)))
-        records, decision = _decided(
+        records, decision = decide_generation(
             [one for one, _, _ in told], common, member.generation, {model for _, _, model in told}
         )
         points.reach("decide")
@@ -792,10 +610,10 @@ class Training:
             assert self._checkpoints is not None
             step, tree = self._checkpoints.load(self._transport)
             self._resume_from(step, tree)
-        weights = self._copy_heavy(how, ranks)
+        weights = copy_heavy(self._state, self._transport, self.rank, how, ranks)
         if self._snapshots is not None and self._others is not None:
             fetch(self._snapshots, self._others, decision.step, self._transport)
-        light = self._copied_light(how, ranks)
+        light = copied_light(self._updates, self._transport, how, ranks)
         if light is not None:
             if self._holds_state and self._updates.committed_step == decision.step - 1 >= 0:
                 self._updates.announce(decision.step)
@@ -815,105 +633,7 @@ class Training:
         if self._snapshots is not None and self._others is not None:
             mirror(self._snapshots, self._others, step, self._transport)
 
-    def _copy_heavy(self, how: Mapping[int, Continuation], ranks: Sequence[int]) -> bool:
-        """Give ranks without them the parameters and averages of replicas; whether this rank is one."""
-        copies = {rank: one.weights for rank, one in how.items() if one.weights}
-        for own in sorted(set(copies.values())):
-            sources = [ranks.index(rank) for rank in own]
-            targets = [ranks.index(rank) for rank, its in copies.items() if its == own]
-            tree = copy_tree(self._state.heavy, self._transport, sources, targets)
-            if tree is not None:
-                self._state.load_heavy(tree)
-        return self.rank in copies
-
-    def _copied_light(self, how: Mapping[int, Continuation], ranks: Sequence[int]) -> Any:
-        """The rest of the state of the step, in the phase that this rank needs; None where it keeps its own."""
-        result = None
-        phases: tuple[Phase, ...] = ("before", "after")
-        for phase in phases:
-            copies = {rank: one for rank, one in how.items() if one.phase == phase and one.sources}
-            if not copies:
-                continue
-            sources = [ranks.index(rank) for rank in next(iter(copies.values())).sources]
-            targets = [ranks.index(rank) for rank in copies]
-            light = partial(self._updates.light_of, phase)
-            found = copy_tree(light, self._transport, sources, targets)
-            result = found if found is not None else result
-        return result
-
     def _check_alike(self, heavy: str | None, phase: Phase) -> None:
-        """Compare the digests of all replicas that are in the same phase of the step.
-
-        Raises:
-            PeerError: They differ.
-        """
         heavy = digest_of(self._state.heavy()) if heavy is None else heavy
-        found = self._gathered((phase, heavy, digest_of(self._state.agreed_light())), tuple[Phase, str, str])
-        first: dict[tuple[int, Phase], str] = {}
-        lights: dict[Phase, str] = {}
-        differ = [
-            place
-            for place, (its, one, light) in enumerate(found)
-            if first.setdefault((place % self._width, its), one) != one
-            or lights.setdefault(its, light) != light
-        ]
-        if differ:
-            raise PeerError(
-                f"after recovery processes {differ} of {len(found)} hold another state of step "
-                f"{self._updates.committed_step} than the first; look for an operation that is not deterministic, and "
-                "start again from a checkpoint"
-            )
-
-    def _gathered(self, value: _Told, kind: type[_Told]) -> list[_Told]:
-        """What each process of the group gives."""
-        found = self._transport.from_all(msgspec.json.encode(value), "what ranks tell of their state")
-        return [msgspec.json.decode(one, type=kind) for one in found]
-
-
-def _decided(
-    records: Sequence[RankRecord], saved: Sequence[int], generation: Generation, built: Collection[str]
-) -> tuple[Sequence[RankRecord], RecoveryDecision]:
-    """Records and the decision on them; where nobody has trained yet, initial states of the first ranks are step 0."""
-    shards = sorted({record.stage for record in records})
-    held = {record.stage for record in records if record.committed_step != NOTHING}
-    if gone := set(shards) - held:
-        trained = max(generation.committed_step, *(record.committed_step for record in records))
-        if not saved and trained > 0:
-            raise PeerError(
-                f"all replicas of the state were lost, after step {trained} at least, and there is no checkpoint that "
-                "all ranks have; all is lost: start again, with protect(checkpoints=FOLDER)"
-            )
-        if not saved and len(built) > 1:
-            raise InputError(
-                "ranks have built models of other values, of which each would keep its shards; expected one model: "
-                "seed torch alike before it is built"
-            )
-        if not saved:
-            firsts = {min(one.rank for one in records if one.stage == stage) for stage in gone}
-            records = [
-                msgspec.structs.replace(one, committed_step=0) if one.rank in firsts else one
-                for one in records
-            ]
-        elif trained > max(saved):
-            warnings.warn(
-                f"all replicas of the state were lost; training goes on from the checkpoint of step {max(saved)}, what "
-                f"was computed after it, up to step {trained} at least, is computed again",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        if saved:
-            # What is left of other shards is of no use without these.
-            records = [RankRecord(rank=one.rank, stage=one.stage) for one in records]
-    vacant = {rank: 0 for rank in range(generation.world_size) if rank not in generation.workers}
-    decision = decide(records, dead=vacant, checkpoints=dict.fromkeys(shards, saved))
-    if not any(one.cut for one in records) and _needs_pass(records, decision):
-        # Gradients that are there are given up: nobody has begun the update, and its batch comes again for all.
-        earlier = [msgspec.structs.replace(one, reduced=(False,) * len(one.reduced)) for one in records]
-        before = decide(earlier, dead=vacant, checkpoints=dict.fromkeys(shards, saved))
-        if before.step == decision.step - 1 and not before.units and not _needs_pass(earlier, before):
-            return earlier, before
-    return records, decision
-
-
-def _needs_pass(records: Sequence[RankRecord], decision: RecoveryDecision) -> bool:
-    return any(one.then == "pass" for one in continuations(records, decision).values())
+        light = digest_of(self._state.agreed_light())
+        check_alike(self._transport, self._width, self._updates.committed_step, (phase, heavy, light))
