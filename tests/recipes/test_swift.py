@@ -18,6 +18,7 @@ from wirewise.recipes.swift_ways import TrainingSummary, record_of, recoveries_o
 from wirewise.results import FinalState
 from wirewise.runtime.recovery import Recovered, Recoveries
 from wirewise.runtime.recovery.limits import AgentLimits
+from wirewise.runtime.recovery.resume_options import ResumeOptions
 from wirewise.trials.kills import Kill, Survived
 
 KILL = Kill(1, 103.0, 77, 2003.0)
@@ -132,19 +133,12 @@ def test_a_pipeline_is_planned_stage_by_stage_and_its_recomputing_is_told(tmp_pa
 def test_a_command_that_is_no_torchrun_of_a_script_is_refused(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
+    settings = {"spares": 1, "kills": 0, "seed": 0, "limits": AgentLimits(), "changes": ResumeOptions()}
     for command in ([sys.executable, str(script)], ["torchrun", "--nproc-per-node", "2", "-m", "train"]):
         with pytest.raises(InputError, match="expected torchrun --nproc-per-node RANKS SCRIPT"):
-            run_command(command, tmp_path, print, spares=1, kills=0, seed=0, limits=AgentLimits())
+            run_command(command, tmp_path, print, **settings)
     with pytest.raises(InputError, match=r"gone.py' is no file; expected the script"):
-        run_command(
-            ["torchrun", str(tmp_path / "gone.py")],
-            tmp_path,
-            print,
-            spares=1,
-            kills=0,
-            seed=0,
-            limits=AgentLimits(),
-        )
+        run_command(["torchrun", str(tmp_path / "gone.py")], tmp_path, print, **settings)
     words = ["run", "swift", "--optimizer", "sgd", "--", "torchrun", str(script)]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2 and "--optimizer is of the built-in training" in done.output
