@@ -39,6 +39,8 @@ def check(asked: Check) -> bool:
         found = [f"{v.where}: {v.rule}: {v.message}" for v in broken]
         unknown = None if found else msccl.result_unknown(file.text, asked.dialect)
         right = f"fits {asked.dialect}'s MSCCL, and ranks end with the right values"
+        if not found and (most_bytes := msccl.largest_call_bytes(file.algorithm(), asked.fifo)):
+            right += f" in calls of up to {most_bytes} bytes, which its maxBytes keeps to"
         return tell(asked.source, found, right, asked.json, unknown)
     program = program_of(asked.source)
     fifo = 1 if asked.fifo is None else asked.fifo

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
+import re
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict, deque
 
@@ -32,7 +34,25 @@ def test_what_needs_room_for_several_sends_is_stuck_with_one(kind):
     text = files.RIGHT[kind]().text()
     assert rules(text, fifo=1) == {"deadlock"}
     said = msccl.violations(text, fifo=1)[0].message
-    assert "holds one send" in said and "a step is one send ends" in said
+    assert "holds one send" in said and "bytes end, and maxBytes says no limit: set it to" in said
+    # Up to that size it is right, and not a byte beyond.
+    most_bytes = int(re.search(r"calls of up to (\d+) bytes", said)[1])
+    for limit, verdict in ((most_bytes, set()), (most_bytes + 1, {"deadlock"})):
+        limited = re.sub(r"<algo ", f'<algo maxBytes="{limit}" ', re.sub(r' maxBytes="\d+"', "", text))
+        assert rules(limited, fifo=1) == verdict
+
+
+@pytest.mark.parametrize(
+    "name", ["allreduce-allpairs-8n-simple", "alltoall-8n-0-9kb", "alltoall-8n-9kb-190kb"]
+)
+def test_files_of_production_are_right_up_to_their_size(name, wirewise_data):
+    text = gzip.decompress((wirewise_data / "rccl" / f"{name}.xml.gz").read_bytes()).decode()
+    assert msccl.violations(text, fifo=None) == []
+    if name.startswith("allreduce"):
+        assert msccl.largest_call_bytes(msccl.loads(text)) == 2**28
+        beyond = text.replace('maxBytes="11534336"', f'maxBytes="{2**28 + 1}"')
+        [found] = msccl.violations(beyond, fifo=None)
+        assert "calls of up to 268435456 bytes end, and maxBytes is 268435457" in found.message
 
 
 def test_the_depth_is_that_of_the_protocol():

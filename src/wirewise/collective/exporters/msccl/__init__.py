@@ -13,7 +13,14 @@ from wirewise.collective.exporters.msccl.model import (
     Step,
     ThreadBlock,
 )
-from wirewise.collective.exporters.msccl.validate import RULES, Violation, check, result_unknown, violations
+from wirewise.collective.exporters.msccl.validate import (
+    RULES,
+    Violation,
+    check,
+    largest_call_bytes,
+    result_unknown,
+    violations,
+)
 from wirewise.collective.exporters.msccl.xml import dumps, loads
 
 __all__ = [
@@ -32,6 +39,7 @@ __all__ = [
     "check",
     "dumps",
     "execute",
+    "largest_call_bytes",
     "loads",
     "lower",
     "result_unknown",

@@ -28,7 +28,7 @@ from wirewise.collective.exporters.msccl.model import (
 )
 from wirewise.errors import ProgramError
 
-__all__ = ["Memory", "buffers", "execute", "stuck", "unwritten"]
+__all__ = ["Memory", "buffers", "execute", "least_chunks_a_send", "stuck", "unwritten"]
 
 Array = npt.NDArray[Any]
 Memory = dict[str, Array]
@@ -113,6 +113,25 @@ def stuck(algorithm: Algorithm, fifo: int | None = 1, chunks_a_send: int = 1) ->
     return list(machine.waiting.values())
 
 
+def least_chunks_a_send(algorithm: Algorithm, fifo: int | None = 1) -> int | None:
+    """Fewest chunks that one send has to move for the algorithm to end; None where it never does.
+
+    A send moves as many chunks of a step as fit into a slot, so this bounds the size of a call from above: files of
+    production carry that bound as `maxBytes`.
+
+    Args:
+        algorithm: Algorithm to carry out.
+        fifo: Sends that wait in a connection at most, as in `stuck`.
+    """
+    least, most = 1, max((s.chunks for gpu in algorithm.gpus for b in gpu.blocks for s in b.steps), default=1)
+    if stuck(algorithm, fifo, most):
+        return None
+    while least < most:
+        middle = (least + most) // 2
+        least, most = (middle + 1, most) if stuck(algorithm, fifo, middle) else (least, middle)
+    return least
+
+
 class Unwritten(NamedTuple):
     """What comes of memory that nobody has written."""
 
@@ -122,16 +141,17 @@ class Unwritten(NamedTuple):
     """The first step that reads some; None: no step does."""
 
 
-def unwritten(algorithm: Algorithm, fifo: int | None = 1) -> Unwritten:
+def unwritten(algorithm: Algorithm, fifo: int | None = 1, chunks_a_send: int = 1) -> Unwritten:
     """Follow what outputs and scratch buffers hold at the start, which is undefined, through the algorithm.
 
     Args:
         algorithm: One that ends, see `stuck`.
         fifo: Sends in a connection, as in `stuck`.
+        chunks_a_send: Chunks of a step that one send moves at most.
     """
     # A chunk is one truth value, "undefined", and a sum is undefined where one of its terms is.
     memory = _memories(algorithm, 1, np.bool_, unwritten=True)
-    machine = _Machine(algorithm, memory, _slots(algorithm, fifo), 1)
+    machine = _Machine(algorithm, memory, _slots(algorithm, fifo), chunks_a_send)
     _run(machine, [_Piece(0, slice(0, 1))], None)
     return Unwritten([own["o"][:, 0] for own in memory], machine.reads_unwritten)
 

@@ -15,13 +15,20 @@ from collections.abc import Iterator
 import numpy as np
 
 from wirewise.collective.exporters.msccl.form import Violation, form_violations
-from wirewise.collective.exporters.msccl.interpreter import Array, buffers, execute, stuck, unwritten
+from wirewise.collective.exporters.msccl.interpreter import (
+    Array,
+    buffers,
+    execute,
+    least_chunks_a_send,
+    stuck,
+    unwritten,
+)
 from wirewise.collective.exporters.msccl.model import KINDS, PROTOCOLS, Algorithm, Dialect
 from wirewise.collective.exporters.msccl.races import races
 from wirewise.collective.exporters.msccl.xml import loads
 from wirewise.errors import ProgramError
 
-__all__ = ["RULES", "Violation", "check", "expected", "result_unknown", "violations"]
+__all__ = ["RULES", "Violation", "check", "expected", "largest_call_bytes", "result_unknown", "violations"]
 
 RULES = {
     "xml": "The file is XML with one element `algo`.",
@@ -109,7 +116,7 @@ def result_unknown(text: str, dialect: Dialect = "microsoft") -> str | None:
     if algorithm.collective != "custom":
         return None
     call = ET.fromstring(text).get("coll")
-    used = unwritten(algorithm, None).first_step
+    used = unwritten(algorithm, None, least_chunks_a_send(algorithm, None) or 1).first_step
     also = f"; {used} reads memory that nobody has written" if used else ""
     return (
         f"the file does not say what a call of {call!r} ends with, so the result is not checked; form, pairing, "
@@ -144,23 +151,42 @@ def _deed_violations(algorithm: Algorithm, root: int, fifo: int | None) -> Itera
     yield from pairing
     if pairing:
         return
-    waiting = stuck(algorithm, fifo)
-    if waiting:
-        slots = PROTOCOLS[algorithm.protocol].slots if fifo is None else fifo
-        held = "one send" if slots == 1 else f"{slots} sends"
-        whose = f", as NCCL's do with protocol {algorithm.protocol}" if fifo is None else ""
-        whole = max(step.chunks for gpu in algorithm.gpus for block in gpu.blocks for step in block.steps)
-        small = "" if stuck(algorithm, fifo, whole) else " (a call so small that a step is one send ends)"
-        yield Violation(
-            "deadlock",
-            "algo",
-            f"{waiting[0]} for ever if a connection holds {held} of one chunk each{whose}{small}; give sends and "
-            "receives their own thread blocks, or put waits in one order",
-        )
+    most_bytes = largest_call_bytes(algorithm, fifo)
+    if most_bytes is not None and not 0 < algorithm.max_bytes <= most_bytes:
+        yield _deadlock(algorithm, fifo, most_bytes)
         return
     for said in races(algorithm):
         yield Violation("race", said.partition(":")[0], f"{said}; add a depid to the later one")
     yield from _wrong_result(algorithm, root, fifo)
+
+
+def largest_call_bytes(algorithm: Algorithm, fifo: int | None = None) -> int | None:
+    """Size of the larger buffer up to which an algorithm ends; 0: it never does, None: it always does.
+
+    Args:
+        algorithm: Algorithm to carry out.
+        fifo: Sends that a connection holds at most. None: as many as NCCL has for the protocol.
+    """
+    needed = least_chunks_a_send(algorithm, fifo)
+    if needed == 1:
+        return None
+    return (
+        0
+        if needed is None
+        else PROTOCOLS[algorithm.protocol].slot_bytes // needed * algorithm.chunks_per_loop
+    )
+
+
+def _deadlock(algorithm: Algorithm, fifo: int | None, most_bytes: int) -> Violation:
+    slots = PROTOCOLS[algorithm.protocol].slots if fifo is None else fifo
+    held = "one send" if slots == 1 else f"{slots} sends"
+    whose = f", as NCCL's do with protocol {algorithm.protocol}" if fifo is None else ""
+    waits = f"{stuck(algorithm, fifo)[0]} for ever if a connection holds {held} of one chunk each{whose}"
+    mend = "give sends and receives their own thread blocks, or put waits in one order"
+    if most_bytes:
+        now = f"is {algorithm.max_bytes}" if algorithm.max_bytes else "says no limit"
+        mend = f"calls of up to {most_bytes} bytes end, and maxBytes {now}: set it to {most_bytes}, or {mend}"
+    return Violation("deadlock", "algo", f"{waits}; {mend}")
 
 
 def _pairing(algorithm: Algorithm) -> Iterator[Violation]:
@@ -203,7 +229,7 @@ def _wrong_result(algorithm: Algorithm, root: int, fifo: int | None) -> Iterator
         random.integers(2**40, size=(buffers(algorithm, rank)[0], 1)) for rank in range(len(algorithm.gpus))
     ]
     memory = execute(algorithm, inputs, fifo=fifo)
-    undefined = unwritten(algorithm, fifo)
+    undefined = unwritten(algorithm, fifo, least_chunks_a_send(algorithm, fifo) or 1)
     for rank, wanted in expected(algorithm, inputs, root).items():
         tainted = undefined.outputs[rank]
         wrong = np.flatnonzero((memory[rank]["o"] != wanted).any(axis=1) | tainted)
