@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,11 @@ def _planetoid(name: str) -> Callable[[], GraphData]:
         from torch_geometric.datasets import Planetoid
 
         root = data_root() / "Planetoid"
+        before = _folders(root / name)
         try:
             data = Planetoid(root=str(root), name=name)[0]
         except (OSError, RuntimeError, ValueError) as error:
+            _remove_empty(root / name, before)
             raise GraphError(
                 f"cannot read or download {name} under {root}: {error}; set WIREWISE_DATA to the folder that "
                 "holds Planetoid/, or try again with a network"
@@ -82,6 +85,18 @@ def _planetoid(name: str) -> Callable[[], GraphData]:
         return from_pyg(data, name=name.lower())
 
     return read
+
+
+def _folders(path: Path) -> set[Path]:
+    """The folder, those that hold it and those below it, of which there are some already."""
+    return {each for each in (path, *path.parents, *path.rglob("*")) if each.is_dir()}
+
+
+def _remove_empty(path: Path, before: set[Path]) -> None:
+    """Remove folders that a failed download has made and left empty: what looks for the set would find it there."""
+    for made in sorted(_folders(path) - before, key=lambda each: len(each.parts), reverse=True):
+        with suppress(OSError):
+            made.rmdir()
 
 
 def _ogb(name: str) -> Callable[[], GraphData]:
