@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -140,6 +141,7 @@ def test_a_killed_rank_leaves_no_loader_workers_of_any_start_method(tmp_path, co
     )
     assert (tmp_path / "claim").exists()
     said = [log.splitlines()[-1] for log in logs if "done" in log]
-    # Two workers and their parent, which is the rank where they are forked or spawned by it; the other rank may have
-    # come to its end before.
-    assert len(said) == 2 and set(said) <= {"done 3 []", "done 6 []"}, logs
+    # At least two workers and their parent, which is the rank where they are forked or spawned by it; the other rank may
+    # have come to its end before, with workers of before and after the failure.
+    found = [re.fullmatch(r"done (\d+) \[\]", line) for line in said]
+    assert len(found) == 2 and all(one and int(one[1]) >= 3 for one in found), logs
