@@ -141,7 +141,7 @@ def test_a_killed_rank_leaves_no_loader_workers_of_any_start_method(tmp_path, co
     )
     assert (tmp_path / "claim").exists()
     said = [log.splitlines()[-1] for log in logs if "done" in log]
-    # At least two workers and their parent, which is the rank where they are forked or spawned by it; the other rank may
-    # have come to its end before, with workers of before and after the failure.
+    # At least two workers and their parent, which is the rank where they are forked or spawned by it. The other rank
+    # may have come to its end before, with workers of before and after the failure.
     found = [re.fullmatch(r"done (\d+) \[\]", line) for line in said]
     assert len(found) == 2 and all(one and int(one[1]) >= 3 for one in found), logs
