@@ -38,7 +38,8 @@ def mini_batch_comparison(run: MiniBatchRun) -> Comparison:
         title="Epochs",
         lead=f"Run: all epochs, and before them what the mode alone needs, its cache planned and filled (setup). "
         f"Epoch: median; the dashed line is what the model says of {best}. Model: the longer of link and processors in "
-        "a pipeline, otherwise their sum; off: how much longer the epoch took. Sent: ids, rows and neighbours of all machines in an epoch.",
+        "a pipeline, otherwise their sum; off: how much longer the epoch took. Sent: ids, rows and neighbours of all "
+        "machines in an epoch.",
         goal=run.modes[best].predicted_s,
         what="mode",
         variants={name: _variant(name, one, best) for name, one in run.modes.items()},
