@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.harness.threads import run_ranks_as_threads
+from tests.integrations.pyg.jobs import job_of
 from tests.integrations.pyg_models import Two, g
 from tests.integrations.test_pyg_law import a_graph, distance
 from wirewise.errors import InputError
@@ -169,3 +170,28 @@ def test_data_objects_are_passed_whole() -> None:
             assert distance([job.distribute(model)(job.data)], [expected[job.data.n_id]]) < 1e-5
 
     run_ranks_as_threads(1, body)
+
+
+class Fussy(nn.Module):
+    """A model that cannot be run on the rows that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = g.SAGEConv(3, 4)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        self.conv(x, edge_index)
+        raise IndexError("index out of range in self")
+
+
+def test_an_error_of_the_model_names_the_rank_whose_rows_it_met() -> None:
+    data = a_graph("directed")
+    data.x = torch.rand(data.num_nodes, 3)
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        job = job_of(data, rank, group, store)
+        model = job.distribute(Fussy())
+        with pytest.raises(InputError, match=rf"own rows of rank {rank} \(IndexError: index out of range"):
+            model(job.data.x, job.data.edge_index)
+
+    run_ranks_as_threads(2, body)

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch_geometric.data import Data
 
-from wirewise.errors import InputError
+from wirewise.errors import InputError, WirewiseError
 from wirewise.integrations.pyg.view import GraphView
 from wirewise.integrations.pyg.watch import remember
 
@@ -95,7 +95,7 @@ def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any, *, whole: 
             _WithoutNoise(),
             torch.autocast("cpu", enabled=False),
         ):
-            out = _rows_of(_called(module, moved, args, kwargs))
+            out = _rows_of(_run_whole(module, moved, args, kwargs, view))
             undo()
             recording.rows = rows = _some_rows(view)
             picked = pytree.tree_map(lambda a: _pick(a, rows, view), (args, kwargs))
@@ -115,6 +115,21 @@ def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any, *, whole: 
         undo()
     # A rank without own rows has nothing to tell.
     _agree(module, recording.fault if len(rows) else "", view)
+
+
+def _run_whole(module: nn.Module, moved: dict[str, Tensor], args: Any, kwargs: Any, view: GraphView) -> Any:
+    """The first run, on all own rows; an error of the model's own names the rank whose rows it met."""
+    try:
+        return _called(module, moved, args, kwargs)
+    except WirewiseError:
+        raise
+    except Exception as error:
+        text = str(error).splitlines()[0][:160] if str(error) else ""
+        raise InputError(
+            f"{type(module).__name__} could not be run on the own rows of rank {view.transport.rank} "
+            f"({type(error).__name__}: {text}); expected a model that runs on every part of the graph, also on nodes "
+            "without edges"
+        ) from error
 
 
 @contextlib.contextmanager
