@@ -52,7 +52,7 @@ class Figures(msgspec.Struct):
 
 
 def _plain_agreement(self: Any, output: Any, fault: int) -> None:
-    """What ranks told each other before: one fault each."""
+    """Exchange of one fault a rank, as it was before."""
     found = torch.zeros(self.transport.world_size, dtype=torch.int64)
     found[self.transport.rank] = fault
     self.transport.all_reduce(found, "whether the losses fit")

@@ -1,4 +1,4 @@
-"""What the checks of distributed PyG models cost: epochs with them and without, alternating in one run.
+"""Cost of the checks of distributed PyG models: epochs with them and without, alternating in one run.
 
     python benchmarks/pyg_checks/run.py --preset smoke|paper [--out FILE.md]
 

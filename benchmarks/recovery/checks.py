@@ -1,4 +1,4 @@
-"""What the checks of a protected training cost steps that nothing disturbs."""
+"""Cost of the checks of a protected training, in steps without failures."""
 
 import json
 import statistics
@@ -46,7 +46,7 @@ class _Meter:
 
 
 def train(job: dict) -> None:
-    """Train as a rank, with the checks and without in turns; rank 0 writes its seconds down."""
+    """Train as a rank, with and without the checks, interleaved; rank 0 writes its seconds down."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(_WIDTH, 4, 4 * _WIDTH, 0.1, batch_first=True)

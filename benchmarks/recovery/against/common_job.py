@@ -1,4 +1,4 @@
-"""What all four scripts train, and how they note a step: three linear layers with dropout on rows of a random map."""
+"""The job of all four scripts, and how they note a step: three linear layers with dropout on rows of a random map."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""One job and one kill under torchrun with checkpoints, under torchft and under wirewise, in turns.
+"""One job and one kill under torchrun with checkpoints, under torchft and under wirewise, alternating.
 
     python benchmarks/recovery/against/run.py --preset smoke|paper [--out FILE.md] [--torchft PYTHON]
 

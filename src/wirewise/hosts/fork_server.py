@@ -76,7 +76,7 @@ class ForkedProcess:
         return bool(select.select([self._status], [], [], timeout_s)[0]) and not os.read(self._status, 1)
 
     def close(self, timeout_s: float = _SWEPT_S) -> None:
-        """Wait until the process and all that descends from it are gone, and let go of it."""
+        """Wait until the process and its descendants are gone, and close its descriptors."""
         self.is_swept(timeout_s)
         os.close(self._status)
         os.close(self.pidfd)

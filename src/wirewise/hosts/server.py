@@ -84,7 +84,7 @@ class _Server:
                     if key.data is None:
                         self._obey()
                     else:
-                        self._bury(key.data)
+                        self._reap(key.data)
                 self._sweep()
         except EOFError:
             self._leave()
@@ -140,7 +140,7 @@ class _Server:
             os._exit(1)
         run(request, descriptors)
 
-    def _bury(self, pid: int) -> None:
+    def _reap(self, pid: int) -> None:
         descriptor, status = self._living.pop(pid)
         self._selector.unregister(descriptor)
         os.close(descriptor)
@@ -173,7 +173,7 @@ class _Server:
         for pid in list(self._living):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            self._bury(pid)
+            self._reap(pid)
         deadline = time.monotonic() + _LAST_S
         while self._dead and time.monotonic() < deadline:
             self._sweep()

@@ -42,7 +42,7 @@ FAULTS = {
     "without it",
     8: "uses rows of another job, or of several jobs in one mean; expected a mean over the nodes of one job",
 }
-"""What is wrong with the loss of a rank, by the number that ranks exchange."""
+"""Faults of the loss of a rank, by the number that ranks exchange."""
 
 _HALVES = 3
 """Random halves of a proof: a single repeated row is missed by one of them in two, by three in eight."""
@@ -50,7 +50,7 @@ _PHI = 0.618033988749895
 
 
 class Examination:
-    """What was found about a loss before its back-propagation, and what is measured while that runs."""
+    """Findings about a loss before its back-propagation, and measurements while that runs."""
 
     def __init__(self) -> None:
         self.code, self.detail = 0, ""

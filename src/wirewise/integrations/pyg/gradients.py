@@ -28,7 +28,7 @@ _ALIKE_PARTS = {
     _DECLARED: "gives a result of job.mean or job.sum another weight",
     _PENALTY: "has a part without outputs, such as a penalty on parameters, that has another gradient",
 }
-"""What has to be equal on all ranks, by its field."""
+"""Values that have to be equal on all ranks, by their field."""
 _ALIKE = 1e-5
 """Relative difference of weights that rounding explains: 1 / n of ranks with other n is off by 1e-7 in float32."""
 

@@ -21,7 +21,7 @@ from wirewise.integrations.pyg.parameters import is_distributed
 __all__ = ["GLOBAL", "KNOWN", "PLAIN", "UNKNOWN", "LossGraph", "Term", "kind_of", "plain_edges"]
 
 PLAIN, GLOBAL, KNOWN, UNKNOWN = 1, 2, 4, 8
-"""What a node reaches: outputs, outputs through `Job.mean` or `Job.sum`, distributed parameters, other leaves."""
+"""Leaves that a node reaches: outputs, outputs through `Job.mean` or `Job.sum`, distributed parameters, others."""
 
 _SAME = set(
     "Clone View UnsafeView ReshapeAlias Alias ToCopy Squeeze Unsqueeze Neg Stack Cat Copys Permute T".split()
@@ -46,7 +46,7 @@ class Term:
 
 @dataclass
 class LossGraph:
-    """What a walk of the graph of one loss found."""
+    """Result of a walk of the graph of one loss."""
 
     reaches: dict[Any, int] = field(default_factory=dict)
     """Kinds of leaves below each node above the outputs."""
@@ -118,7 +118,7 @@ class LossGraph:
             self.fault = f"adds up more than {_MAX_PATHS} terms"
 
     def penalties(self, root: Any) -> list[tuple[Any, int]]:
-        """Edges to addends of the loss that use parameters and no outputs."""
+        """Edges to terms of the loss that use parameters and no outputs."""
         found, left = [], [root]
         while left:
             node = left.pop()
