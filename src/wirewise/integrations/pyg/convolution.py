@@ -16,7 +16,7 @@ from torch_geometric.utils import add_remaining_self_loops
 from wirewise.errors import InputError
 from wirewise.integrations.pyg.edges import EdgeToken
 from wirewise.integrations.pyg.norms import looks_at_all_nodes
-from wirewise.integrations.pyg.probe import same_rows
+from wirewise.integrations.pyg.probe import meet, same_rows
 from wirewise.integrations.pyg.recomputation import KeptRows, in_back_propagation, is_checkpointed
 from wirewise.integrations.pyg.sums import halo_values
 from wirewise.integrations.pyg.view import GraphView
@@ -217,6 +217,7 @@ class HaloConvolution:
     def _proven(self, x: Tensor, edge_data: dict[str, Any]) -> Tensor:
         """Output for all own rows as one process would compute it, with a proof that a split does not change it."""
         view = self.view
+        meet(view, self.name)
         rows = view.stored_features(x)
         if rows is None:
             exchange = view.graph.exchange

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,11 +27,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch_geometric.data import Data
 
-from wirewise.errors import InputError, WirewiseError
+from wirewise.errors import InputError, PeerError, WirewiseError
 from wirewise.integrations.pyg.view import GraphView
 from wirewise.integrations.pyg.watch import remember
 
-__all__ = ["Recording", "prove"]
+__all__ = ["Recording", "meet", "prove"]
 
 _ROWS = 16
 _MOVED = 0.1
@@ -105,10 +106,9 @@ def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any, *, whole: 
             except _Differs as error:
                 recording.note(str(error))
             except Exception as error:
-                text = str(error).splitlines()[0][:160] if str(error) else ""
                 recording.note(
-                    f"could not be run on some of the rows ({type(error).__name__}: {text}); give it what "
-                    "it keeps for each node as an argument of its forward"
+                    f"could not be run on some of the rows ({_first_line(error)}); give it what it keeps for each "
+                    "node as an argument of its forward"
                 )
     finally:
         view.recording = None
@@ -117,19 +117,65 @@ def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any, *, whole: 
     _agree(module, recording.fault if len(rows) else "", view)
 
 
+def meet(view: GraphView, place: str, *, failed: bool = False) -> None:
+    """Let ranks that run the proof learn, before each exchange, whether one of them failed and will not take part.
+
+    A collective call, also of a rank whose own code has just failed: nobody waits for a rank that has left.
+
+    Args:
+        view: What this rank holds.
+        place: Name of the convolution that is next, or what comes after the last one.
+        failed: This rank's own code raised an error, which it raises once the others know.
+
+    Raises:
+        InputError: Another rank failed, or is at another convolution.
+    """
+    transport = view.transport
+    own = torch.tensor([failed, zlib.crc32(place.encode())], dtype=torch.int64)
+    ranks = torch.stack(transport.all_gather(own, f"the proof that rows do not mix, at {place}"))
+    if failed:
+        return
+    failures = ranks[:, 0].nonzero().flatten().tolist()
+    if failures:
+        raise _Met(
+            f"the proof that rows do not mix ended at {place}: rank {failures[0]} could not run the model on its own "
+            "rows, and says why; expected a model that runs on every part of the graph"
+        )
+    elsewhere = (ranks[:, 1] != own[1]).nonzero().flatten().tolist()
+    if elsewhere:
+        raise _Met(
+            f"rank {transport.rank} came to {place} where rank {elsewhere[0]} came to another convolution or to its "
+            "end; expected the same convolutions in the same order on all ranks, whatever rows they hold"
+        )
+
+
+class _Met(InputError):
+    """All ranks know already that the proof has failed."""
+
+
 def _run_whole(module: nn.Module, moved: dict[str, Tensor], args: Any, kwargs: Any, view: GraphView) -> Any:
-    """The first run, on all own rows; an error of the model's own names the rank whose rows it met."""
+    """The first run, on all own rows; an error of the model's own ends the proof on all ranks."""
     try:
-        return _called(module, moved, args, kwargs)
+        out = _called(module, moved, args, kwargs)
+    except (PeerError, _Met):
+        raise
     except WirewiseError:
+        meet(view, "an error", failed=True)
         raise
     except Exception as error:
-        text = str(error).splitlines()[0][:160] if str(error) else ""
+        meet(view, "an error", failed=True)
         raise InputError(
             f"{type(module).__name__} could not be run on the own rows of rank {view.transport.rank} "
-            f"({type(error).__name__}: {text}); expected a model that runs on every part of the graph, also on nodes "
+            f"({_first_line(error)}); expected a model that runs on every part of the graph, also on nodes "
             "without edges"
         ) from error
+    meet(view, "the end of the forward")
+    return out
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).splitlines()[0][:160] if str(error) else ""
+    return f"{type(error).__name__}: {text}"
 
 
 @contextlib.contextmanager
