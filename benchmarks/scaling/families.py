@@ -77,7 +77,7 @@ def collectives(ranks: int, link: str, sizes: dict) -> Iterator[Point]:
             yield Point(
                 what=name, scaling=scaling, ranks=ranks, quartiles_s=quartiles_of(found[size]),
                 predicted_s=simulate_program(program, network, size).finish_s,
-                ideal_s=bound(network.routed, name, size).seconds,
+                ideal_s=bound(network, name, size).seconds,
             )  # fmt: skip
 
 

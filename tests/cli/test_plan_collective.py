@@ -55,6 +55,19 @@ def test_people_read_why_and_what_else(tmp_path):
     assert "builtin" in done.output
 
 
+def test_a_plan_that_its_routes_limit_tells_both_bounds(tmp_path):
+    """GPUs with an NVSwitch use no PCIe and no network among each other, which the whole network offers."""
+    words = ("--topology", "dgx-a100", "--collective", "all_gather", "--bytes", "1GB", "--with", "greedy")
+    done = invoke(*words, "--json", "-")
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.stdout)
+    assert record["bound_routes_s"] == pytest.approx(7 / 8 / 300)
+    assert record["bound_s"] < 0.95 * record["bound_routes_s"]
+    assert set(record["certificate_routes"]) == set(record["certificate"])
+    text = invoke(*words).output
+    assert "times the least possible" in text and "The routes that programs take leave paths" in text
+
+
 @pytest.mark.parametrize("text", ["all_reduce", "all-reduce", "AllReduce", "allreduce"])
 def test_spellings(text):
     assert parse_collective(text) == "all_reduce"

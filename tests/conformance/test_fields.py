@@ -109,8 +109,10 @@ OUTCOMES = {
     "collective": {
         "topology",
         "bound_s",
+        "bound_routes_s",
         "predicted_s",
         "certificate",
+        "certificate_routes",
         "synthesis_s",
         "candidates",
         "notes",

@@ -71,7 +71,7 @@ def _bound_s(
 ) -> float | None:
     """Seconds that nothing can be faster than; None: no network is known."""
     if topology is not None:
-        graph = network(open_topology(topology)).routed
+        graph = network(open_topology(topology))
         return bound(
             graph, program.collective, size_bytes, root=program.root, members=program.members
         ).seconds

@@ -99,18 +99,17 @@ def _sketched(planner: str, sketch: Path | None, profile: str | None) -> dict[st
 
 
 def _record(found: CollectivePlan) -> dict[str, Any]:
-    own = ("planner", "collective", "topology", "size_bytes", "bound_s", "predicted_s", "synthesis_s")
+    own = (
+        "planner", "collective", "topology", "size_bytes", "bound_s", "bound_routes_s", "predicted_s", "synthesis_s",
+    )  # fmt: skip
     return {
         **{name: getattr(found, name) for name in own},
         "planning_s": found.synthesis_s,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "algorithm": found.program.name,
         "ranks": found.world_size,
-        "certificate": {
-            "cut": list(found.certificate.cut),
-            "bandwidth_bytes_per_s": found.certificate.bandwidth_bytes_per_s,
-            "parts": [list(part) for part in found.certificate.parts],
-        },
+        "certificate": msgspec.to_builtins(found.certificate),
+        "certificate_routes": msgspec.to_builtins(found.certificate_routes),
         "chunks": found.program.chunks,
         "steps": found.program.steps,
         "segments": found.program.segments,
@@ -132,7 +131,13 @@ def _said(found: CollectivePlan) -> Iterator[Said]:
         f"segments){over}."
     )
     if least_s:
-        yield _why(found.certificate)
+        yield f"Why not faster: {_why(found.certificate)}."
+    if found.bound_routes_s is not None and found.certificate_routes is not None:
+        yield (
+            f"The routes that programs take leave paths of the network unused: over them at least "
+            f"{seconds(found.bound_routes_s)}, {found.predicted_s / found.bound_routes_s:.2f} times that; "
+            f"{_why(found.certificate_routes)}."
+        )
     if found.candidates:
         rows = [[c.name, str(c.segments), seconds(c.predicted_s)] for c in found.candidates]
         yield ["candidate", "segments", "simulated"], rows
@@ -143,6 +148,6 @@ def _why(certificate: Certificate) -> str:
     rate = format_rate(certificate.bandwidth_bytes_per_s)
     if certificate.cut:
         cut = ", ".join(map(str, certificate.cut))
-        return f"Why not faster: all that leaves the ranks {cut} shares {rate}."
+        return f"all that leaves the ranks {cut} shares {rate}"
     parts = "; ".join(", ".join(map(str, part)) for part in certificate.parts) or "each rank"
-    return f"Why not faster: all that passes between the parts ({parts}) shares {rate}."
+    return f"all that passes between the parts ({parts}) shares {rate}"

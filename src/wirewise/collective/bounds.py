@@ -24,13 +24,19 @@ from wirewise.errors import InputError, TopologyError
 
 __all__ = [
     "Bound",
+    "BoundPair",
     "Cut",
     "all_gather_inverse_rate",
     "bound",
+    "bound_pair",
     "busiest_edge_s",
     "tightest_cut",
     "two_phase_s",
 ]
+
+
+_ALIKE = 1e-9
+"""Relative difference below which two bounds are one: rates are rounded by less."""
 
 
 class Bound(NamedTuple):
@@ -49,6 +55,20 @@ class Bound(NamedTuple):
     """Parts of the ranks where there is no cut; none: each rank, those that take no part too."""
     exact: bool = True
     """False: a tighter cut may exist, as not all of them could be tried (all-to-all on large networks)."""
+
+
+class BoundPair(NamedTuple):
+    """The bound of a network and that of the routes that its programs take."""
+
+    network: Bound
+    """No algorithm beats it, whatever paths its bytes take."""
+    routes: Bound | None
+    """Tighter bound of programs, which send over `Network.routed` only; None: routes allow as much as the network."""
+
+    @property
+    def programs(self) -> Bound:
+        """Bound that a search for programs can hope to reach."""
+        return self.network if self.routes is None else self.routes
 
 
 class Cut(NamedTuple):
@@ -75,8 +95,7 @@ def bound(
     """Least time of a collective of `size_bytes` (the larger buffer of a rank, in or out).
 
     Args:
-        network: Network that it runs on; `Network.routed` bounds what programs can do, which take routes only: GPUs
-            behind one NVSwitch never send to each other by their network cards.
+        network: Network that it runs on, with all its paths; see `bound_pair` for those that programs take.
         collective: Name of the collective.
         size_bytes: Larger buffer of a rank.
         root: Rank of a rooted collective.
@@ -100,6 +119,25 @@ def bound(
     supply, sinks = _flows(network, collective, root, group)
     cut = tightest_cut(found.reverse if backwards else found, supply, sinks)
     return _of_cut(network, found, cut, size_bytes if whole else size_bytes / len(group), backwards)
+
+
+def bound_pair(
+    network: Network,
+    collective: Collective,
+    size_bytes: float,
+    *,
+    root: int = 0,
+    members: Sequence[int] = (),
+) -> BoundPair:
+    """Bounds of a network and of its routes: GPUs behind one NVSwitch never send to each other by their network cards.
+
+    Arguments and errors as of `bound`.
+    """
+    whole = bound(network, collective, size_bytes, root=root, members=members)
+    if network.routed is network:
+        return BoundPair(whole, None)
+    routed = bound(network.routed, collective, size_bytes, root=root, members=members)
+    return BoundPair(whole, routed if routed.seconds > whole.seconds * (1 + _ALIKE) else None)
 
 
 def all_gather_inverse_rate(network: Network, members: Sequence[int] = ()) -> Fraction:

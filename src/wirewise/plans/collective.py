@@ -45,10 +45,15 @@ class CollectivePlan(Plan, frozen=True, kw_only=True, tag="collective"):
     topology: str
     """Name of the topology that it was made for."""
     bound_s: float
-    """Seconds that no program is below: the cut of the certificate, latencies left out."""
+    """Lower bound of the whole network, in seconds: no algorithm is below the cut of the certificate. No latencies."""
     predicted_s: float
     """Simulated time of the program."""
     certificate: Certificate
+    """Proof of `bound_s`."""
+    bound_routes_s: float | None = None
+    """Lower bound of all programs that send over the routes of this network. None if it is `bound_s`."""
+    certificate_routes: Certificate | None = None
+    """Proof of `bound_routes_s`."""
     synthesis_s: float = 0.0
     """Time that the planner took."""
     candidates: tuple[Candidate, ...] = ()
@@ -79,14 +84,18 @@ class CollectivePlan(Plan, frozen=True, kw_only=True, tag="collective"):
             )
         if self.size_bytes < 1:
             yield f"size_bytes is {self.size_bytes} - at `$.size_bytes`; expected at least 1"
-        for name in ("bound_s", "predicted_s", "synthesis_s"):
+        for name in ("bound_s", "bound_routes_s", "predicted_s", "synthesis_s"):
             value = getattr(self, name)
-            if not isfinite(value) or value < 0:
+            if value is not None and (not isfinite(value) or value < 0):
                 yield f"{name} is {value} - at `$.{name}`; expected finite seconds of at least 0"
-        named = (*self.certificate.cut, *(rank for part in self.certificate.parts for rank in part))
-        beyond = [rank for rank in named if not 0 <= rank < self.world_size]
-        if beyond:
-            yield f"rank {beyond[0]} - at `$.certificate`; expected ranks below {self.world_size}"
+        if (self.bound_routes_s is None) != (self.certificate_routes is None):
+            yield "bound_routes_s without certificate_routes, or the other way round - at `$.bound_routes_s`"
+        for name in ("certificate", "certificate_routes"):
+            proof = getattr(self, name)
+            named = (*proof.cut, *(rank for part in proof.parts for rank in part)) if proof else ()
+            beyond = [rank for rank in named if not 0 <= rank < self.world_size]
+            if beyond:
+                yield f"rank {beyond[0]} - at `$.{name}`; expected ranks below {self.world_size}"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """One row a step: messages, chunks, bytes, and the busiest sender's bytes."""

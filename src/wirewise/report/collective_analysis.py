@@ -7,10 +7,8 @@ from functools import cached_property
 from itertools import permutations
 from typing import Any
 
-import numpy as np
-
 from wirewise.collective import Network, Program
-from wirewise.collective.bounds import Bound, bound
+from wirewise.collective.bounds import Bound, BoundPair, bound_pair
 from wirewise.cost.collectives import CLOSED_FORMS, ClosedForm, closed_form, count
 from wirewise.errors import TopologyError
 from wirewise.sim.programs import ProgramTimeline, simulate
@@ -27,7 +25,7 @@ class Analysis:
     size_bytes: float
     reduce_s_per_byte: float
     timeline: ProgramTimeline
-    bound: Bound
+    bounds: BoundPair
 
     @property
     def rounds(self) -> int:
@@ -74,13 +72,18 @@ class Analysis:
         return max(range(len(busy)), key=busy.__getitem__) if self.messages else None
 
     @property
+    def bound(self) -> Bound:
+        """Lower bound of any algorithm on the network, whatever paths it takes."""
+        return self.bounds.network
+
+    @property
     def cut_edges(self) -> list[int]:
-        """Edges on routes that leave the tightest cut; without a cut, those that end at ranks."""
+        """Edges that leave the tightest cut; without a cut, those that end at ranks."""
         inside = set(self.bound.vertices or self.bound.cut)
-        used = [(int(n), self.network.edges[n]) for n in np.unique(self.network.table.edges)]
+        edges = enumerate(self.network.edges)
         if not inside:
-            return [number for number, edge in used if edge.target < self.network.ranks]
-        return [n for n, edge in used if edge.source in inside and edge.target not in inside]
+            return [number for number, edge in edges if edge.target < self.network.ranks]
+        return [n for n, edge in edges if edge.source in inside and edge.target not in inside]
 
     @cached_property
     def in_rounds_s(self) -> float:
@@ -151,7 +154,7 @@ def analyse(
         size_bytes,
         reduce_s_per_byte,
         simulate(program, network, size_bytes, reduce_s_per_byte=reduce_s_per_byte),
-        bound(network.routed, program.collective, size_bytes, root=program.root, members=program.members),
+        bound_pair(network, program.collective, size_bytes, root=program.root, members=program.members),
     )
 
 
@@ -180,6 +183,7 @@ def analysis_object(found: Analysis) -> dict[str, Any]:
         "in_rounds_s": found.in_rounds_s,
         "simulated_s": found.timeline.finish_s,
         "bound_s": found.bound.seconds,
+        "bound_routes_s": found.bounds.routes.seconds if found.bounds.routes else None,
         "over_bound": found.over_bound,
         "cut": list(found.bound.cut),
     }

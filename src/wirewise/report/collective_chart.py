@@ -62,7 +62,7 @@ def _bound_s(found: Sequence[Analysis], size_bytes: float) -> float:
     """Smallest bound of the programs, which may be for different collectives."""
     programs = [(one.network, one.program) for one in found]
     return min(
-        bound(network.routed, own.collective, size_bytes, root=own.root, members=own.members).seconds
+        bound(network, own.collective, size_bytes, root=own.root, members=own.members).seconds
         for network, own in programs
     )
 

@@ -82,9 +82,12 @@ def cut_words(found: Analysis) -> str:
         why = f"Tight cut: {size(tight.bytes_leaving)} must leave {ranks} of {where} at"
     else:
         why = f"No cut is as tight as the ports of all ranks: {size(tight.bytes_leaving)} must come in at"
+    routes = found.bounds.routes
+    along = f" Over the routes of programs none takes less than {seconds(routes.seconds)}." if routes else ""
     return (
         f"{why} {format_rate(tight.bandwidth_bytes_per_s)}, so no program takes less than "
-        f"{seconds(tight.seconds)}. This one takes {seconds(found.timeline.finish_s)}, {factor(found.over_bound)} that."
+        f"{seconds(tight.seconds)}."
+        f"{along} This one takes {seconds(found.timeline.finish_s)}, {factor(found.over_bound)} the bound."
     )
 
 

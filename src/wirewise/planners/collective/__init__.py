@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 from wirewise.collective import Collective, Program, check
-from wirewise.collective.bounds import bound
+from wirewise.collective.bounds import Bound, bound_pair
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.collective.adapt import synthesize as _adapt
 from wirewise.planners.collective.auto import choose
@@ -74,7 +74,7 @@ def _planned(
     candidates: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = ()
     if method == "auto":
-        program, candidates, predicted_s, limit, notes = choose(
+        program, candidates, predicted_s, limits, notes = choose(
             problem, SYNTHESIZERS, time_limit_s=time_limit_s, seed=seed, **knobs
         )
     else:
@@ -87,8 +87,8 @@ def _planned(
         if cut_short or time.monotonic() >= start + time_limit_s:
             program, predicted_s, why = _or_known(problem, program, predicted_s, time_limit_s)
             notes = (*notes, why)
-        limit = bound(
-            problem.network.routed,
+        limits = bound_pair(
+            problem.network,
             problem.collective,
             problem.size_bytes,
             root=problem.root,
@@ -104,17 +104,23 @@ def _planned(
         program=program,
         size_bytes=round(size_bytes),
         topology=network.name,
-        bound_s=limit.seconds,
+        bound_s=limits.network.seconds,
         predicted_s=predicted_s,
-        certificate=Certificate(
-            cut=limit.cut,
-            # A group of one rank has nothing to send, and JSON no infinity.
-            bandwidth_bytes_per_s=limit.bandwidth_bytes_per_s if limit.seconds else 0.0,
-            parts=limit.parts,
-        ),
+        certificate=_certificate(limits.network),
+        bound_routes_s=limits.routes.seconds if limits.routes else None,
+        certificate_routes=_certificate(limits.routes) if limits.routes else None,
         synthesis_s=synthesis_s,
         candidates=candidates,
         notes=notes,
+    )
+
+
+def _certificate(limit: Bound) -> Certificate:
+    return Certificate(
+        cut=limit.cut,
+        # A group of one rank has nothing to send, and JSON no infinity.
+        bandwidth_bytes_per_s=limit.bandwidth_bytes_per_s if limit.seconds else 0.0,
+        parts=limit.parts,
     )
 
 

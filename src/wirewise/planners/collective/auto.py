@@ -14,7 +14,7 @@ from numba.core import event
 from numpy.typing import NDArray
 
 from wirewise.collective import ROOTED, Collective, Program
-from wirewise.collective.bounds import Bound, bound
+from wirewise.collective.bounds import BoundPair, bound_pair
 from wirewise.collective.builders import algorithms, build
 from wirewise.collective.regular import REGULAR, RegularProgram, regular
 from wirewise.errors import InputError, PlanError, ProgramError, TopologyError, WirewiseError
@@ -61,8 +61,8 @@ class AlgorithmChoice(NamedTuple):
     """All that were simulated, the quickest first. `program` is as quick as the first, unless a gain was asked for."""
     seconds: float
     """Simulated time of `program`."""
-    bound: Bound
-    """Least time of any program."""
+    bounds: BoundPair
+    """Least time of any algorithm, and of any program."""
     notes: tuple[str, ...]
     """The reason for the choice, and what had no program to offer."""
 
@@ -128,8 +128,8 @@ def choose(
         raise InputError(f"gain is {gain}; expected a share of a program's time from 0 to below 1")
     clock = _Clock(time_limit_s)
     with event.install_listener("numba:compile", clock):
-        least = bound(
-            problem.network.routed,
+        least = bound_pair(
+            problem.network,
             problem.collective,
             problem.size_bytes,
             root=problem.root,
@@ -137,7 +137,7 @@ def choose(
         )
         few = len(problem.group) <= _MANY_RANKS
         near = _NEAR_BOUND if few else 1 / (1 - gain)
-        search = _Search(problem, clock, [], few, least.seconds, near)
+        search = _Search(problem, clock, [], few, least.programs.seconds, near)
         tried = list(search.known())
         tried += search.asked(planners, seed, min((t.seconds for t in tried), default=inf))
     return _chosen(problem, sorted(tried, key=lambda t: t.seconds), least, gain, search.notes)
@@ -274,7 +274,7 @@ def _built(problem: CollectiveProblem, name: str, order: tuple[int, ...], hosts:
 
 
 def _chosen(
-    problem: CollectiveProblem, tried: list[_Tried], least: Bound, gain: float, notes: list[str]
+    problem: CollectiveProblem, tried: list[_Tried], least: BoundPair, gain: float, notes: list[str]
 ) -> AlgorithmChoice:
     if not tried:
         raise PlanError(
@@ -294,8 +294,10 @@ def _chosen(
         why = f"builtin takes {best.seconds:.3g} s, {tried[0].name} {quickest_s:.3g} s: no gain of {gain:.0%}"
     else:
         why = f"builtin takes {best.seconds:.3g} s, and nothing less"
-    if least.seconds > 0:
-        why += f"; {best.seconds / least.seconds:.3f} of the bound"
+    if least.network.seconds > 0:
+        why += f"; {best.seconds / least.network.seconds:.3f} of the bound"
+    if least.routes is not None:
+        why += f", {best.seconds / least.routes.seconds:.3f} of that of the routes"
     candidates = tuple(
         Candidate(name=t.name, predicted_s=t.seconds, segments=t.program.segments) for t in tried
     )
