@@ -46,7 +46,7 @@ def test_equal_links_of_all_reduce_are_bound_by_what_ranks_take_in() -> None:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(200))
-def test_a3_bounds_are_the_tightest_ofall_cuts(seed: int) -> None:
+def test_a3_bounds_are_the_tightest_of_all_cuts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     ranks = int(rng.integers(4, 7))
     made = random_network(seed, ranks, switches=int(rng.integers(0, 9 - ranks)))
