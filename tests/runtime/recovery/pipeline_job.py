@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,8 @@ class Job(NamedTuple):
     helping: Helping | None = None
     kills: Mapping[tuple[int, int], StagePass] = {}
     """Pass before which a rank kills itself, by generation and rank."""
+    hangs: Mapping[tuple[int, int], StagePass] = {}
+    """Pass before which a rank hangs, by generation and rank."""
     also: Sequence[int] = ()
     """Ranks that it kills before."""
     faults: Sequence[dict[str, Any]] = ()
@@ -109,6 +112,8 @@ def killing(job: Job, member: Member) -> Any:
         if job.kills.get((member.generation.number, member.rank)) == step:
             for other in [*job.also, member.rank]:
                 os.kill(int((job.folder / f"pid-{other}").read_text()), signal.SIGKILL)
+        if job.hangs.get((member.generation.number, member.rank)) == step:
+            time.sleep(600)
         yield
 
     return around
@@ -125,6 +130,7 @@ def run(job: Job, spares: int = 1) -> tuple[list[dict[str, Any]], Recoveries]:
         (job,),
         ranks=job.plan.world_size,
         spares=spares,
+        progress_timeout_s=2.0 if job.hangs else 0.0,
         environment={FAULTS: json.dumps(told)} if told else {},
     )
     recoveries = agent.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,14 +40,18 @@ def digest(trainer: Trainer) -> str:
     return digest_of(state)
 
 
-def train(folder: str, mode: str, mirrored: bool) -> None:
-    """Train as a rank, and write down what it came to."""
+def train(folder: str, mode: str, mirrored: bool, hangs_after: int = EPOCHS) -> None:
+    """Train as a rank, and write down what it came to; rank 1 hangs after an epoch, once."""
     torch.set_num_threads(1)
     made = partial(build, split(small_graph(), RANKS), mode)
     seen, ends_s = [], []
     for trainer in train_epochs(made, EPOCHS, mirrored=mirrored):
         seen.append(trainer.epoch)
         ends_s.append(clock_s())
+        claim = Path(folder) / "hung"
+        if trainer.epoch == hangs_after < EPOCHS and trainer.transport.rank == 1 and not claim.exists():
+            claim.touch()
+            time.sleep(600)
     outcome = {"digest": digest(trainer), "seen": seen, "ends_s": ends_s}
     (Path(folder) / f"rank-{trainer.transport.rank}.json").write_text(json.dumps(outcome))
 
@@ -102,6 +107,17 @@ def test_kills_amid_epochs_change_no_bit(mode: str, mirrored: bool, tmp_path: Pa
         < last.committed_s
         < min(one["ends_s"][one["seen"].index(last.step + 2)] for one in found)
     )
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_a_rank_that_hangs_between_epochs_is_replaced(tmp_path: Path) -> None:
+    settings = str(tmp_path), "adaqp", False, 3
+    agent = Agent(train, settings, folder=tmp_path, ranks=RANKS, spares=1, progress_timeout_s=2.0)
+    (recovery,) = agent.run().recoveries
+    assert recovery.ranks == (1,) and "no progress for" in recovery.causes[0]
+    found = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
+    assert [one["digest"] for one in found] == undisturbed("adaqp")
 
 
 def test_no_epochs_and_no_agent_are_refused() -> None:

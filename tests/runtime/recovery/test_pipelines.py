@@ -16,6 +16,7 @@ from tests.runtime.pipeline.examples import chain, plan_for, tied, unet
 from tests.runtime.recovery.pipeline_job import Job, run
 from wirewise.plans.timetables import StagePass
 from wirewise.runtime.pipeline import LayerGraph
+from wirewise.runtime.recovery.agent import Recoveries
 from wirewise.runtime.recovery.helping import Helping
 
 pytestmark = pytest.mark.dist
@@ -109,3 +110,38 @@ def test_a_lost_rank_takes_the_state_of_a_replica_of_its_stage(tmp_path: Path) -
         # Updates until all ranks have done one, not until a checkpoint.
         volume = max(later - earlier for earlier, later in pairwise(other["log_bytes"]))
         assert max(one["log_bytes"]) <= 3 * volume
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_stages_that_hang_in_the_users_code_are_replaced(tmp_path: Path) -> None:
+    plan = plan_for(dropped(), 3, style="1f1b", microbatches=3)
+    # In the middle, at the end, and a replacement while it catches up, for which the others wait at the store.
+    hangs = {
+        (1, 1): StagePass(5, "B", 1, 1),
+        (2, 2): StagePass(7, "F", 2, 2),
+        (3, 2): StagePass(5, "F", 2, 0),
+    }
+    found, recoveries = run(Job(dropped, plan, 11, tmp_path / "job", hangs=hangs), spares=3)
+    assert _hung(recoveries) == [(1,), (2,), (2,)]
+    expected = undisturbed(dropped, "1f1b", None)
+    assert all(alike(one["state"], other["state"]) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_replica_that_hangs_while_others_wait_for_its_gradients_is_replaced(tmp_path: Path) -> None:
+    plan = plan_for(dropped(), 2, style="2bw", microbatches=3, replicas=2)
+    expected, _ = run(Job(dropped, plan, 8, tmp_path / "undisturbed", clip=0.05), spares=0)
+    hangs = {(1, 2): StagePass(4, "B", 1, 2)}
+    job = Job(dropped, plan, 8, tmp_path / "disturbed", clip=0.05, hangs=hangs, keep="replicas")
+    found, recoveries = run(job)
+    assert _hung(recoveries) == [(2,)]
+    assert all(alike(one["state"], other["state"]) for one, other in zip(found, expected, strict=True))
+
+
+def _hung(recoveries: Recoveries) -> list[tuple[int, ...]]:
+    """Ranks of each recovery, all of which were replaced for making no progress."""
+    causes = [cause for one in recoveries.recoveries for cause in one.causes]
+    assert all("no progress for" in cause and "it was in" in cause for cause in causes), causes
+    return [one.ranks for one in recoveries.recoveries]

@@ -72,6 +72,23 @@ def test_a_rank_that_does_not_come_to_the_next_generation_is_to_blame():
     assert list(find_blamed(standings, 3.0)) == [1]
 
 
+def test_a_rank_that_has_not_sent_a_message_is_to_blame_and_a_receiver_is_not():
+    def stage(place: CodePlace, done: dict[str, int], awaits: dict[str, int]) -> Standing:
+        return Standing(generation=1, counts={}, done=done, awaits=awaits, unchanged_s=9.0, place=place)
+
+    # Stage 1 hangs before it sends; stage 0 has sent more than that one takes, and waits for its gradient.
+    standings = {
+        0: stage(CALL, {"line 0": 5, "updates": 3}, {"line 1": 3}),
+        1: stage(USER, {"line 1": 2, "line 2": 3, "updates": 3}, {"line 0": 4}),
+        2: stage(CALL, {"line 3": 2, "updates": 3}, {"line 2": 4}),
+    }
+    assert list(find_blamed(standings, 3.0)) == [1]
+    # A rank ahead is not awaited by those behind; one that catches up is, by those that meet it.
+    assert find_blamed({0: stage(CALL, {"updates": 3}, {}), 1: stage(USER, {"updates": 2}, {})}, 3.0) == {}
+    meeting = {0: stage(CALL, {"updates": 3}, {"updates": 3}), 1: stage(USER, {"updates": 2}, {})}
+    assert list(find_blamed(meeting, 3.0)) == [1]
+
+
 def test_several_that_hang_are_all_to_blame():
     assert list(find_blamed({0: standing(5, CALL), 1: standing(4, USER), 2: standing(4, USER)}, 3.0)) == [
         1,

@@ -237,6 +237,11 @@ class HaloExchange:
         lane.post(grad, self.epoch, trace=self.tracing, wait=not self.mode.overlap)
         self.clock.push("central")
 
+    @property
+    def posted(self) -> int:
+        """Number of exchanges that this rank has begun; in each it waits for all neighbours."""
+        return sum(lane.posted for lane in list(self.lanes.values()))
+
     def drain(self) -> None:
         """Wait for everything in flight, so that nothing is left over for another exchange."""
         for lane in self.lanes.values():

@@ -101,6 +101,8 @@ class Lane:
         """Sum over traced epochs of width / 6 * (max - min)^2 for each message, by receiving peer."""
         self.traced_epochs = 0
         self.bytes_sent = 0
+        self.posted = 0
+        """Number of exchanges that have begun."""
         self._arrival_s: dict[int, float] = {}
         self._slots = [_Slot() for _ in range(2 if mode.stale else 1)]
         self._turn = 0
@@ -165,6 +167,7 @@ class Lane:
             CodecError: A message holds NaN or infinity.
             PeerError: A peer is gone.
         """
+        self.posted += 1
         slot = self._slots[self._turn]
         self._turn = (self._turn + 1) % len(self._slots)
         if slot.pending is not None:

@@ -126,8 +126,14 @@ class MessageJournal:
         """A message of an earlier run."""
         raise NotImplementedError
 
+    def awaits(self, line: int, key: MicrobatchKey) -> None:
+        """This rank has come to where it needs a message."""
+
     def waits(self, arrived: Callable[[], bool]) -> None:
-        """This rank is about to wait for a message."""
+        """This rank is about to wait for messages."""
+
+    def settles(self, update: int) -> None:
+        """This rank has its gradients of an update, and is about to reduce them with other ranks."""
 
     def agree(self, update: int, number: int, settle: Callable[[], Tensor]) -> Tensor:
         """What all ranks came to in an update: by `settle`, or in an earlier run.
@@ -303,14 +309,14 @@ class Inbox(_Line):
             return tensor
         if self.description is None:
             self.ask()
-            self.description = Description.unpack(self._next(self.name(key)))
+            self.description = Description.unpack(self._next(key))
         self.wants_gradient = self.description.wants_gradient
         self._post_waiting()
         expected = self._posted.popleft()
         assert expected == key, f"{self.name(key)} is taken, posted was {expected}"
         if not self.description.shape.numel():
             return torch.empty(self.description.shape, dtype=self.description.dtype)
-        return self._next(self.name(key))
+        return self._next(key)
 
     def _post_waiting(self) -> None:
         while self.description is not None and self._waiting:
@@ -327,7 +333,9 @@ class Inbox(_Line):
         )
         self._jobs.put((works[0], self.transport.timeout, buffer, self._arrived, self._arrived))
 
-    def _next(self, what: str) -> Tensor:
+    def _next(self, key: MicrobatchKey) -> Tensor:
+        what = self.name(key)
+        self.journal.awaits(self._number, key)
         self.journal.waits(lambda: not self._arrived.empty())
         deadline = time.monotonic() + self.transport.timeout_s + _GRACE_S
         while time.monotonic() < deadline:

@@ -139,6 +139,7 @@ class GradientExchange:
         Raises:
             PeerError: A peer is gone.
         """
+        self._journal.settles(update)
         if self._reducer is not None:
             gradients = self._mean(gradients)
         for name, (number, transport) in self._shared.items():

@@ -144,7 +144,8 @@ class ControlChannel:
         self._asked = self._entered = False
         self._joined, self._steps, self._finishes = 0, 0, False
         self._trains = threading.main_thread().ident or 0
-        self._standing: tuple[int, dict[str, int]] = 0, {}
+        self._messages: Callable[[], tuple[dict[str, int], dict[str, int]]] | None = None
+        self._standing: tuple[int, dict[str, int], dict[str, int], dict[str, int]] = 0, {}, {}, {}
         self._changed_s = self._complained_s = time.monotonic()
         self.limit_s = 0.0
         told = _from_agent.decode(channel.recv_bytes())
@@ -231,6 +232,10 @@ class ControlChannel:
         """Have the progress of the calling thread watched, and let the agents know when it waits for longer."""
         self._trains, self.limit_s = threading.get_ident(), limit_s
 
+    def follow(self, progress: Callable[[], tuple[dict[str, int], dict[str, int]]]) -> None:
+        """Watch what a function tells of messages, not calls: how many were sent, and are awaited, by name."""
+        self._messages = progress
+
     def arrive(self, step: int) -> None:
         """Note that this rank has its gradients of a step, for which all others wait."""
         self._steps = step
@@ -284,7 +289,9 @@ class ControlChannel:
         """Let the agents know when this rank has waited for others for too long."""
         now = time.monotonic()
         with self._news:
-            standing = self._joined, _calls_of(self._groups, self._steps)
+            # gloo counts messages beside collectives, so its numbers tell nothing where ranks send some.
+            counts = _calls_of([] if self._messages else self._groups, self._steps)
+            standing = self._joined, counts, *(self._messages() if self._messages else ({}, {}))
             ended = self._end is not None
         if standing != self._standing:
             self._standing, self._changed_s = standing, now
@@ -297,10 +304,12 @@ class ControlChannel:
             self.say(Stalled(self.worker, self._joined, limit_s))
 
     def _report(self, inquiry: int) -> None:
-        joined, counts = self._standing
+        joined, counts, done, awaits = self._standing
         standing = Standing(
             generation=joined,
             counts=counts,
+            done=done,
+            awaits=awaits,
             unchanged_s=time.monotonic() - self._changed_s,
             place=place_of_thread(self._trains),
         )

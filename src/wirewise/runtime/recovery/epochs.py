@@ -61,6 +61,13 @@ def train_epochs(
     trainer: Trainer | None = None
     old: Trainer | None
     done = told = 0
+
+    def progress() -> tuple[dict[str, int], dict[str, int]]:
+        now = trainer
+        counts = {"exchanges": now.exchange.posted, "epochs": now.epoch} if now is not None else {}
+        return counts, counts
+
+    member.follow(progress)
     while True:
         try:
             if trainer is None:

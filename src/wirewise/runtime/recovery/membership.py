@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -184,6 +184,10 @@ class Member:
     def guard(self, groups: Iterable[dist.ProcessGroup]) -> None:
         """Have further groups of this generation interrupted when a rank is lost, such as those of some ranks alone."""
         self._link.guard(self._last, groups)
+
+    def follow(self, progress: Callable[[], tuple[dict[str, int], dict[str, int]]]) -> None:
+        """Have messages between ranks watched, too, which no group counts: what this rank has done, what it awaits."""
+        self._link.follow(progress)
 
     def arrive(self, step: int) -> None:
         """Note that this rank has its gradients of a step, for which all others wait."""

@@ -32,6 +32,10 @@ class Membership(Protocol):
         """Have further groups of this generation interrupted when a rank is lost."""
         ...
 
+    def follow(self, progress: Callable[[], tuple[dict[str, int], dict[str, int]]]) -> None:
+        """Have messages between ranks watched: what this rank has done, and what it awaits."""
+        ...
+
     def finish(self) -> bool:
         """Wait until all ranks have trained to the end; False: a rank is lost, and another group follows."""
         ...
@@ -83,6 +87,7 @@ def train_through_faults(
             f"got keep={keep!r} and a plan without replicas; expected replicas of each stage, or keep='checkpoint'"
         )
     states = _States(pipeline, journal, checkpoints, every)
+    member.follow(journal.progress)
     if journal.generation > 1:
         states.load()
     fault: Exception | None = None

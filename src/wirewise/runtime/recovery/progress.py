@@ -2,7 +2,8 @@
 
 A thread that beats says that a process lives, not that its training goes on: user code may wait for a file system for
 ever. Each collective call has a number in its group, so a rank whose number is behind that of another one has not
-come to a call in which the other waits. A rank that waits itself is never to blame.
+come to a call in which the other waits. Messages of a pipeline are counted at both ends, and nobody waits for their
+receiver. A rank that waits itself is never to blame.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ _IN_CALLS = (
     "/wirewise/runtime/transport.py",
     "/wirewise/runtime/startup.py",
     "/wirewise/runtime/data_parallel/",
+    "/wirewise/runtime/pipeline/messages.py",
+    "/wirewise/runtime/pipeline/updates.py",
     "/wirewise/runtime/recovery/membership.py",
     "/wirewise/runtime/recovery/control.py",
+    "/wirewise/runtime/recovery/recompute.py",
 )
 """Files whose functions wait for other ranks."""
 _IN_BACKWARD = ("/torch/autograd/",)
@@ -47,6 +51,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Generation that it has joined."""
     counts: dict[str, int]
     """Number of calls that it has begun, by name of the group, and that of the step whose gradients it has."""
+    done: dict[str, int] = {}
+    """Number of messages that it has sent along each line, and of updates of the weights."""
+    awaits: dict[str, int] = {}
+    """Number that it waits for another rank to have done, by the same names."""
     unchanged_s: float
     """Seconds since one of these changed."""
     place: CodePlace
@@ -74,7 +82,10 @@ def waits_for(one: Standing, other: Standing) -> bool:
     """Whether a rank has begun a call, or joined a generation, to which another has not come."""
     if one.generation != other.generation:
         return one.generation > other.generation
-    return any(count > other.counts.get(name, count) for name, count in one.counts.items())
+    late_calls = (count > other.counts.get(name, count) for name, count in one.counts.items())
+    return any(late_calls) or any(
+        number > other.done.get(name, number) for name, number in one.awaits.items()
+    )
 
 
 def find_blamed(standings: Mapping[int, Standing], limit_s: float) -> dict[int, str]:

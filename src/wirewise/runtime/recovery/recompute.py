@@ -29,6 +29,9 @@ __all__ = ["RecoveryJournal"]
 
 _LOOK_S = 0.002
 """How often a rank that waits for those that catch up looks at the store."""
+_UPDATES = "updates"
+_UPDATE_BITS = 20
+"""A line has fewer messages in an update than two to this power."""
 
 
 class RecoveryJournal(MessageJournal):
@@ -63,6 +66,9 @@ class RecoveryJournal(MessageJournal):
         self.incomplete = False
         """Whether the logs lacked what a rank needs, when all last began."""
         self._done: list[int] = []
+        self._sent, self._awaited = _LineCounts(), _LineCounts()
+        self._meeting: dict[str, int] = {}
+        self._settling: dict[str, int] = {}
         self._timeout_s = 0.0
         self._past: LoggedMessages | None = None
         self._uncollected: int | None = None
@@ -71,6 +77,11 @@ class RecoveryJournal(MessageJournal):
     def done(self) -> tuple[int, ...]:
         """Updates that each rank had done when all last began."""
         return tuple(self._done)
+
+    def progress(self) -> tuple[dict[str, int], dict[str, int]]:
+        """What this rank has done, and what it waits for another rank to have done, by name; for any thread."""
+        done = {**self._sent.numbers, **self._settling, _UPDATES: self.log.committed}
+        return done, {**self._awaited.numbers, **self._settling, **self._meeting}
 
     @property
     def fetches(self) -> bool:
@@ -97,6 +108,9 @@ class RecoveryJournal(MessageJournal):
         """
         rank, number = transport.rank, self._begun[1] if self._begun[0] == self.generation else 0
         self._begun = (self.generation, number + 1)
+        # Updates that were broken off are sent again from their first message on.
+        self._sent, self._awaited = _LineCounts(), _LineCounts()
+        self._meeting, self._settling = {}, {}
         self._timeout_s = transport.timeout_s
         told = transport.all_gather(torch.tensor([update]), "the comparison of updates")
         self._done = [int(one) for one in told]
@@ -135,7 +149,9 @@ class RecoveryJournal(MessageJournal):
         """
         levels = sorted(set(self._done))
         if update in levels[1:]:
+            self._meeting = {_UPDATES: update}
             self._wait_for(update)
+            self._meeting = {}
         if update >= levels[-1]:
             self._past = None
         return next((one for one in levels if one > update), None)
@@ -145,6 +161,7 @@ class RecoveryJournal(MessageJournal):
     ) -> bool:
         """Log a message; whether the peer has not done its update yet."""
         self.log.append(MessageKey(self.log.rank, peer, line, *key), tensor, description)
+        self._sent.add(line, key)
         return key[0] >= self._done[peer]
 
     def holds(self, peer: int, key: MicrobatchKey) -> bool:
@@ -156,9 +173,17 @@ class RecoveryJournal(MessageJournal):
         assert self._past is not None
         return self._past.take(MessageKey(peer, self.log.rank, line, *key))
 
+    def awaits(self, line: int, key: MicrobatchKey) -> None:
+        """Note what this rank needs, for those who look for one that hangs."""
+        self._awaited.add(line, key)
+
     def waits(self, arrived: Callable[[], bool]) -> None:
         """Write to the log while nothing is there to compute with."""
         self.log.flush(arrived)
+
+    def settles(self, update: int) -> None:
+        """Note that all ranks are awaited at the end of an update."""
+        self._settling = {"gradients": update + 1}
 
     def agree(self, update: int, number: int, settle: Callable[[], Tensor]) -> Tensor:
         """What all ranks came to, which is logged; that of an update that another rank has done, from a log."""
@@ -239,3 +264,19 @@ class RecoveryJournal(MessageJournal):
     def _key(self, what: str) -> str:
         generation, number = self._begun
         return f"wirewise/recompute/{generation}/{number}/{what}"
+
+
+class _LineCounts:
+    """Newest message of each line, as a number that is the same at both ends."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self._newest: dict[int, tuple[MicrobatchKey, int]] = {}
+
+    def add(self, line: int, key: MicrobatchKey) -> None:
+        """Count a message; a line's description comes with the first one, and counts as that."""
+        before, place = self._newest.get(line, (None, 0))
+        if before != key:
+            place = place + 1 if before is not None and before[0] == key[0] else 0
+            self._newest[line] = key, place
+        self.numbers[f"line {line}"] = (key[0] << _UPDATE_BITS) + place
