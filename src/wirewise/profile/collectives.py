@@ -1,7 +1,8 @@
 """Every collective and message of a process as an op: which group, which number in it, how many bytes, when done.
 
-All of torch.distributed, DistributedDataParallel's reducer in C++ included, goes through the dispatcher's `c10d`
-operators. They are heard there, at the autograd key, and handed on unchanged.
+All of torch.distributed goes through the dispatcher's `c10d` operators: DistributedDataParallel's reducer in C++, and
+the functional collectives of DTensor and of compiled graphs, which come without the autograd keys. The operators are
+heard at the one key that every call passes, and handed on unchanged.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
+from wirewise.profile.clock import Mark
 from wirewise.profile.recorder import Pending, Recorder, calling_thread
 
-__all__ = ["BucketNames", "CollectiveHooks", "size_of"]
+__all__ = ["CollectiveHooks", "size_of"]
 
-_KEYS = ("AutogradCPU", "AutogradCUDA")
+_KEY = "BackendSelect"
+_BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+_WAIT = "wait_tensor"
+"""Operator with which functional collectives are waited for."""
 _MOST_HELD_BYTES = 1 << 20
 """Larger results are let go when they are done; that they are waited for later is then not seen."""
 
@@ -56,6 +61,17 @@ _OPERATORS = {
     "scatter_": _Operator("", 1, 2),
     "send": _Operator("send", 0, 1, peer=2),
 }
+_OF_FUNCTIONAL = {
+    "_allgather_base_",
+    "_reduce_scatter_base_",
+    "allgather_into_tensor_coalesced_",
+    "allreduce_",
+    "allreduce_coalesced_",
+    "alltoall_base_",
+    "broadcast_",
+    "reduce_scatter_tensor_coalesced_",
+}
+"""Operators of functional collectives; their first argument takes the result."""
 _MESSAGES = ("send", "recv")
 _TAG = 3
 
@@ -89,41 +105,48 @@ class CollectiveHooks:
         """Collectives since the list was emptied."""
         self.inside: dict[str, list[Pending]] = {}
         """Takes what these threads hand over."""
-        self._library = torch.library.Library("c10d", "IMPL")
+        self._functional: dict[int, Pending] = {}
+        """Collectives whose results may be waited for by tensor, by address."""
+        self._libraries = [torch.library.Library(name, "IMPL") for name in ("c10d", "_c10d_functional")]
         for operator, what in _OPERATORS.items():
-            for key in _KEYS:
-                self._library.impl(operator, self._heard(operator, what), key)
+            self._libraries[0].impl(operator, self._heard(operator, what), _KEY, with_keyset=True)
+        self._libraries[1].impl(_WAIT, self._waited_by_tensor(), _KEY, with_keyset=True)
         self._wait = dist.Work.wait
         dist.Work.wait = self._waited(self._wait)  # type: ignore[method-assign, assignment]
 
     def remove(self) -> None:
         """Hear no more."""
         dist.Work.wait = self._wait  # type: ignore[method-assign]
-        self._library._destroy()
+        for library in self._libraries:
+            library._destroy()
         self._held.clear()
+        self._functional.clear()
 
     def forget(self) -> None:
         """Let go of results that are done."""
         # Other threads take results out as they get done.
         self._held = {key: held for key, held in list(self._held.items()) if held[1].end is None}
+        self._functional = {at: pending for at, pending in self._functional.items() if pending.end is None}
         self.launched.clear()
 
     def _heard(self, operator: str, what: _Operator) -> Callable[..., Any]:
         original = getattr(torch.ops.c10d, operator).default
-        below = torch._C._AutoDispatchBelowAutograd
 
-        def hear(*args: Any) -> Any:
+        def hear(keys: Any, *args: Any) -> Any:
             pending = self._begin(what, args)
-            with below():
-                result = original(*args)
+            result = original.redispatch(keys & _BELOW, *args)
             if pending is not None:
                 boxed = result[-1] if isinstance(result, tuple) else result
                 self._follow(dist.Work.unbox(boxed), pending)
+                if operator in _OF_FUNCTIONAL:
+                    self._functional |= dict.fromkeys(_addresses(args[0]), pending)
             return result
 
         return hear
 
     def _begin(self, what: _Operator, args: Sequence[Any]) -> Pending | None:
+        if _is_traced(args[0]):
+            return None
         group = dist.ProcessGroup.unbox(args[what.group])
         name = group.group_name
         ranks = self._groups.get(name)
@@ -150,10 +173,7 @@ class CollectiveHooks:
         alike = what.peer < 0 and what.collective != "all_to_all"
         if alike and (known := self._plain.get(plain)) is not None:
             return known, title
-        first = args[what.payload] if what.payload >= 0 else None
-        while isinstance(first, (list, tuple)) and first:
-            first = first[0]
-        tensor = first if isinstance(first, torch.Tensor) else None
+        tensor = _first(args[what.payload]) if what.payload >= 0 else None
         more: dict[str, Any] = {
             "group": group,
             "collective": what.collective,
@@ -189,25 +209,58 @@ class CollectiveHooks:
             pending.ends_with_wait = True
 
     def _waited(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder = self._recorder
-
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             held = self._held.get(id(work))
             if held is None:
                 return original(work, *args, **kwargs)
-            pending, start = held[1], recorder.mark()
+            start = self._recorder.mark()
             result = original(work, *args, **kwargs)
-            end = recorder.mark()
-            if pending.ends_with_wait:
-                pending.end = end
-            own = calling_thread()
-            pending.waited |= own == "main"
-            pending.elsewhere = pending.seq < 0 and own != pending.caller
-            if not pending.elsewhere:
-                recorder.add(recorder.wait_form(pending), start, end, pending.seq)
+            self._end_wait(held[1], start)
             return result
 
         return wait
+
+    def _waited_by_tensor(self) -> Callable[..., torch.Tensor]:
+        original = getattr(torch.ops._c10d_functional, _WAIT).default
+
+        def wait(keys: Any, tensor: torch.Tensor) -> torch.Tensor:
+            traced = _is_traced(tensor)
+            pending = None if traced else self._functional.pop(tensor.data_ptr(), None)
+            start = self._recorder.mark() if pending is not None else 0.0
+            result: torch.Tensor = original.redispatch(keys & _BELOW, tensor)
+            if pending is not None:
+                self._end_wait(pending, start)
+            return result
+
+        return wait
+
+    def _end_wait(self, pending: Pending, start: Mark) -> None:
+        """The calling thread has waited for a communication."""
+        end = self._recorder.mark()
+        if pending.ends_with_wait:
+            pending.end = end
+        own = calling_thread()
+        pending.waited |= own == "main"
+        pending.elsewhere = pending.seq < 0 and own != pending.caller
+        if not pending.elsewhere:
+            self._recorder.add(self._recorder.wait_form(pending), start, end, pending.seq)
+
+
+def _first(payload: Any) -> torch.Tensor | None:
+    while isinstance(payload, (list, tuple)) and payload:
+        payload = payload[0]
+    return payload if isinstance(payload, torch.Tensor) else None
+
+
+def _is_traced(payload: Any) -> bool:
+    """Whether a graph is being captured, with tensors that hold nothing, so that nothing is sent."""
+    tensor = _first(payload)
+    return isinstance(tensor, FakeTensor) or (tensor is not None and tensor.is_meta)
+
+
+def _addresses(results: Any) -> list[int]:
+    tensors = [results] if isinstance(results, torch.Tensor) else results
+    return [tensor.data_ptr() for tensor in tensors if tensor.layout is torch.strided]
 
 
 def _splits(what: _Operator, args: Sequence[Any], tensor: torch.Tensor | None) -> tuple[int, ...]:
@@ -218,61 +271,3 @@ def _splits(what: _Operator, args: Sequence[Any], tensor: torch.Tensor | None) -
         return tuple(map(size_of, args[what.payload]))
     row_bytes = tensor.element_size() * math.prod(tensor.shape[1:])
     return tuple(int(rows) * row_bytes for rows in args[what.splits])
-
-
-class BucketNames:
-    """Tells which collectives of a backward pass are buckets of DistributedDataParallel, and of which parameters.
-
-    Its reducer starts them in C++, without names.
-    """
-
-    def __init__(self) -> None:
-        self._models: list[Any] = []
-        self._buckets: list[tuple[int, tuple[str, ...]]] = []
-        self._next = -1
-        self._known = False
-
-    def add(self, model: nn.Module) -> None:
-        """Names of this model's buckets are wanted."""
-        if hasattr(model, "_get_ddp_logging_data"):
-            self._models.append(model)
-            self._known = False
-
-    def settle(self) -> None:
-        """Ask for the buckets, once they have been made in the order of the gradients."""
-        if self._known or not self._models:
-            return
-        found = [_buckets(model) for model in self._models]
-        if all(found):
-            self._buckets = [bucket for one in found for bucket in one]
-            self._known = True
-
-    def begin(self) -> None:
-        """A backward pass begins."""
-        self.settle()
-        self._next = 0
-
-    def end(self) -> None:
-        """A backward pass is over."""
-        self._next = -1
-
-    def name(self, collective: str, size_bytes: int) -> tuple[str, tuple[str, ...]]:
-        """Name of a collective, and its parameters where it is the bucket that is due."""
-        if collective == "all_reduce" and 0 <= self._next < len(self._buckets):
-            size, parameters = self._buckets[self._next]
-            if size == size_bytes:
-                self._next += 1
-                return f"bucket {self._next - 1}", parameters
-        return collective or "collective", ()
-
-
-def _buckets(model: Any) -> list[tuple[int, tuple[str, ...]]]:
-    """(bytes, parameters) of each bucket after the rebuild; empty: not rebuilt yet."""
-    data = model._get_ddp_logging_data()
-    indices = str(data.get("rebuilt_per_bucket_param_indices", ""))
-    named = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
-    found = []
-    for group in filter(None, (part.strip() for part in indices.split(","))):
-        own = [named[int(index)] for index in group.split()]
-        found.append((sum(p.numel() * p.element_size() for _, p in own), tuple(name for name, _ in own)))
-    return found

@@ -92,18 +92,40 @@ class ModuleHooks:
         recorder: Takes the ops.
         backward: Hears of gradients.
         name: Stands before the names of its parts, where a job has several models.
+        called: Called with the model when its forward pass begins.
     """
 
-    def __init__(self, model: nn.Module, recorder: Recorder, backward: BackwardPass, name: str = "") -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        recorder: Recorder,
+        backward: BackwardPass,
+        name: str = "",
+        called: Callable[[nn.Module], None] = lambda _: None,
+    ) -> None:
         self.model, self._recorder, self._backward = model, recorder, backward
-        self._handles: list[Any] = []
+        self._handles: list[Any] = [model.register_forward_pre_hook(lambda module, _inputs: called(module))]
+        self._frozen: list[tuple[str, nn.Parameter]] = []
+        """Parameters that no gradient is computed for, with the name of their module."""
         inner = model.module if type(model).__name__ in _WRAPPERS else model
         assert isinstance(inner, nn.Module)
         self._watch_forward(model, name or "forward")
         for part, module in _parts(inner, name):
             if module is not model:
                 self._watch_forward(module, part)
-        self._watch_gradients(inner, name)
+        self._collect_parameters(inner, name)
+        self.watch_unfrozen()
+
+    def watch_unfrozen(self) -> None:
+        """Watch the gradients of parameters that require one by now; a GAN freezes its models in turn."""
+        frozen = []
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                hook = self._ready(name, parameter.numel() * parameter.element_size())
+                self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+            else:
+                frozen.append((name, parameter))
+        self._frozen = frozen
 
     def remove(self) -> None:
         """Take all hooks away."""
@@ -126,14 +148,13 @@ class ModuleHooks:
 
         self._handles += [module.register_forward_pre_hook(before), module.register_forward_hook(behind)]
 
-    def _watch_gradients(self, model: nn.Module, prefix: str) -> None:
+    def _collect_parameters(self, model: nn.Module, prefix: str) -> None:
         seen: set[int] = set()
         for name, module in model.named_modules(prefix=prefix):
             for parameter in module.parameters(recurse=False):
-                if parameter.requires_grad and id(parameter) not in seen:
+                if id(parameter) not in seen:
                     seen.add(id(parameter))
-                    hook = self._ready(name or "model", parameter.numel() * parameter.element_size())
-                    self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+                    self._frozen.append((name or "model", parameter))
 
     def _ready(self, name: str, size_bytes: int) -> Callable[[torch.Tensor], None]:
         recorder, backward = self._recorder, self._backward

@@ -22,8 +22,9 @@ from torch.utils.data import dataloader
 
 from wirewise.errors import InputError, PeerError
 from wirewise.profile import probes
+from wirewise.profile.buckets import BucketNames
 from wirewise.profile.clock import HostClock, Mark, clock_of
-from wirewise.profile.collectives import BucketNames, CollectiveHooks
+from wirewise.profile.collectives import CollectiveHooks
 from wirewise.profile.modules import BackwardPass, ModuleHooks
 from wirewise.profile.programs import CarriedOut
 from wirewise.profile.recorder import Pending, Recorder, header
@@ -82,6 +83,8 @@ class Tracer:
         self._last = None if steps is None else warmup + (steps - 1) * every
         self._optimizer: Any = optimizer
         self._index, self._hooked = 0, True
+        self._ends_with_backward = False
+        """Whether the step is over once the backward pass is."""
         self._round_trips = round_trips if _world_size() > 1 else 0
         self._recorder = _recorder(folder, model, forgiving)
         if self._round_trips:
@@ -120,7 +123,7 @@ class Tracer:
     def watch(self, model: nn.Module) -> None:
         """Record the modules of one more model."""
         name = type(model).__name__ if self._modules else ""
-        self._modules.append(ModuleHooks(model, self._recorder, self._backward, name))
+        self._modules.append(ModuleHooks(model, self._recorder, self._backward, name, self._names.called))
         self._names.add(model)
 
     def watch_all(self) -> None:
@@ -187,6 +190,10 @@ class Tracer:
         """End a step, whoever noticed that it is over."""
         if not self._hooked:
             return
+        if torch._C._current_graph_task_id() >= 0:
+            # An optimizer that steps inside a backward pass, while the reducer holds its lock.
+            self._ends_with_backward = True
+            return
         recorder, now = self._recorder, self._mark()
         if recorder.active:
             recorder.add(self._step_form, self._step_start, now)
@@ -240,6 +247,9 @@ class Tracer:
         since = self._index - self._warmup
         self._recorder.step = self._index
         self._recorder.active = since >= 0 and since % self._every == 0 and not self.over
+        if self._recorder.active:
+            for hooks in self._modules:
+                hooks.watch_unfrozen()
         if self.over:
             self._recorder.flush()
             self._unhook()
@@ -254,6 +264,7 @@ class Tracer:
         for undo in self._undo:
             undo()
         self._collectives.remove()
+        self._names.remove()
 
     def _write_waits(self) -> None:
         """What the end of each backward pass waited for: its collectives, in the order of their launch."""
@@ -274,15 +285,20 @@ class Tracer:
 
         def backward(*args: Any, **kwargs: Any) -> Any:
             # Checkpoints may run a pass inside another one.
-            if not self._recorder.active or self._backward.running:
+            if torch._C._current_graph_task_id() >= 0:
                 return original(*args, **kwargs)
-            self._collectives.launched.clear()
-            self._names.begin()
-            self._backward.begin()
+            if recorded := self._recorder.active:
+                self._collectives.launched.clear()
+                self._names.begin()
+                self._backward.begin()
             try:
                 return original(*args, **kwargs)
             finally:
-                self._end_backward()
+                if recorded:
+                    self._end_backward()
+                if self._ends_with_backward:
+                    self._ends_with_backward = False
+                    self.end_step()
 
         torch.autograd.backward = backward
         return partial(setattr, torch.autograd, "backward", original)

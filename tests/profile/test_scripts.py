@@ -1,0 +1,230 @@
+"""Scripts of many kinds: recorded they train as they do unrecorded, and everything that they send is in the trace."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.harness.processes import run_ranks_as_processes
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from typer.testing import CliRunner
+
+from wirewise.cli.main import app
+from wirewise.profile import Tracer
+from wirewise.trace import Op, Trace, read
+
+STEPS, WARMUP = 8, 3
+
+
+def samples(step: int, rank: int, width: int = 8) -> Tensor:
+    return torch.randn(16, width, generator=torch.Generator().manual_seed(2 * step + rank))
+
+
+def mlp(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, 32), nn.ReLU(), nn.Linear(32, outputs))
+
+
+def gan(rank: int) -> list[nn.Module]:
+    """Two models that are frozen in turn, as each learns while the other does not."""
+    models = [DistributedDataParallel(mlp(8, 16)), DistributedDataParallel(mlp(16, 1))]
+    optimizers = [torch.optim.Adam(model.parameters(), 1e-2) for model in models]
+    generator, discriminator = models
+    for step in range(STEPS):
+        fake = generator(samples(step, rank))
+        discriminator.requires_grad_(True)
+        optimizers[1].zero_grad()
+        (discriminator(fake.detach()).exp() - discriminator(samples(step, rank, 16))).mean().backward()
+        optimizers[1].step()
+        discriminator.requires_grad_(False)
+        optimizers[0].zero_grad()
+        discriminator(fake).square().mean().backward()
+        optimizers[0].step()
+    return models
+
+
+def train(model: nn.Module, rank: int, *, clip: bool = False) -> list[nn.Module]:
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(samples(step, rank)).square().mean().backward()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+    return [model]
+
+
+def tensor_parallel(_rank: int) -> list[nn.Module]:
+    """One forward pass has one all-reduce; all ranks have the same samples."""
+    model, mesh = mlp(8, 4), init_device_mesh("cpu", (2,))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    return train(model, 0, clip=True)
+
+
+def sharded(rank: int) -> list[nn.Module]:
+    return train(fully_shard(mlp(8, 4)), rank, clip=True)
+
+
+def stepping_inside(rank: int) -> list[nn.Module]:
+    """Each parameter has an optimizer of its own, which steps as soon as its gradient is there."""
+    model = DistributedDataParallel(mlp(8, 4))
+    for parameter in model.parameters():
+        optimizer = torch.optim.SGD([parameter], 1e-2)
+
+        def step(_: Tensor, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+
+        parameter.register_post_accumulate_grad_hook(step)
+    for step in range(STEPS):
+        model(samples(step, rank)).square().mean().backward()
+    return [model]
+
+
+def unfrozen_later(rank: int) -> list[nn.Module]:
+    model = mlp(8, 4)
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for step in range(STEPS):
+        model[0].requires_grad_(step >= WARMUP + 2)
+        optimizer.zero_grad()
+        model(samples(step, rank)).square().mean().backward()
+        optimizer.step()
+    return [model]
+
+
+def sparse(rank: int) -> list[nn.Module]:
+    model = DistributedDataParallel(nn.Sequential(nn.Embedding(50, 8, sparse=True), nn.Linear(8, 2)))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        # A rank has other words, and another number of them, than its peer.
+        model(torch.arange(2 + rank) + step).square().mean().backward()
+        optimizer.step()
+    return [model]
+
+
+JOBS = [gan, tensor_parallel, sharded, stepping_inside, unfrozen_later, sparse]
+
+
+def state(models: list[nn.Module]) -> list[Tensor]:
+    parameters = [parameter.detach() for model in models for parameter in model.parameters()]
+    return [one.full_tensor() if isinstance(one, DTensor) else one.clone() for one in parameters]
+
+
+def twice(rank: int, folder: str) -> dict[str, tuple[list[Tensor], list[Tensor]]]:
+    """Parameters after each job, without and with a tracer."""
+    found = {}
+    for job in JOBS:
+        torch.manual_seed(0)
+        plain = state(job(rank))
+        torch.manual_seed(0)
+        with Tracer(f"{folder}/{job.__name__}", optimizer="first", warmup=WARMUP, steps=None) as tracer:
+            tracer.watch_all()
+            models = job(rank)
+        found[job.__name__] = plain, state(models)
+    return found
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return folder, run_ranks_as_processes(2, twice, str(folder), timeout_s=120)
+
+
+@pytest.fixture
+def trace_of(recorded):
+    return lambda job: read(recorded[0] / job.__name__)
+
+
+def sent(trace: Trace, step: int = WARMUP + 3) -> Counter[str]:
+    return Counter(op.collective for op in trace.of(0, step) if op.kind == "communication")
+
+
+def buckets(trace: Trace, step: int = WARMUP + 3) -> list[Op]:
+    return [op for op in trace.of(1, step) if op.kind == "communication" and op.parameters]
+
+
+pytestmark = pytest.mark.dist
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_recording_changes_no_bit_and_the_command_shows_the_run(job, recorded):
+    folder, ranks = recorded
+    for found in ranks:
+        plain, traced = found[job.__name__]
+        assert plain and all(map(torch.equal, plain, traced))
+    result = CliRunner().invoke(app, ["trace", "show", str(folder / job.__name__)])
+    assert result.exit_code == 0, result.output
+    steps = read(folder / job.__name__).steps()
+    assert steps[:4] == [WARMUP, WARMUP + 1, WARMUP + 2, WARMUP + 3]
+    assert all(f"\n{step}\t" in result.stdout for step in steps)
+
+
+def test_buckets_of_two_models_that_are_frozen_in_turn_have_their_names(trace_of):
+    trace = trace_of(gan)
+    names = {name for name, _ in mlp(8, 16).named_parameters()}
+    assert [set(op.parameters) for op in buckets(trace)] == [names, names]
+    # The discriminator's optimizer is the first that steps, so a recorded step ends with it.
+    sizes = [sum(4 * p.numel() for p in mlp(*shape).parameters()) for shape in ((8, 16), (16, 1))]
+    assert [op.size_bytes for op in buckets(trace)] == sizes
+    assert len({op.name for op in buckets(trace)}) == 2
+
+
+def test_collectives_of_sharded_tensors_are_recorded_and_waited_for(trace_of):
+    trace = trace_of(tensor_parallel)
+    ops = trace.of(0, WARMUP + 1)
+    forward = [op for op in ops if op.collective == "all_reduce" and op.size_bytes == 16 * 4 * 4]
+    waits = {(op.group, op.seq): op for op in ops if op.kind == "wait"}
+    assert forward and (forward[0].group, forward[0].seq) in waits
+    assert waits[forward[0].group, forward[0].seq].end_s >= forward[0].start_s
+
+
+def test_the_norm_that_clips_sharded_gradients_is_recorded(trace_of):
+    found = sent(trace_of(sharded))
+    assert found["all_reduce"] >= 1 and found["all_gather"] >= 1 and found["reduce_scatter"] == 1
+
+
+def test_an_optimizer_that_steps_inside_a_backward_pass_ends_the_step_behind_it(trace_of):
+    ops = trace_of(stepping_inside).of(0, WARMUP + 1)
+    whole = next(op for op in ops if op.kind == "backward" and op.name == "backward")
+    step = next(op for op in ops if op.kind == "step")
+    inside = [op for op in ops if op.kind == "optimizer"]
+    assert len(inside) == 4 and all(whole.start_s <= op.start_s <= whole.end_s for op in inside)
+    assert step.end_s >= whole.end_s and step.start_s <= whole.start_s
+
+
+def test_gradients_of_what_is_unfrozen_later_are_seen(trace_of):
+    trace = trace_of(unfrozen_later)
+    seen = functools.partial(gradients, trace)
+    assert seen(WARMUP) == {"2"} and seen(WARMUP + 4) == {"0", "2"}
+
+
+def gradients(trace: Trace, step: int) -> set[str]:
+    return {op.name for op in trace.of(0, step) if op.gradient_bytes}
+
+
+def test_a_capture_of_functional_collectives_records_nothing(tmp_path: Path):
+    run_ranks_as_processes(2, capture, str(tmp_path))
+    assert sent(read(tmp_path), 0) == {"all_reduce": 1}
+
+
+def capture(_rank: int, folder: str) -> None:
+    from torch.distributed import _functional_collectives as functional
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def total(x: Tensor) -> Tensor:
+        return functional.all_reduce(x, "sum", dist.group.WORLD) + 1
+
+    with Tracer(folder, warmup=0, steps=None, round_trips=5) as tracer:
+        graph = make_fx(total, tracing_mode="fake")(torch.ones(3))
+        assert graph(torch.ones(3)).tolist() == [3.0] * 3
+        tracer.step()
