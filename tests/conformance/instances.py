@@ -471,7 +471,7 @@ INSTANCES: Mapping[str, Mapping[str, Make]] = {
     },
     "parallel": {
         "wide-layers": lambda: split(
-            graphs.layers(rows=64, width=32, batch=8, attention=False),
+            graphs.layers(rows=64, width=32, batch=8, attention=False, of_rows=False),
             Links.uniform(2, 1e9, 1e-6, intra_bytes_per_s=1e10, ranks_per_host=2),
         ),
         "experts": lambda: split(

@@ -99,9 +99,12 @@ class Draft:
         )
 
     def plus(self, a: int, b: int) -> int:
+        """A sum; b may be the same for all rows of a."""
+        rows = list(range(len(self.shape(a)) - len(self.shape(b))))
+
         def back(g: int) -> None:
             self._to(a, g)
-            self._to(b, g)
+            self._to(b, self.add("aten.sum.dim_IntList", (g,), self.shape(b), dim=rows) if rows else g)
 
         return self._gives(self.add("aten.add.Tensor", (a, b), self.shape(a)), back)
 
@@ -321,11 +324,17 @@ def layers(
     count: int = 2,
     attention: bool = True,
     mlp: bool = True,
+    of_rows: bool = True,
 ) -> OperatorGraph:
-    """Alike layers of attention and two matrices, without norms, that only multiplications give work."""
+    """Alike layers of attention and two matrices, without norms, that only multiplications give work.
+
+    They stand in the middle of a model, whose gradient a parameter of each row stands for; else it is one for all rows.
+    """
     draft = Draft(flops_per_s=1e10)
     shape = (batch, rows // batch, width)
-    x = draft.gelu(draft.plus(draft.input(*shape), draft.parameter("start", *shape)))
+    x = draft.gelu(
+        draft.plus(draft.input(*shape), draft.parameter("start", *(shape if of_rows else [width])))
+    )
     for number in range(count):
         prefix = f"layers.{number}"
         if attention:

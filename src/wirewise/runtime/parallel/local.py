@@ -17,13 +17,14 @@ import torch
 from torch import Tensor, fx
 
 from wirewise.errors import PlanError
+from wirewise.planners.parallel.rhino.rules import LOSSES
 from wirewise.runtime.parallel.groups import MeshGroups
 from wirewise.runtime.parallel.parts import Placements, local_shape, part_of_mesh
 
-__all__ = ["LocalOperator", "draws_random_numbers", "local_operator"]
+__all__ = ["SUM", "LocalOperator", "argument_of", "draws_random_numbers", "local_operator"]
 
-_MEAN = 1
-"""`reduction` of losses."""
+_EACH, _MEAN, SUM = 0, 1, 2
+"""`reduction` of losses: of each element for itself, a mean or a sum."""
 
 
 @dataclass(frozen=True)
@@ -305,14 +306,24 @@ def _mean(own: LocalOperator, x: Tensor, *args: Any, **kwargs: Any) -> Any:
     return _call(own, x, *args, **kwargs) * share
 
 
-def _mse_loss(own: LocalOperator, x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
-    return _call(own, x, target, reduction) * (_share(own, 0, x) if reduction == _MEAN else 1.0)
+def _loss(own: LocalOperator, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return _call(own, x, *args, **kwargs) * (_share(own, 0, x) if _is_mean(own) else 1.0)
 
 
-def _mse_loss_backward(
-    own: LocalOperator, gradient: Tensor, x: Tensor, target: Tensor, reduction: int
-) -> Any:
-    return _call(own, gradient, x, target, reduction) * (_share(own, 1, x) if reduction == _MEAN else 1.0)
+def _loss_backward(own: LocalOperator, gradient: Tensor, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return _call(own, gradient, x, *args, **kwargs) * (_share(own, 1, x) if _is_mean(own) else 1.0)
+
+
+def _is_mean(own: LocalOperator) -> bool:
+    return bool(argument_of(own.node, "reduction") == _MEAN)
+
+
+def argument_of(node: fx.Node, name: str) -> Any:
+    """An argument of an operator by its name in the schema; its default where it is not given."""
+    for place, one in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if one.name == name:
+            return node.args[place] if place < len(node.args) else node.kwargs.get(name, one.default_value)
+    return None
 
 
 def _share(own: LocalOperator, position: int, x: Tensor) -> float:
@@ -437,21 +448,19 @@ def _embedding_backward(
 def _nll_loss(
     own: LocalOperator, x: Tensor, target: Tensor, weight: Any, reduction: int, ignored: int
 ) -> Any:
-    if weight is not None or reduction == 0:
-        if own.axes(0, 1 if own.argument(0).meta["val"].dim() > 1 else 0) or weight is not None:
-            raise PlanError(
-                f"{own.node.name} is a loss with weights of classes or without a reduction; expected a mean or a sum "
-                "without weights where classes or samples are cut"
-            )
+    if reduction == _EACH or x.dim() == 1:
         return _call(own, x, target, weight, reduction, ignored)
-    rows, classes = own.axes(0, 0), own.axes(0, 1)
-    at = target - (own.first_of(0, 1) if classes else 0)
+    at = target - (own.first_of(0, 1) if own.axes(0, 1) else 0)
     valid = target != ignored
     inside = valid & (at >= 0) & (at < x.shape[1])
     picked = x.gather(1, torch.where(inside, at, 0).unsqueeze(1)).squeeze(1)
+    counts = valid.to(x.dtype)
+    if weight is not None:
+        # Classes with weights are whole on every rank.
+        counts = weight[torch.where(valid, target, 0)] * counts
     # A mean is one over all samples.
-    total = own.reduced(valid.sum().to(x.dtype), rows)
-    loss = -(picked * inside).sum()
+    total = own.reduced(counts.sum(), own.axes(0, 0))
+    loss = -(picked * counts * inside).sum()
     if reduction == _MEAN:
         loss = loss / total
     # Of addends one rank has the total.
@@ -469,7 +478,7 @@ def _nll_loss_backward(
     ignored: int,
     total: Tensor,
 ) -> Any:
-    if weight is not None or not own.axes(1, 1):
+    if weight is not None or x.dim() == 1 or not own.axes(1, 1):
         return _call(own, gradient, x, target, weight, reduction, ignored, total)
     at = target - own.first_of(1, 1)
     inside = (target != ignored) & (at >= 0) & (at < x.shape[1])
@@ -531,18 +540,21 @@ _HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("full", "zeros", "ones", "empty"), _factory),
     **dict.fromkeys(("new_zeros", "new_full", "new_ones", "new_empty"), _like_factory),
     **dict.fromkeys(("arange", "rand", "randn", "randint"), _whole_then_cut),
-    **dict.fromkeys(("split", "split_with_sizes"), _split),
+    **dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"), _split),
     "slice": _slice,
     "slice_backward": _slice_backward,
     "select_backward": _with_input_size,
-    "upsample_nearest2d_backward": _upsample_backward,
+    **dict.fromkeys(
+        ("upsample_nearest2d_backward", "upsample_bilinear2d_backward", "upsample_bicubic2d_backward"),
+        _upsample_backward,
+    ),
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "native_group_norm": _group_norm,
     "native_group_norm_backward": _group_norm_backward,
     "mean": _mean,
-    "mse_loss": _mse_loss,
-    "mse_loss_backward": _mse_loss_backward,
+    **dict.fromkeys(LOSSES, _loss),
+    **dict.fromkeys([f"{name}_backward" for name in LOSSES], _loss_backward),
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward,
     **dict.fromkeys(("index", "_unsafe_index"), _index),
@@ -551,8 +563,8 @@ _HANDLERS: dict[str, Handler] = {
     "index_add": _index_add,
     **dict.fromkeys(("index_put", "_unsafe_index_put"), _index_put),
     "scatter_add": _scatter_add,
-    "nll_loss_forward": _nll_loss,
-    "nll_loss_backward": _nll_loss_backward,
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _nll_loss),
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _nll_loss_backward),
     **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
     "bernoulli": _bernoulli,

@@ -1,16 +1,182 @@
-"""What a microbatch of a step is: its captured step, and the plan of the whole batch as one of it."""
+"""What a microbatch of a step is: its captured step, the batch's plan as one of it, and how results add up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+import torch
 from msgspec.structs import replace
+from torch import Tensor, fx
 
 from wirewise.errors import InputError, PlanError
-from wirewise.plans.parallel import ParallelPlan, parse_placements
+from wirewise.planners.parallel.rhino.accumulation import Accumulation, accumulate, blocks_of_part
+from wirewise.plans.parallel import DimPlacement, ParallelPlan, parse_placements
+from wirewise.runtime.parallel.local import SUM, argument_of
+from wirewise.runtime.parallel.parts import cut, local_shape
 from wirewise.runtime.parallel.program import CapturedStep
+from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 
-__all__ = ["of_microbatch"]
+__all__ = ["MicrobatchStep", "of_microbatch"]
+
+_VALUES = frozenset("other value fill_value alpha exponent min max self s scale beta delta lambd".split())
+"""Arguments that are numbers to compute with; those of the whole batch count, as where a sum is divided by its rows."""
+
+
+@dataclass(frozen=True)
+class MicrobatchStep:
+    """The captured step of a microbatch that, run for each, gives loss and gradients of the batch."""
+
+    graph: OperatorGraph
+    module: fx.GraphModule
+    batch: CapturedStep
+    """Step of the whole batch."""
+    accumulation: Accumulation
+
+    @cached_property
+    def nodes(self) -> tuple[list[fx.Node], list[fx.Node]]:
+        """FX nodes of the whole batch's step and of this one, in the order of the graph."""
+        found = []
+        for step in (self.batch, self):
+            named = {node.name: node for node in step.module.graph.nodes}
+            found.append([named[node.name] for node in step.graph.nodes])
+        return found[0], found[1]
+
+    def _arguments(self, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments of a node, with the numbers that the whole batch's step computes with."""
+        whole, own = (nodes[number] for nodes in self.nodes)
+        args, kwargs = list(own.args), dict(own.kwargs)
+        if not hasattr(own.target, "_schema"):
+            return tuple(args), kwargs
+        for place, one in enumerate(own.target._schema.arguments):
+            if one.name in _VALUES and not isinstance(argument_of(own, one.name), fx.Node):
+                told = argument_of(whole, one.name)
+                if place < len(args):
+                    args[place] = told
+                elif one.name in kwargs:
+                    kwargs[one.name] = told
+        return tuple(args), kwargs
+
+    def run(
+        self, number: int, function: Callable[..., Any], got: Mapping[fx.Node, Any], values: Mapping[int, Any]
+    ) -> Any:
+        """A node's part of the batch's result.
+
+        Args:
+            number: Number of the node.
+            function: Computes the node on this rank's parts, as of a batch that is no larger than the microbatch.
+            got: Inputs of the node, by the node that makes each.
+            values: What was computed of the batch, this rank's parts of the microbatch's rows.
+        """
+        if number in self.given:
+            return values[number]
+        args, kwargs = self._calls[number]
+        share, sums = 1.0 / self.accumulation.count, self._sums.get(number, set())
+
+        def taken(source: fx.Node) -> Any:
+            return got[source] * share if source in sums else got[source]
+
+        args, kwargs = fx.map_arg(args, taken), fx.map_arg(kwargs, taken)
+        if number in self.accumulation.totals:
+            loss, _ = function(*args[:3], SUM, *args[4:], **kwargs)
+            total, of_rank = values[number]
+            return loss / total, of_rank
+        found = function(*args, **kwargs)
+        return found * share if number in self.accumulation.shares else found
+
+    @cached_property
+    def _calls(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        return [self._arguments(number) for number in range(len(self.graph.nodes))]
+
+    @cached_property
+    def _sums(self) -> dict[int, set[fx.Node]]:
+        """Inputs of nodes that count with a microbatch's share, by the node's number."""
+        found: dict[int, set[fx.Node]] = {}
+        for producer, consumer in self.accumulation.scaled:
+            found.setdefault(consumer, set()).add(self.nodes[1][producer])
+        return found
+
+    def values_of_batch(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor]) -> dict[int, Any]:
+        """What is computed of the whole batch, by number of the node; of losses the sum of the targets' weights.
+
+        Args:
+            inputs: The whole batch.
+            state: Whole buffers by name.
+        """
+        known: dict[int, Any] = {}
+
+        def value(number: int) -> Any:
+            stack = [number]
+            while stack:
+                one = stack[-1]
+                missing = [i for i in self.batch.graph.nodes[one].inputs if i not in known]
+                if one in known or not missing:
+                    stack.pop()
+                    if one not in known:
+                        known[one] = self._run(one, known, inputs, state)
+                else:
+                    stack += missing
+            return known[number]
+
+        found = {number: value(number) for number in self.given}
+        for number, sources in self.accumulation.totals.items():
+            target, *weight = (value(i) for i in sources)
+            found[number] = _weights_of(self.nodes[0][number], target, *weight)
+        return found
+
+    @cached_property
+    def given(self) -> frozenset[int]:
+        """Nodes whose value of the whole batch takes the place of a microbatch's."""
+        nodes = self.graph.nodes
+        return frozenset(
+            n for n in self.accumulation.of_batch if not nodes[n].parts or nodes[n].op == "getitem"
+        )
+
+    @cached_property
+    def buffers_of_batch(self) -> frozenset[str]:
+        """Buffers that are taken for what is computed of the whole batch."""
+        nodes, wanted = self.batch.graph.nodes, set[int]()
+        stack = [*self.given, *(i for one in self.accumulation.totals.values() for i in one)]
+        while stack:
+            if (one := stack.pop()) not in wanted:
+                wanted.add(one)
+                stack += nodes[one].inputs
+        return frozenset(nodes[n].source for n in wanted if nodes[n].op == "buffer")
+
+    def _run(
+        self, number: int, known: Mapping[int, Any], inputs: Sequence[Tensor], state: Mapping[str, Tensor]
+    ) -> Any:
+        record, node = self.batch.graph.nodes[number], self.nodes[0][number]
+        if record.op == "input":
+            return inputs[int(record.source)]
+        if record.op == "buffer":
+            return state[record.source]
+        if record.op == "constant":
+            return getattr(self.batch.module, str(node.target))
+        places = {source: known[self._numbers[source]] for source in node.all_input_nodes}
+        target: Any = node.target
+        return target(
+            *fx.map_arg(node.args, places.__getitem__), **fx.map_arg(node.kwargs, places.__getitem__)
+        )
+
+    @cached_property
+    def _numbers(self) -> dict[fx.Node, int]:
+        return {node: number for number, node in enumerate(self.nodes[0])}
+
+    def of_rows(self, number: int, value: Tensor, microbatch: int) -> Tensor:
+        """A microbatch's rows of a value of the batch, or all of it."""
+        return cut(value, self.accumulation.placements[number][0], self.accumulation.count, microbatch)
+
+
+def _weights_of(node: fx.Node, target: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Sum of the weights of targets that count, as a mean of their losses is divided by."""
+    counts = target != argument_of(node, "ignore_index")
+    dtype = node.meta["val"][1].dtype
+    if weight is None:
+        return counts.sum().to(dtype)
+    return (weight[torch.where(counts, target, 0)] * counts).sum().to(dtype)
 
 
 def of_microbatch(
@@ -28,7 +194,7 @@ def of_microbatch(
 
     Raises:
         InputError: Steps that are not alike.
-        PlanError: A cut that is none of each microbatch.
+        PlanError: A cut that is none of each microbatch, or a step whose gradients are no sum over microbatches.
     """
     if plan.microbatches == 1:
         return step, plan
@@ -43,14 +209,20 @@ def of_microbatch(
             f"the step of a microbatch has {len(ops[1])} operators, that of the batch {len(ops[0])}, or others; "
             "expected the same operators on smaller tensors"
         )
-    shapes = [[node.parts or (node.shape,) for node in one.graph.nodes] for one in (step, microbatch)]
+    accumulation = accumulate(step.graph, plan.microbatches)
+    _align(accumulation, step.graph, microbatch.graph)
+    own = MicrobatchStep(microbatch.graph, microbatch.module, step, accumulation)
+    return own, _plan_of(plan, accumulation.placements)
+
+
+def _plan_of(plan: ParallelPlan, rows: Sequence[Sequence[DimPlacement]]) -> ParallelPlan:
+    """The plan with blocks of microbatches; `rows` are the cuts of outputs over the microbatches."""
 
     def words(number: int, given: Sequence[str]) -> tuple[str, ...]:
-        sizes = list(zip(shapes[0][number], shapes[1][number], strict=True))
         return tuple(
             ",".join(
-                _word(number, one, whole, part, plan.microbatches)
-                for one, (whole, part) in zip(word.split(","), sizes, strict=False)
+                _word(number, one, own, plan.microbatches)
+                for one, own in zip(word.split(","), rows[number], strict=False)
             )
             for word in given
         )
@@ -60,16 +232,77 @@ def of_microbatch(
         for move in plan.moves
     )
     placements = tuple(words(number, given) for number, given in enumerate(plan.placements))
-    return microbatch, replace(plan, placements=placements, moves=moves)
+    return replace(plan, placements=placements, moves=moves)
 
 
-def _word(number: int, word: str, whole: Sequence[int], part: Sequence[int], count: int) -> str:
+def _align(found: Accumulation, whole: OperatorGraph, part: OperatorGraph) -> None:
+    """Compare what both steps compute with how they are said to go together; what differs is taken of the batch."""
+    odd: set[int] = set()
+    for number, (one, other) in enumerate(zip(whole.nodes, part.nodes, strict=True)):
+        if one.op == "output":
+            continue
+        _check_arguments(one, other, found.count)
+        if any(i in odd for i in one.inputs):
+            # A tensor of ones for each row, say, and its sum: the batch's, if no parameter has to do with it.
+            if one.op != "getitem" and not _of_batch_alone(whole, number):
+                raise _unlike(one, other, found.count)
+            found.of_batch.add(number)
+        if not _fits(found.placements[number], one, other, found.count):
+            if not _of_batch_alone(whole, number):
+                raise _unlike(one, other, found.count)
+            odd.add(number)
+
+
+def _of_batch_alone(graph: OperatorGraph, number: int) -> bool:
+    stack, seen = [number], set[int]()
+    while stack:
+        one = stack.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        if graph.nodes[one].op == "parameter" or graph.nodes[one].op.startswith("module."):
+            return False
+        stack += graph.nodes[one].inputs
+    return True
+
+
+def _fits(placements: Sequence[DimPlacement], whole: OperatorNode, part: OperatorNode, count: int) -> bool:
+    return all(
+        local_shape(one, (placed,), (count,)) == tuple(other)
+        for placed, one, other in zip(
+            placements, whole.parts or (whole.shape,), part.parts or (part.shape,), strict=True
+        )
+    )
+
+
+def _check_arguments(whole: OperatorNode, part: OperatorNode, count: int) -> None:
+    for name, value in whole.arguments.items():
+        other = part.arguments.get(name)
+        numbers = isinstance(value, float) or isinstance(other, float)
+        if value != other and numbers and name not in _VALUES:
+            raise InputError(
+                f"{whole.name} ({whole.op}) of module {whole.module!r} has {name}={value} in the step of the batch and "
+                f"{other} in that of one of {count} microbatches; expected the same: do not let the model's code "
+                "compute it from the batch's size"
+            )
+
+
+def _unlike(whole: OperatorNode, part: OperatorNode, count: int) -> PlanError:
+    return PlanError(
+        f"{whole.name} ({whole.op}) of module {whole.module!r} makes {list(whole.shape)} of the batch and "
+        f"{list(part.shape)} of one of {count} microbatches, of which it is not known how they make up the batch's; "
+        "expected one microbatch, or rows that are computed each for itself"
+    )
+
+
+def _word(number: int, word: str, rows: DimPlacement, count: int) -> str:
     (one,) = parse_placements([word])
-    if one.kind != "S" or one.factor == 1 or whole[one.dim] == part[one.dim]:
+    if one.kind != "S":
         return word
-    if one.factor % count:
+    blocks = blocks_of_part(one, rows, count)
+    if blocks is None:
         raise PlanError(
             f"node {number} is placed {word}, in {one.factor} blocks of which {count} microbatches have no whole ones "
-            f"- at `$.placements[{number}]`; expected a multiple of {count}: plan again"
+            f"- at `$.placements[{number}]`; expected a multiple of {count * rows.factor}: plan again"
         )
-    return str(one._replace(factor=one.factor // count))
+    return str(one._replace(factor=blocks))

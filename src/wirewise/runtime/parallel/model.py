@@ -45,7 +45,9 @@ def parallelize(
         model: Model that was captured; its parameters hold their values.
         plan: Plan for the captured graph.
         step: Captured training step of the whole batch, which gives the loss.
-        microbatch: Captured step of one microbatch, where the plan has several. The loss has to be a mean over samples.
+        microbatch: Captured step of one microbatch, where the plan has several. Loss and gradients are those of the
+            whole batch, whatever the loss does with its rows; where no sum over microbatches gives them, as with
+            statistics of a batch, the plan is refused.
         timeout_s: Seconds for a silent peer.
 
     Raises:

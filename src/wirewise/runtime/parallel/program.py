@@ -24,7 +24,7 @@ from wirewise.runtime.parallel.local import LocalOperator, draws_random_numbers,
 from wirewise.runtime.parallel.parts import Placements, local_shape, part_of_mesh
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 
-__all__ = ["CapturedStep", "Messages", "Phase", "RankExecutor", "Values"]
+__all__ = ["CapturedStep", "Messages", "MicrobatchMath", "Phase", "RankExecutor", "Values"]
 
 Phase = Literal["forward", "backward"]
 
@@ -42,6 +42,16 @@ class CapturedStep(Protocol):
     @property
     def graph(self) -> OperatorGraph:
         """What planners see of it."""
+        ...
+
+
+class MicrobatchMath(Protocol):
+    """How nodes of a microbatch compute their part of the batch's results."""
+
+    def run(
+        self, number: int, function: Callable[..., Any], got: Mapping[fx.Node, Any], values: Mapping[int, Any]
+    ) -> Any:
+        """Compute a node, by its number, from its inputs and from what was computed of the batch."""
         ...
 
 
@@ -74,6 +84,8 @@ class Values:
         self.moves: dict[int, InFlightTensor] = {}
         self.gathered: dict[int, Tensor] = {}
         """Tensors of moves whose buckets are not full, by number of the move."""
+        self.of_batch: Mapping[int, Any] = {}
+        """This rank's parts of what was computed of the whole batch, by number of the node."""
         self._left, self._moves_left = dict(left), dict(moves_left)
 
     def keep(self, number: int, value: Any, times: int | None = None) -> None:
@@ -88,6 +100,10 @@ class Values:
         self._left[number] -= 1
         if self._left[number] <= 0:
             self.found.pop(number, None)
+
+    def awaits_move(self, number: int) -> bool:
+        """Whether what a move brings has still to be taken, and has not been started."""
+        return self._moves_left.get(number, 0) > 0 and number not in self.moves
 
     def done_with_move(self, number: int) -> None:
         """Count that what a move brings was taken."""
@@ -105,6 +121,7 @@ class RankExecutor:
         groups: This rank's mesh.
         stage: This rank's stage.
         messages: Messages between stages, if the plan has several.
+        math: How a microbatch's nodes make up the batch's; None: the microbatch is the batch.
 
     Raises:
         PlanError: The plan is not one of this graph, or cannot be carried out; the message names the node.
@@ -117,7 +134,9 @@ class RankExecutor:
         groups: MeshGroups,
         stage: int = 0,
         messages: Messages | None = None,
+        math: MicrobatchMath | None = None,
     ) -> None:
+        self._math = math
         self.graph, self.plan, self.groups, self.stage = step.graph, plan, groups, stage
         self._messages, self._module = messages, step.module
         if len(plan.placements) != len(step.graph.nodes):
@@ -267,9 +286,13 @@ class RankExecutor:
         got: dict[fx.Node, Any] = {
             source: self._input(self._of[source], number, values) for source in node.all_input_nodes
         }
-        found = self._functions[number](
-            *fx.map_arg(node.args, got.__getitem__), **fx.map_arg(node.kwargs, got.__getitem__)
-        )
+        function = self._functions[number]
+        if self._math is not None:
+            found = self._math.run(number, function, got, values.of_batch)
+        else:
+            found = function(
+                *fx.map_arg(node.args, got.__getitem__), **fx.map_arg(node.kwargs, got.__getitem__)
+            )
         for source in node.all_input_nodes:
             self._took(self._of[source], number, values)
         if again:
@@ -342,7 +365,8 @@ class RankExecutor:
     def _start_next(self, move: int, values: Values) -> None:
         """Start the move of a parameter or an input that will be in use after this one."""
         following = self._following.get(move)
-        if following is not None and following not in values.moves:
+        # One whose users are all done may be the next by its first use: it must not travel again.
+        if following is not None and values.awaits_move(following):
             producer = self.plan.moves[following].producer
             if producer in values.found:
                 self._start(following, values.found[producer], values)
@@ -472,7 +496,8 @@ class RankExecutor:
         for number in self._ends:
             if self.end_stage(number) == self.stage:
                 take(number, self._end)
-        for number in self.recompute:
+        # The last first: what takes an output again has been counted when it is asked how often it will be.
+        for number in sorted(self.recompute, reverse=True):
             if again[number]:
                 for source in self.nodes[number].all_input_nodes:
                     producer = self._of[source]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from wirewise.errors import InputError, PlanError
-from wirewise.plans.parallel import ParallelPlan
-from wirewise.runtime.parallel.groups import InFlightTensor, MeshGroups
+from wirewise.plans.parallel import DimPlacement, ParallelPlan
+from wirewise.runtime.parallel.groups import InFlightTensor, MeshGroups, moved
 from wirewise.runtime.parallel.local import draws_random_numbers
+from wirewise.runtime.parallel.microbatches import MicrobatchStep
 from wirewise.runtime.parallel.parts import part_of_mesh
 from wirewise.runtime.parallel.program import CapturedStep, Phase, RankExecutor, Values
 from wirewise.runtime.transport import Transport
@@ -102,7 +104,13 @@ class StepRunner:
     ) -> None:
         self.plan, self.graph, self._world, self._stage = plan, step.graph, world, stage
         self._messages = StageChannel(world, plan) if world is not None and plan.stages > 1 else None
-        self.program = RankExecutor(step, plan, groups, stage, self._messages)
+        self._parts = step if isinstance(step, MicrobatchStep) else None
+        if plan.microbatches > 1 and self._parts is None:
+            raise InputError(
+                f"the plan has {plan.microbatches} microbatches, the step is that of a whole batch; expected what "
+                "`of_microbatch` makes of both"
+            )
+        self.program = RankExecutor(step, plan, groups, stage, self._messages, self._parts)
         self._random = [node.name for node in self.program.nodes if draws_random_numbers(node)]
         if self._random and (plan.stages > 1 or plan.microbatches > 1):
             raise PlanError(
@@ -143,6 +151,7 @@ class StepRunner:
         self.program.begin()
         held = {number: state[name] for name, number in (self.parameters | self.buffers).items()}
         held |= self.program.constants()
+        of_batch = self._of_batch(inputs, state)
         open_: dict[int, Values] = {}
         losses: list[Tensor] = []
         sums: dict[str, Tensor] = {}
@@ -154,13 +163,14 @@ class StepRunner:
                     open_[microbatch] = self.program.values(
                         microbatch, held | self._batch(inputs, microbatch)
                     )
+                    open_[microbatch].of_batch = self._rows_of(of_batch, microbatch)
                 values = open_[microbatch]
                 own_loss = self.plan.stage_of[self.graph.loss] == self._stage
                 until = self.graph.loss if own_loss and not backward else None
                 self.program.run(phase, values, until)
                 if own_loss and phase == ("backward" if backward else "forward"):
                     # Not before the backward pass, which would wait for what other ranks add to the loss.
-                    losses.append(self.program.end(self.graph.loss, values))
+                    losses.append(self.program.end(self.graph.loss, values) * self._factor(self.graph.loss))
                 if phase == "backward":
                     last = microbatch == self.plan.microbatches - 1
                     self._add(values, sums, ended, last=last)
@@ -210,7 +220,8 @@ class StepRunner:
                 ended[name] = InFlightTensor(partial(self.program.end, number, values))
                 continue
             own = values.found[number] if once else self.program.end(number, values)
-            sums[name] = own / count if name not in sums else sums[name].add_(own, alpha=1 / count)
+            factor = self._factor(number)
+            sums[name] = own * factor if name not in sums else sums[name].add_(own, alpha=factor)
             if last:
                 total = sums[name]
                 ended[name] = (
@@ -219,18 +230,54 @@ class StepRunner:
                     else InFlightTensor(partial(torch.detach, total))
                 )
 
+    def _factor(self, number: int) -> float:
+        """What a microbatch's output counts with in the batch's."""
+        return 1.0 if self._parts is None else self._parts.accumulation.factor(number)
+
+    def _of_batch(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor]) -> dict[int, Any]:
+        """What microbatches take of the whole batch."""
+        if self._parts is None:
+            return {}
+        taken = self._parts.buffers_of_batch
+        whole = {name: self._wholly(state[name], n) for name, n in self.buffers.items() if name in taken}
+        with torch.no_grad():
+            return self._parts.values_of_batch(inputs, whole)
+
+    def _rows_of(self, of_batch: Mapping[int, Any], microbatch: int) -> dict[int, Any]:
+        """This rank's parts of what is a microbatch's of the whole batch's values."""
+        found: dict[int, Any] = {}
+        groups = self.program.groups
+        for number, value in of_batch.items():
+            assert self._parts is not None
+            if self.plan.stage_of[number] != self._stage:
+                continue
+            totals = number in self._parts.accumulation.totals
+            rows = value if totals else self._parts.of_rows(number, value, microbatch)
+            placements = self.program.placements(number, int(totals))
+            part = part_of_mesh(rows, placements, groups.mesh, groups.place)
+            found[number] = (value, part) if totals else part
+        return found
+
+    def _wholly(self, part: Tensor, number: int) -> Tensor:
+        """A buffer of which ranks have parts."""
+        groups = self.program.groups
+        for axis, placed in reversed(list(enumerate(self.program.placements(number)))):
+            part = moved(groups, axis, part, placed, DimPlacement("R")).wait()
+        return part
+
     def _new_buffers(self, values: Values) -> dict[str, Tensor]:
+        """New values of buffers, whole: every rank keeps all of them, so that a state has them as one device."""
         return {
-            name: self.program.end(number, values)
+            name: self._wholly(self.program.end(number, values), self.buffers[name])
             for name, number in self.graph.buffers.items()
             if self.plan.stage_of[number] == self._stage
         }
 
     def _loss(self, losses: Sequence[Tensor]) -> Tensor:
-        """Mean over the microbatches, on all ranks."""
+        """Loss of the batch, on all ranks."""
         own = losses[0] if len(losses) == 1 else torch.zeros(())
         if len(losses) > 1:
-            own = torch.stack(list(losses)).mean()
+            own = torch.stack(list(losses)).sum()
         if self.plan.stages > 1 and self._world is not None:
             # One rank of the stage that has it gives it.
             first = self.plan.ranks[self.plan.stage_of[self.graph.loss]][0]

@@ -14,6 +14,7 @@ from msgspec.structs import replace as replaced
 
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
+from wirewise.planners.parallel.rhino.accumulation import accumulate, random_operator
 from wirewise.planners.parallel.rhino.buckets import bucketed
 from wirewise.planners.parallel.rhino.choices import Assignment
 from wirewise.planners.parallel.rhino.known import data_parallel
@@ -60,6 +61,28 @@ class ParallelProblem:
         """Length of the first dimension that all inputs have; 1: they differ, so there are no microbatches."""
         sizes = {node.shape[0] for node in self.graph.nodes if node.op == "input" and node.shape}
         return sizes.pop() if len(sizes) == 1 else 1
+
+    def fault_of(self, stages: int, microbatches: int) -> str:
+        """Why so many stages and microbatches would not train the model as one device does; nothing: they would."""
+        known: dict[tuple[bool, int], str] = self.__dict__.setdefault("_faults", {})
+        key = (stages > 1, microbatches)
+        if key not in known:
+            known[key] = self._fault(stages, microbatches)
+        return known[key]
+
+    def _fault(self, stages: int, microbatches: int) -> str:
+        drawn = random_operator(self.graph) if stages > 1 or microbatches > 1 else ""
+        if drawn:
+            return (
+                f"{drawn} draws random numbers, which several stages or microbatches would draw in another order than "
+                "one device; expected one stage and one microbatch, or a model without dropout"
+            )
+        try:
+            if microbatches > 1:
+                accumulate(self.graph, microbatches)
+        except PlanError as error:
+            return str(error)
+        return ""
 
 
 class Shape(NamedTuple):
@@ -200,14 +223,23 @@ def _shapes(
         for one in meshes:
             if prod(one) != n or len(one) not in _MESH_NAMES:
                 continue
-            wanted = [microbatches] if microbatches is not None else _microbatches(count, batch)
-            yield from (Shape(count, one, m) for m in wanted if m >= 1 and batch % m == 0)
+            wanted = [microbatches] if microbatches is not None else _microbatches(problem, count)
+            for m in wanted:
+                if m < 1 or batch % m:
+                    continue
+                fault = problem.fault_of(count, m)
+                if fault and (stages == count or microbatches == m):
+                    raise PlanError(fault)
+                if not fault:
+                    yield Shape(count, one, m)
 
 
-def _microbatches(stages: int, batch: int) -> list[int]:
+def _microbatches(problem: ParallelProblem, stages: int) -> list[int]:
+    """Numbers of microbatches that fill the stages and train what the batch would; one where there are none."""
     if stages == 1:
         return [1]
-    return [m for m in (stages, 2 * stages, 4 * stages) if m <= batch]
+    known = [m for m in (stages, 2 * stages, 4 * stages) if m <= problem.batch and problem.batch % m == 0]
+    return [m for m in known if not problem.fault_of(stages, m)] or [1]
 
 
 class _Short(NamedTuple):

@@ -17,7 +17,18 @@ from wirewise.planners.parallel.rhino.layouts import PARTIAL, REPLICATED
 from wirewise.plans.parallel import DimPlacement
 from wirewise.trace.operator_graph import OperatorNode
 
-__all__ = ["FACTORIES", "POINTWISE", "VIEWS", "Loops", "Strategy", "loops_of", "strategies", "view_cuts"]
+__all__ = [
+    "FACTORIES",
+    "LOSSES",
+    "POINTWISE",
+    "VIEWS",
+    "Loops",
+    "Strategy",
+    "loops_of",
+    "operator_name",
+    "strategies",
+    "view_cuts",
+]
 
 Label = int | str
 Dims = tuple[Label | None, ...]
@@ -73,13 +84,21 @@ POINTWISE = (
         """abs exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tanh sigmoid relu relu_ gelu silu mish elu hardtanh
     hardswish hardsigmoid leaky_relu softplus erf erfc sign floor ceil round reciprocal pow
     square bitwise_not logical_not isnan isinf isfinite eq ne lt le gt ge maximum minimum
-    where masked_fill clamp clamp_min clamp_max logical_and logical_or
+    where masked_fill clamp clamp_min clamp_max logical_and logical_or sgn trunc frac xlogy atan atan2 tan asin acos
+    sinh cosh asinh acosh atanh logaddexp nan_to_num
     logical_xor bitwise_and bitwise_or bitwise_xor remainder fmod floor_divide addcmul addcdiv lerp rsub
     threshold_backward gelu_backward silu_backward tanh_backward sigmoid_backward elu_backward hardtanh_backward
-    leaky_relu_backward softplus_backward hardswish_backward mse_loss_pointwise native_dropout native_dropout_backward
+    leaky_relu_backward softplus_backward hardswish_backward hardsigmoid_backward mish_backward celu threshold sinc
+    hypot mse_loss_pointwise native_dropout native_dropout_backward
     bernoulli copy fill true_divide""".split()
     )
 )
+
+LOSSES = frozenset(
+    """mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss
+    binary_cross_entropy_with_logits""".split()
+)
+"""Losses that are a sum or a mean of what each element adds; `reduction` says which, a mean by default."""
 
 _Shapes = Sequence[tuple[int, ...]]
 
@@ -93,7 +112,7 @@ def _spread(shape: tuple[int, ...], onto: tuple[int, ...]) -> Dims:
 
 
 def _pointwise(node: OperatorNode, shapes: _Shapes) -> Loops:
-    name = _name(node)
+    name = operator_name(node)
     outputs = [_spread(shape, node.shape) for shape in node.parts or (node.shape,)]
     linear: Literal["none", "one", "all"] = (
         "all"
@@ -118,7 +137,7 @@ def _mm(node: OperatorNode, shapes: _Shapes) -> Loops:
         "mv": ([("m", "k"), ("k",)], ("m",)),
         "dot": ([("k",), ("k",)], ()),
     }
-    inputs, output = kinds[_name(node)]
+    inputs, output = kinds[operator_name(node)]
     return Loops(inputs, [output], linear="one")
 
 
@@ -139,7 +158,7 @@ def _reduce(node: OperatorNode, shapes: _Shapes) -> Loops:
     gone = {d % max(len(shape), 1) for d in dims} if dims else set(range(len(shape)))
     kept = [d for d in range(len(shape)) if d not in gone or node.arguments.get("keepdim")]
     output = tuple(None if d in gone else d for d in kept)
-    adds = _name(node) in ("sum", "mean")
+    adds = operator_name(node) in ("sum", "mean")
     return Loops(
         [tuple(range(len(shape)))],
         [output] * max(len(node.parts), 1),
@@ -152,7 +171,7 @@ def _softmax(node: OperatorNode, shapes: _Shapes) -> Loops:
     dims = tuple(range(len(node.shape)))
     dim = int(node.arguments["dim"]) % len(dims)
     rows = node.output_bytes / max(node.shape[dim], 1)
-    forward = not _name(node).endswith("backward_data")
+    forward = not operator_name(node).endswith("backward_data")
     return Loops([dims] * len(shapes), [dims], inner={dim: (("all_reduce", rows),) * (2 if forward else 1)})
 
 
@@ -200,6 +219,7 @@ def _slice_backward(node: OperatorNode, shapes: _Shapes) -> Loops:
     loops = Loops([dims], [dims], closed={dim}, linear="all")
     if (
         length
+        and int(node.arguments.get("step") or 1) == 1
         and node.shape[dim] % length == 0
         and (int(node.arguments.get("start") or 0) % node.shape[dim] % length == 0)
     ):
@@ -251,21 +271,35 @@ def _embedding_backward(node: OperatorNode, shapes: _Shapes) -> Loops:
 
 def _nll(node: OperatorNode, shapes: _Shapes) -> Loops:
     """The sum of targets' losses and of their weights; a mean needs the sum of the weights inside."""
-    dims: Dims = ("n", "c") if len(shapes[0]) == 2 else ("c",)
+    dims = _of_classes(shapes[0])
     has_weight = "weight" in node.roles
-    inputs = [dims, dims[:-1], *([("c",)] if has_weight else [])]
-    inner = (("all_reduce", 8.0),)
+    inputs = [dims, _of_targets(dims), *([("c",)] if has_weight else [])]
+    each = node.arguments.get("reduction", 1) == 0
+    inner: dict[Label, tuple[tuple[str, float], ...]] = {} if each else {"n": (("all_reduce", 8.0),)}
     whole: set[tuple[int, Label]] = {(1, "n"), (1, "c")}
-    loops = Loops(inputs, [(), ()], whole=whole, inner={"n": inner})
-    if has_weight:
+    loops = Loops(inputs, [_of_targets(dims) if each else (), ()], whole=whole, inner=inner)
+    if has_weight or each or len(dims) != 2:
         loops.closed = {"c"}
     return loops
 
 
 def _nll_backward(node: OperatorNode, shapes: _Shapes) -> Loops:
-    dims: Dims = ("n", "c") if len(node.shape) == 2 else ("c",)
-    known: dict[str, Dims] = {"self": dims, "target": dims[:-1], "weight": ("c",)}
-    return Loops([known.get(role, ()) for role in node.roles], [dims])
+    dims = _of_classes(node.shape)
+    targets = _of_targets(dims)
+    known: dict[str, Dims] = {"self": dims, "target": targets, "weight": ("c",)}
+    if node.arguments.get("reduction", 1) == 0:
+        known["grad_output"] = targets
+    closed: set[Label] = {"c"} if len(dims) != 2 or "grad_output" in known else set()
+    return Loops([known.get(role, ()) for role in node.roles], [dims], closed=closed)
+
+
+def _of_classes(shape: tuple[int, ...]) -> Dims:
+    """Loops of scores, [classes], [rows, classes] or [rows, classes, ...]."""
+    return ("c",) if len(shape) == 1 else ("n", "c", *(None,) * (len(shape) - 2))
+
+
+def _of_targets(scores: Dims) -> Dims:
+    return tuple(one for one in scores if one != "c")
 
 
 def _gather(node: OperatorNode, shapes: _Shapes) -> Loops:
@@ -287,13 +321,28 @@ def _index_select(node: OperatorNode, shapes: _Shapes) -> Loops:
 
 
 def _index(node: OperatorNode, shapes: _Shapes) -> Loops:
-    """Rows by one tensor of numbers in front, [rows, ...] -> [numbers, ...]; other forms stay whole."""
+    """Rows by one tensor of numbers in front, [rows, ...] -> [numbers, ...], or places behind whole dimensions."""
     places = node.arguments.get("indices")
+    if behind := _leading_whole(places):
+        kept = tuple(range(behind))
+        return Loops(
+            [(*kept, *(None,) * (len(shapes[0]) - behind)), *[()] * (len(shapes) - 1)],
+            [(*kept, *(None,) * (len(node.shape) - behind))],
+            linear="none",
+        )
     if len(shapes) != 2 or (isinstance(places, list) and places[:1] == [None]):
         return _whole(node, shapes)
     numbers: Dims = tuple(f"e{d}" for d in range(len(shapes[1])))
     rest = tuple(range(1, len(shapes[0])))
     return Loops([("v", *rest), numbers], [(*numbers, *rest)])
+
+
+def _leading_whole(places: object) -> int:
+    """Number of dimensions in front of those whose elements numbers pick, where these follow each other."""
+    if not isinstance(places, list) or places[:1] != [None]:
+        return 0
+    count = next((d for d, one in enumerate(places) if one is not None), 0)
+    return 0 if None in places[count:] else count
 
 
 def _scatter_rows(node: OperatorNode, shapes: _Shapes) -> Loops:
@@ -302,10 +351,16 @@ def _scatter_rows(node: OperatorNode, shapes: _Shapes) -> Loops:
     dim = _dim(node, len(node.shape))
     values = by_role.get("values", by_role.get("source", by_role.get("src", len(shapes) - 1)))
     index = next((i for role, i in by_role.items() if role.startswith("ind")), 1)
-    adds = (_name(node) != "index_put" and _name(node) != "_unsafe_index_put") or node.arguments.get(
-        "accumulate"
-    )
+    adds = (
+        operator_name(node) != "index_put" and operator_name(node) != "_unsafe_index_put"
+    ) or node.arguments.get("accumulate")
     places = node.arguments.get("indices")
+    if adds and (behind := _leading_whole(places)):
+        full = (*range(behind), *(None,) * (len(node.shape) - behind))
+        known = {"self": full, "values": (*range(behind), *(None,) * (len(shapes[values]) - behind))}
+        return Loops([known.get(role, ()) for role in node.roles], [full])
+    if operator_name(node) in ("scatter_add", "index_add") and dim != 0:
+        return _beside_dim(node, shapes, dim, by_role)
     if len(shapes) != 3 or dim != 0 or not adds or (isinstance(places, list) and places[:1] == [None]):
         return _whole(node, shapes)
     rest = tuple(range(1, len(node.shape)))
@@ -313,9 +368,38 @@ def _scatter_rows(node: OperatorNode, shapes: _Shapes) -> Loops:
     loops = Loops([()] * 3, [("v", *rest)])
     loops.inputs[by_role.get("self", 0)] = ("v", *rest)
     loops.inputs[values] = (*numbers, *rest)
-    same = len(shapes[index]) == len(node.shape) and _name(node) == "scatter_add"
+    same = len(shapes[index]) == len(node.shape) and operator_name(node) == "scatter_add"
     loops.inputs[index] = (*numbers, *rest) if same else numbers
     return loops
+
+
+def _beside_dim(node: OperatorNode, shapes: _Shapes, dim: int, by_role: dict[str, int]) -> Loops:
+    """What is added along a dimension that stays whole; each of the others is for itself where all have it alike."""
+    full = [one for role, one in zip(node.roles, shapes, strict=True) if role != "index" or len(one) > 1]
+    dims = tuple(
+        d if d != dim and all(len(one) == len(node.shape) and one[d] == size for one in full) else None
+        for d, size in enumerate(node.shape)
+    )
+    return Loops([dims if len(one) == len(dims) and one in full else () for one in shapes], [dims])
+
+
+def _repeat(node: OperatorNode, shapes: _Shapes) -> Loops:
+    """Copies behind each other: dimensions that are not repeated are as they were."""
+    offset = len(node.shape) - len(shapes[0])
+    own = tuple(d + offset if size == node.shape[d + offset] else None for d, size in enumerate(shapes[0]))
+    return Loops([own], [tuple(d if d in own else None for d in range(len(node.shape)))], linear="all")
+
+
+def _baddbmm(node: OperatorNode, shapes: _Shapes) -> Loops:
+    names: list[Label] = ["b", "m", "n"]
+    own = tuple(
+        names[d] if d is not None else None for d in map(_place_or_none, _spread(shapes[0], node.shape))
+    )
+    return Loops([own, ("b", "m", "k"), ("b", "k", "n")], [("b", "m", "n")], closed={"k"})
+
+
+def _place_or_none(label: Label | None) -> int | None:
+    return None if label is None else int(label)
 
 
 def _weight(node: OperatorNode, space: tuple[None, ...]) -> Dims:
@@ -359,6 +443,21 @@ def _leading(count: int) -> Callable[[OperatorNode, _Shapes], Loops]:
     return make
 
 
+def _of_channels(node: OperatorNode, shapes: _Shapes) -> Loops:
+    """Channels and places of images that change into each other; what comes before is each for itself."""
+    dims = (*range(len(node.shape) - 3), None, None, None)
+    return Loops([dims], [dims], linear="all")
+
+
+def _rows(node: OperatorNode, shapes: _Shapes) -> Loops:
+    """Rows of all tensors, each for itself."""
+
+    def dims(shape: tuple[int, ...]) -> Dims:
+        return ("n", *(None,) * (len(shape) - 1))
+
+    return Loops([dims(one) for one in shapes], [dims(one) for one in node.parts or (node.shape,)])
+
+
 def _attention(node: OperatorNode, shapes: _Shapes) -> Loops:
     """Attention [batch, heads, ...]: texts and heads are each for themselves; a mask may be the same for several."""
     batch, heads = shapes[0][:2]
@@ -395,7 +494,7 @@ def _layer_norm(node: OperatorNode, shapes: _Shapes) -> Loops:
     full: Dims = (*dims, *inside)
     small: dict[str, Dims] = {"input": full, "grad_out": full, "mean": full, "rstd": full}
     inputs = [small.get(role, ()) for role in node.roles]
-    if _name(node).endswith("backward"):
+    if operator_name(node).endswith("backward"):
         return Loops(inputs, [full, (), ()][: max(len(node.parts), 1)])
     return Loops(inputs, [full] * max(len(node.parts), 1))
 
@@ -408,12 +507,22 @@ def _group_norm(node: OperatorNode, shapes: _Shapes) -> Loops:
 
 
 def _batch_norm(node: OperatorNode, shapes: _Shapes) -> Loops:
-    """Channels alone: parts of a batch have other means than the whole."""
+    """Channels alone: parts of a batch have other means than the whole, unless running ones are taken."""
+    evaluated = operator_name(node).endswith("no_training") or node.arguments.get("train") is False
+    rows = "n" if evaluated else None
 
     def dims(shape: tuple[int, ...]) -> Dims:
-        return (None, "c", *(None,) * (len(shape) - 2)) if len(shape) > 1 else ("c",) * len(shape)
+        return (rows, "c", *(None,) * (len(shape) - 2)) if len(shape) > 1 else ("c",) * len(shape)
 
     parts = node.parts or (node.shape,)
+    if evaluated:
+        # Means of the batch are none then: empty tensors.
+        empty = {number for number, shape in enumerate(parts) if shape[:1] == (0,)}
+        return Loops(
+            [() if shape[:1] == (0,) else dims(shape) for shape in shapes],
+            [() if number in empty else dims(shape) for number, shape in enumerate(parts)],
+            whole={(number, label) for number in empty for label in ("n", "c")},
+        )
     if any(one[:1] == (0,) for one in parts):
         return _whole(node, shapes)
     return Loops([dims(one) for one in shapes], [dims(one) for one in parts])
@@ -443,7 +552,7 @@ def _moved_dims(node: OperatorNode, shapes: _Shapes) -> Loops:
 
 
 def _factory(node: OperatorNode, shapes: _Shapes) -> Loops:
-    zeros = _name(node) in _ZEROS or node.arguments.get("fill_value") == 0
+    zeros = operator_name(node) in _ZEROS or node.arguments.get("fill_value") == 0
     dims = tuple(range(len(node.shape)))
     inputs = [_spread(one, node.shape) if len(one) == len(dims) else () for one in shapes]
     loops = Loops(list(inputs), [dims])
@@ -451,14 +560,14 @@ def _factory(node: OperatorNode, shapes: _Shapes) -> Loops:
     return loops
 
 
-def _mse(node: OperatorNode, shapes: _Shapes) -> Loops:
-    """Sum or mean of squares: addends of it, as a mean is divided by all elements."""
+def _loss(node: OperatorNode, shapes: _Shapes) -> Loops:
+    """Sum or mean of what each element adds: addends of it, as a mean is divided by all elements."""
     dims = tuple(range(len(shapes[0])))
-    whole = node.arguments.get("reduction", 1) == 0
-    return Loops([dims, dims], [dims if whole else ()])
+    each = node.arguments.get("reduction", 1) == 0
+    return Loops([_spread(one, shapes[0]) for one in shapes], [dims if each else ()])
 
 
-def _mse_backward(node: OperatorNode, shapes: _Shapes) -> Loops:
+def _loss_backward(node: OperatorNode, shapes: _Shapes) -> Loops:
     return Loops([_spread(one, node.shape) for one in shapes], [tuple(range(len(node.shape)))])
 
 
@@ -474,14 +583,16 @@ _RULES: dict[str, Rule] = {
     "addmm": _addmm,
     **dict.fromkeys(
         ("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "var", "var_mean", "prod", "any", "all",
-         "logsumexp", "linalg_vector_norm"), _reduce,
+         "logsumexp", "linalg_vector_norm", "norm", "std", "median"), _reduce,
     ),
     **dict.fromkeys(
         ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"), _softmax
     ),
     **dict.fromkeys(("permute", "transpose", "t"), _permute),
     "expand": _expand,
-    **dict.fromkeys(("slice", "split", "split_with_sizes", "chunk", "narrow"), _slice),
+    **dict.fromkeys(
+        ("slice", "split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk", "narrow"), _slice
+    ),
     **dict.fromkeys(("slice_backward",), _slice_backward),
     **dict.fromkeys(("select", "unbind"), _select),
     "select_backward": _select_backward,
@@ -489,10 +600,10 @@ _RULES: dict[str, Rule] = {
     "stack": _stack,
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward,
-    "nll_loss_forward": _nll,
-    "nll_loss_backward": _nll_backward,
-    "mse_loss": _mse,
-    "mse_loss_backward": _mse_backward,
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _nll),
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _nll_backward),
+    **dict.fromkeys(LOSSES, _loss),
+    **dict.fromkeys([f"{name}_backward" for name in LOSSES], _loss_backward),
     "gather": _gather,
     **dict.fromkeys(("scatter", "arange"), _scatter),
     "index_select": _index_select,
@@ -502,8 +613,12 @@ _RULES: dict[str, Rule] = {
     "convolution_backward": _convolution_backward,
     **dict.fromkeys(
         ("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
-         "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d", "upsample_nearest2d_backward",
-         "upsample_bilinear2d", "upsample_bilinear2d_backward"), _leading(2),
+         "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "max_pool3d_with_indices",
+         "max_pool3d_with_indices_backward", "avg_pool3d", "avg_pool3d_backward", "_adaptive_avg_pool3d",
+         "_adaptive_avg_pool3d_backward", "adaptive_max_pool2d", "adaptive_max_pool2d_backward", "replication_pad2d",
+         "replication_pad2d_backward", "reflection_pad2d", "reflection_pad2d_backward", "upsample_nearest2d",
+         "upsample_nearest2d_backward", "upsample_bilinear2d", "upsample_bilinear2d_backward", "upsample_bicubic2d",
+         "upsample_bicubic2d_backward"), _leading(2),
     ),
     **dict.fromkeys(
         ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward",
@@ -513,17 +628,21 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("native_group_norm", "native_group_norm_backward"), _group_norm),
     **dict.fromkeys(
         ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
-         "native_batch_norm_backward"), _batch_norm,
+         "_native_batch_norm_legit_no_training", "native_batch_norm_backward"), _batch_norm,
     ),
-    **dict.fromkeys(("cumsum", "cumprod", "sort", "flip_dim"), _closed_dim),
+    **dict.fromkeys(("cumsum", "cumprod", "sort", "topk", "logcumsumexp", "glu", "glu_backward"), _closed_dim),
+    **dict.fromkeys(("im2col", "col2im", "grid_sampler_2d", "grid_sampler_2d_backward"), _rows),
+    "repeat": _repeat,
+    "baddbmm": _baddbmm,
     **dict.fromkeys(("tril", "triu"), _closed_last(2)),
+    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _of_channels),
     **dict.fromkeys(("constant_pad_nd", "flip", "roll"), _moved_dims),
 }  # fmt: skip
 
 VIEWS = frozenset("view reshape _unsafe_view unsqueeze squeeze flatten unflatten _reshape_copy".split())
 
 
-def _name(node: OperatorNode) -> str:
+def operator_name(node: OperatorNode) -> str:
     """Name of an operator without its namespace and overload."""
     words = node.op.split(".")
     return words[1] if words[0] == "aten" and len(words) > 1 else node.op
@@ -536,7 +655,7 @@ def loops_of(node: OperatorNode, shapes: _Shapes) -> Loops | None:
         node: Operator, not a view.
         shapes: Shapes of its inputs.
     """
-    rule = _RULES.get(_name(node))
+    rule = _RULES.get(operator_name(node))
     if rule is None:
         return None
     loops = rule(node, shapes)
@@ -591,6 +710,7 @@ def strategies(
     *,
     factors: Callable[[bool, int, int], Iterable[int]] = lambda output, number, dim: (),
     strided: bool = True,
+    sums: bool = False,
 ) -> list[Strategy] | None:
     """Ways to split an operator along a dimension of a mesh, that of nobody splitting it first; None: there is no rule.
 
@@ -600,10 +720,12 @@ def strategies(
         n: Ranks along the dimension.
         factors: Blocks into which cuts of a dimension may be strided, `(whether of an output, its number, dimension)`.
         strided: Whether strided cuts are ways at all.
+        sums: Whether sums may go through all that is linear in some of its inputs. Ranks sum before, at no more cost;
+            microbatches cannot.
     """
     count = max(len(node.parts), 1)
     found = [Strategy((REPLICATED,) * len(shapes), (REPLICATED,) * count, share=False)]
-    if _name(node) in VIEWS:
+    if operator_name(node) in VIEWS:
         before, after = shapes[0], node.shape
         every = [
             [DimPlacement("S", d, f) for d in range(len(shape)) for f in {1, *factors(side, 0, d)}]
@@ -640,11 +762,29 @@ def strategies(
         found.append(Strategy((PARTIAL,) * len(shapes), (PARTIAL,) * count, share=False))
     elif loops.linear == "one":
         for number in range(len(shapes)):
-            if _name(node) == "div" and number:
+            if operator_name(node) == "div" and number:
                 continue
             given = tuple(PARTIAL if i == number else REPLICATED for i in range(len(shapes)))
             found.append(Strategy(given, (PARTIAL,) * count, share=False))
+    elif sums and (linear := _linear_in(node)):
+        given = tuple(PARTIAL if role in linear else REPLICATED for role in node.roles)
+        found.append(Strategy(given, (PARTIAL,) * count, share=False))
     return found
+
+
+def _linear_in(node: OperatorNode) -> tuple[str, ...]:
+    """Roles of the inputs in which all outputs are linear together, the others given."""
+    if node.roles[:1] and node.roles[0] in ("grad_output", "grad_out", "grad", "gradient"):
+        return node.roles[:1]
+    zero = float(node.arguments.get("value") or 0.0) == 0.0
+    adds = bool(node.arguments.get("accumulate", True))
+    known = {
+        "where": ("self", "other"), "masked_fill": ("self",) if zero else (), "gather": ("self",), "index": ("self",),
+        "index_select": ("self",), "scatter_add": ("self", "src"), "index_add": ("self", "source"),
+        "index_put": ("self", "values") if adds else (), "_unsafe_index_put": ("self", "values") if adds else (),
+        "cumsum": ("self",),
+    }  # fmt: skip
+    return known.get(operator_name(node), ())
 
 
 def _dealt(

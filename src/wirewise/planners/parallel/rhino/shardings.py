@@ -16,9 +16,17 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from wirewise.planners.parallel.rhino.accumulation import accumulate, blocks_of_part
 from wirewise.planners.parallel.rhino.choices import ChoiceProblem
 from wirewise.planners.parallel.rhino.layouts import PARTIAL, REPLICATED, Layout, moved, share_of
-from wirewise.planners.parallel.rhino.rules import VIEWS, Strategy, loops_of, strategies, view_cuts
+from wirewise.planners.parallel.rhino.rules import (
+    VIEWS,
+    Strategy,
+    loops_of,
+    operator_name,
+    strategies,
+    view_cuts,
+)
 from wirewise.plans.parallel import DimPlacement, Move, MoveStep
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 
@@ -139,7 +147,7 @@ class ShardingProblem:
                 found.append((_part(found[node.inputs[0]], node),))
             elif not any(dim is not None for dim in own):
                 found.append((None,) * count)
-            elif _name(node) in VIEWS:
+            elif operator_name(node) in VIEWS:
                 cut = [DimPlacement("S", own[0])] if own[0] is not None else []
                 pairs = list(view_cuts(nodes[node.inputs[0]].shape, node.shape, cut, (), parts))
                 found.append((pairs[0][1].dim if pairs and pairs[0][1].factor == 1 else None,))
@@ -193,7 +201,7 @@ class ShardingProblem:
                     found[number, 0, dim] = found[sources[0], part, dim] = both
             return
         shapes = [nodes[i].shape for i in node.inputs]
-        if _name(node) in VIEWS:
+        if operator_name(node) in VIEWS:
             cuts = [
                 [DimPlacement("S", d, f) for d in range(len(shape)) for f in {1, *found.get((at, 0, d), ())}]
                 for at, shape in ((sources[0], shapes[0]), (number, node.shape))
@@ -305,7 +313,9 @@ class ShardingProblem:
         node = self.graph.nodes[number]
         shapes = [self.graph.nodes[i].shape for i in node.inputs]
         outputs = node.parts or (node.shape,)
-        grows = [*(self.batch_dims[i][0] for i in node.inputs), *self.batch_dims[number]]
+        rows = [REPLICATED] * (len(shapes) + len(outputs))
+        if self.microbatches > 1:
+            rows = [*(self.rows[i][0] for i in node.inputs), *self.rows[number]]
         found = []
         for ones in itertools.product(*along):
             inputs = tuple(zip(*(one.inputs for one in ones), strict=True))
@@ -313,24 +323,29 @@ class ShardingProblem:
             if node.op in STATE and not all(map(_is_dtensors, made)):
                 continue
             if all(
-                _fits(layout, shape, self.mesh) and self._even(layout, shape, dim)
-                for layout, shape, dim in zip((*inputs, *made), (*shapes, *outputs), grows, strict=True)
+                _fits(layout, shape, self.mesh) and self._even(layout, shape, own)
+                for layout, shape, own in zip((*inputs, *made), (*shapes, *outputs), rows, strict=True)
             ):
                 share = prod(1.0 / n if one.share else 1.0 for one, n in zip(ones, self.mesh, strict=True))
                 found.append(JointStrategy(inputs, made, share, self._inner(ones)))
         return found
 
-    def _even(self, layout: Layout, shape: Sequence[int], dim: int | None) -> bool:
-        """Whether a cut of a dimension that grows with the batch is even of each microbatch, in whole blocks of it."""
+    @cached_property
+    def rows(self) -> list[tuple[DimPlacement, ...]]:
+        """Cut of each output over the microbatches, [nodes, outputs]."""
+        return accumulate(self.graph, self.microbatches).placements
+
+    def _even(self, layout: Layout, shape: Sequence[int], rows: DimPlacement) -> bool:
+        """Whether a cut is even of each microbatch, in whole blocks of it."""
         count = self.microbatches
-        if count == 1 or dim is None:
+        if count == 1 or rows.kind != "S":
             return True
-        cuts = [
-            one.factor == 1 or one.factor % count == 0 for one in layout if one.kind == "S" and one.dim == dim
-        ]
-        part = [one._replace(factor=max(one.factor // count, 1)) if one.dim == dim else one for one in layout]
-        smaller = [size // count if d == dim else size for d, size in enumerate(shape)]
-        return all(cuts) and _fits(tuple(part), smaller, self.mesh)
+        blocks = [blocks_of_part(one, rows, count) for one in layout]
+        if None in blocks:
+            return False
+        part = tuple(one._replace(factor=f or 1) for one, f in zip(layout, blocks, strict=True))
+        smaller = [size // count if d == rows.dim else size for d, size in enumerate(shape)]
+        return _fits(part, smaller, self.mesh)
 
     def _inner(self, ones: Sequence[Strategy]) -> tuple[MoveStep, ...]:
         found = []
@@ -684,15 +699,10 @@ def _part(dims: Sequence[int | None], node: OperatorNode) -> int | None:
     return dims[part] if part < len(dims) else None
 
 
-def _name(node: OperatorNode) -> str:
-    words = node.op.split(".")
-    return words[1] if words[0] == "aten" and len(words) > 1 else node.op
-
-
 _ALIASES = VIEWS | frozenset(
     {"permute", "transpose", "t", "expand", "slice", "select", "split", "detach", "alias"}
 )
 
 
 def _is_view(node: OperatorNode) -> bool:
-    return node.op == "getitem" or _name(node) in _ALIASES
+    return node.op == "getitem" or operator_name(node) in _ALIASES

@@ -1,0 +1,80 @@
+"""The law of plans: a step on several ranks is that of one process, or it is refused by name; models as users write."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.runtime.parallel.compared import compare
+from tests.runtime.parallel.zoo import LAYERS
+from wirewise.errors import WirewiseError
+
+SHAPES = {
+    "4": ((4,), 1),
+    "2x2": ((2, 2), 1),
+    "4x1": ((4, 1), 1),
+    "2 in turns": ((2,), 2),
+    "4 in turns": ((4,), 2),
+}
+"""Meshes and numbers of microbatches."""
+SAMPLE = {
+    "batch norm",
+    "gru",
+    "weight norm",
+    "joined rows",
+    "columns",
+    "penalty of a mean",
+    "attention",
+    "steps",
+}
+"""Layers of the fast tier."""
+
+
+def lawful(case, shape, **knobs):
+    """Compare; a refusal has to say what it is about."""
+    mesh, microbatches = SHAPES[shape]
+    try:
+        compare(*case(), mesh=mesh, microbatches=microbatches, **knobs)
+    except WirewiseError as error:
+        said = str(error)
+        assert "expected" in said or ";" in said, said
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.slow) for name in LAYERS]
+)
+def test_layers_are_right_or_refused(name):
+    for shape in SHAPES:
+        lawful(LAYERS[name], shape)
+
+
+@pytest.mark.parametrize("name", ["batch norm", "rms norm", "attention", "bilinear"])
+def test_layers_that_no_microbatch_can_tell_apart_are_planned(name):
+    # Not refused on any mesh: what ranks share is exchanged.
+    for shape in ("4", "2x2", "4x1"):
+        mesh, _ = SHAPES[shape]
+        compare(*LAYERS[name](), mesh=mesh)
+
+
+class Loop(nn.Module):
+    """A cell that takes its own output; parameters are taken again and again."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell, self.out = nn.GRUCell(16, 24), nn.Linear(24, 10)
+
+    def forward(self, x, target):
+        h = x.new_zeros(len(x), 24)
+        for step in range(x.shape[1]):
+            h = self.cell(x[:, step], h)
+        return nn.functional.cross_entropy(self.out(h), target)
+
+
+@pytest.mark.parametrize("recompute", ["nothing", "blocks", "cheap operators"])
+@pytest.mark.parametrize("rate", [1e7, 1e9, 1e11])
+def test_parameters_of_a_loop_travel_once_and_chains_are_computed_again(recompute, rate):
+    inputs = (torch.randn(8, 4, 16), torch.randint(10, (8,)))
+    for mesh in ((4,), (2, 2)):
+        compare(Loop(), inputs, mesh=mesh, recompute=recompute, rate=rate)
