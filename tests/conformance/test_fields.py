@@ -113,6 +113,7 @@ OUTCOMES = {
         "predicted_s",
         "certificate",
         "certificate_routes",
+        "hashed_s",
         "synthesis_s",
         "candidates",
         "notes",

@@ -58,10 +58,10 @@ def simulate_slowly(program, network, size_bytes, reduce_s_per_byte=0.0):
             for item in (i for i in items if i in ready and i not in start):
                 m = messages[item[1]]
                 route = network.route(m.source, m.target)
-                if all(free_s[e] <= now for e in route):
+                if all(free_s[e] <= now for e, _ in route):
                     start[item] = now
-                    for e in route:
-                        free_s[e] = now + moved(item[1]) / network.edges[e].bandwidth_bytes_per_s
+                    for e, fraction in route:
+                        free_s[e] = now + fraction * moved(item[1]) / network.edges[e].bandwidth_bytes_per_s
                     moving_s = moved(item[1]) / network.rate(m.source, m.target)
                     arrival[item] = now + network.latency(m.source, m.target) + moving_s
                     break

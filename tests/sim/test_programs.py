@@ -124,7 +124,7 @@ def test_no_edge_carries_two_messages_at_a_time():
     for edge in range(len(net.edges)):
         held = []
         for number, m in enumerate(line.messages):
-            if edge in net.route(m.source, m.target):
+            if edge in {use.edge for use in net.route(m.source, m.target)}:
                 hold_s = sum(sizes[t.chunk] for t in m.transfers) / built.segments * S_PER_BYTE
                 held += [(start, start + hold_s) for start in line.start_s[:, number]]
         held.sort()
@@ -142,7 +142,7 @@ def test_what_does_not_fit():
 
 
 def random_network(rng: random.Random, ranks: int, ties: bool) -> Network:
-    """Direct links between some ranks, and a switch for all; with ties, times are sums of quarters."""
+    """Direct links between some ranks, and one or two switches for all; with ties, times are sums of quarters."""
     edges = [
         Edge(a, b, rng.choice((0.5, 1.0, 2.0)), rng.choice((0.0, 0.25, 1.0)))
         for a, b in itertools.permutations(range(ranks), 2)
@@ -150,9 +150,17 @@ def random_network(rng: random.Random, ranks: int, ties: bool) -> Network:
     ]
     edges += [Edge(r, ranks, rng.choice((0.25, 1.0, 4.0)), rng.choice((0.0, 0.5))) for r in range(ranks)]
     edges += [Edge(ranks, r, rng.choice((0.25, 1.0, 4.0)), rng.choice((0.0, 0.5))) for r in range(ranks)]
+    planes = rng.choice((1, 2))
+    if planes == 2:  # the same again: every pair over a switch has two equal paths
+        edges += [
+            Edge(e.source + (e.source == ranks), e.target + (e.target == ranks), *e[2:])
+            for e in edges
+            if ranks in e[:2]
+        ]
     if not ties:
         edges = [e._replace(latency_s=rng.random(), bandwidth_bytes_per_s=rng.random() + 0.1) for e in edges]
-    return Network(name="random", ranks=ranks, vertices=tuple(map(str, range(ranks + 1))), edges=tuple(edges))
+    names = tuple(map(str, range(ranks + planes)))
+    return Network(name="random", ranks=ranks, vertices=names, edges=tuple(edges))
 
 
 @pytest.mark.sweep(keep=1)

@@ -18,6 +18,7 @@ from wirewise.collective import COLLECTIVES, Collective, network
 from wirewise.collective.symmetry import rank_classes
 from wirewise.errors import InputError
 from wirewise.planners.collective import CollectiveProblem
+from wirewise.planners.collective.segments import HASHES
 from wirewise.planners.collective.taccl import PROFILES, load_profile, load_sketch
 from wirewise.plans import Certificate, CollectivePlan
 from wirewise.report.figures import seconds
@@ -100,7 +101,8 @@ def _sketched(planner: str, sketch: Path | None, profile: str | None) -> dict[st
 
 def _record(found: CollectivePlan) -> dict[str, Any]:
     own = (
-        "planner", "collective", "topology", "size_bytes", "bound_s", "bound_routes_s", "predicted_s", "synthesis_s",
+        "planner", "collective", "topology", "size_bytes", "bound_s", "bound_routes_s", "predicted_s", "hashed_s",
+        "synthesis_s",
     )  # fmt: skip
     return {
         **{name: getattr(found, name) for name in own},
@@ -137,6 +139,11 @@ def _said(found: CollectivePlan) -> Iterator[Said]:
             f"The routes that programs take leave paths of the network unused: over them at least "
             f"{seconds(found.bound_routes_s)}, {found.predicted_s / found.bound_routes_s:.2f} times that; "
             f"{_why(found.certificate_routes)}."
+        )
+    if found.hashed_s is not None:
+        yield (
+            "Assumed: switches spread each pair of ranks evenly over its equal paths. With one connection a pair that "
+            f"they hash to one path, the worst of {HASHES} hashes takes {seconds(found.hashed_s)}."
         )
     if found.candidates:
         rows = [[c.name, str(c.segments), seconds(c.predicted_s)] for c in found.candidates]

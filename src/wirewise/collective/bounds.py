@@ -205,8 +205,8 @@ def busiest_edge_s(program: Program, network: Network, size_bytes: float) -> flo
             raise TopologyError(
                 f"no route leads from rank {transfer.source} to rank {transfer.target}; expected neighbours"
             )
-        for edge in path:
-            load[edge] += each[transfer.chunk]
+        for edge, fraction in path:
+            load[edge] += fraction * each[transfer.chunk]
     pairs = zip(load, network.edges, strict=True)
     return max((amount / edge.bandwidth_bytes_per_s for amount, edge in pairs), default=0.0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Collection, Sequence
 from functools import cached_property
@@ -12,10 +11,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.collective.routes import Arcs, arcs_of, spread_from
 from wirewise.errors import TopologyError
 from wirewise.topology import Topology
 
-__all__ = ["Edge", "Network", "RouteTable", "network"]
+__all__ = ["Edge", "Hashing", "Network", "RouteTable", "Use", "network"]
 
 
 class Edge(NamedTuple):
@@ -27,6 +27,13 @@ class Edge(NamedTuple):
     latency_s: float
 
 
+class Use(NamedTuple):
+    """An edge of a route, and the fraction of the pair's bytes that cross it."""
+
+    edge: int
+    fraction: float
+
+
 class RouteTable(NamedTuple):
     """The routes [P] of a network in arrays, by source, then by target."""
 
@@ -35,22 +42,39 @@ class RouteTable(NamedTuple):
     first: NDArray[np.int64]
     """Where the edges of each route begin in `edges`, [P + 1]."""
     edges: NDArray[np.int64]
+    fraction: NDArray[np.float64]
+    """Fraction of the bytes of a route that cross each of its edges, as `edges`."""
     latency_s: NDArray[np.float64]
-    """Sum over a route's edges, [P]."""
+    """Latency of a route's paths, which are equally quick, [P]."""
     rate_bytes_per_s: NDArray[np.float64]
-    """Rate of a route's narrowest edge, [P]."""
+    """Rate of a route with all its paths: its narrowest edge for the fraction on it, [P]."""
+
+
+class Hashing(NamedTuple):
+    """How switches between hosts choose among equal paths."""
+
+    seed: int
+    connections: int = 1
+    """Connections of a pair; each stays on one path."""
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Vertices and directed edges; the ranks are the first vertices, hosts and switches follow.
 
-    Hosts and switches pass on what reaches them. A rank passes on only by a transfer of its own.
+    Hosts and switches pass on what reaches them. A rank passes on only by a transfer of its own. The bytes of a pair of
+    ranks spread evenly over its equal paths (`routes`).
     """
 
     name: str
     ranks: int
     vertices: tuple[str, ...]
     edges: tuple[Edge, ...]
+    fabric: tuple[int, ...] = ()
+    """Switches between hosts, which choose paths by themselves; hosts and ranks choose theirs."""
+    hashing: Hashing | None = None
+    """Defaults to none: switches spread the bytes of each pair evenly, as with many connections or packet spraying."""
+    mirrored: bool = False
+    """Whether this is a network with its edges turned round, whose routes are turned round with them."""
 
     @cached_property
     def leaving(self) -> tuple[tuple[int, ...], ...]:
@@ -61,31 +85,84 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return tuple(map(tuple, found))
 
     @cached_property
-    def _routes(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        return {(s, t): path for s in range(self.ranks) for t, path in self.routes_from(s).items()}
+    def arcs(self) -> Arcs:
+        """Edges as arrays."""
+        return arcs_of(self.edges, len(self.vertices))
+
+    @property
+    def reversed(self) -> Network:
+        """Network with every edge, and every route, the other way round."""
+        edges = tuple(e._replace(source=e.target, target=e.source) for e in self.edges)
+        return msgspec.structs.replace(self, edges=edges, mirrored=not self.mirrored)
 
     @cached_property
     def table(self) -> RouteTable:
         """All routes at once."""
-        ends = np.fromiter((s * self.ranks + t for s, t in self._routes), np.int64, len(self._routes))
-        order, paths = np.argsort(ends), list(self._routes.values())
-        return self.table_of(ends[order], [paths[row] for row in order])
+        if self.mirrored:
+            return self._mirror()
+        rows = list(map(self.table_from, range(self.ranks)))
+        length = np.concatenate([np.diff(own.first) for own in rows])
+        joined = (np.concatenate([own[field] for own in rows]) for field in range(2, len(RouteTable._fields)))
+        first = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+        return RouteTable(np.concatenate([own.pair for own in rows]), first, *joined)
 
-    def table_of(self, pair: NDArray[np.int64], routes: Sequence[tuple[int, ...]]) -> RouteTable:
-        """Some routes as a table; arguments as its fields, each route by the numbers of its edges."""
-        first = np.cumsum([0, *map(len, routes)])
-        edges = np.fromiter(itertools.chain.from_iterable(routes), np.int64, first[-1])
-        latency_s = np.array([e.latency_s for e in self.edges])[edges]
-        rate = np.array([e.bandwidth_bytes_per_s for e in self.edges])[edges]
-        if not len(edges):
-            return RouteTable(pair, first, edges, latency_s, rate)
-        return RouteTable(
-            pair=pair,
-            first=first,
-            edges=edges,
-            latency_s=np.add.reduceat(latency_s, first[:-1]),
-            rate_bytes_per_s=np.minimum.reduceat(rate, first[:-1]),
+    def table_from(self, source: int) -> RouteTable:
+        """Routes from one rank."""
+        if self.mirrored:
+            return self.table_of(
+                np.array([source * self.ranks + t for t in self.neighbours(source)], np.int64),
+                [self.route(source, t) or () for t in self.neighbours(source)],
+            )
+        hashes = np.zeros(len(self.vertices), np.bool_)
+        seed, connections = self.hashing or (0, 1)
+        if self.hashing is not None:
+            hashes[list(self.fabric)] = True
+        first, edges, fraction = spread_from(self.arcs, self.ranks, source, hashes, seed, connections)
+        targets = np.flatnonzero(np.diff(first))
+        return self._filled(
+            source * self.ranks + targets, np.append(first[targets], first[-1]), edges, fraction
         )
+
+    def _mirror(self) -> RouteTable:
+        """The table of the network that this is the mirror of, turned round."""
+        known = self.reversed.table
+        source, target = np.divmod(known.pair, self.ranks)
+        order = np.argsort(target * self.ranks + source)
+        length = np.diff(known.first)[order]
+        first = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+        # Edges of a route from its last to its first.
+        place = np.repeat(known.first[1:][order] - 1, length) - (
+            np.arange(first[-1]) - np.repeat(first[:-1], length)
+        )
+        pair = (target * self.ranks + source)[order]
+        return self._filled(pair, first, known.edges[place], known.fraction[place])
+
+    def table_of(self, pair: NDArray[np.int64], routes: Sequence[Sequence[Use]]) -> RouteTable:
+        """Some routes as a table; `pair` as its field."""
+        first = np.cumsum([0, *map(len, routes)]).astype(np.int64)
+        uses = np.array(list(itertools.chain.from_iterable(routes)), np.float64).reshape(-1, 2)
+        return self._filled(pair, first, uses[:, 0].astype(np.int64), uses[:, 1].copy())
+
+    def _filled(
+        self,
+        pair: NDArray[np.int64],
+        first: NDArray[np.int64],
+        edges: NDArray[np.int64],
+        fraction: NDArray[np.float64],
+    ) -> RouteTable:
+        # Paths of a route are equally quick, so that the mean over its bytes is the latency of each.
+        latency_s, rate = fraction * self.arcs.latency[edges], self.arcs.rate[edges] / fraction
+        if len(edges):
+            latency_s, rate = np.add.reduceat(latency_s, first[:-1]), np.minimum.reduceat(rate, first[:-1])
+        return RouteTable(pair, first, edges, fraction, latency_s, rate)
+
+    @cached_property
+    def _row(self) -> dict[int, int]:
+        return {pair: row for row, pair in enumerate(self.table.pair.tolist())}
+
+    @cached_property
+    def _uses(self) -> dict[int, tuple[Use, ...]]:
+        return {}
 
     @cached_property
     def routed(self) -> Network:
@@ -95,47 +172,59 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return self
         return msgspec.structs.replace(self, edges=tuple(self.edges[edge] for edge in used))
 
-    def route(self, source: int, target: int) -> tuple[int, ...] | None:
-        """Edges that a transfer between two ranks takes: the widest path past no other rank, then the quickest.
+    @cached_property
+    def spreads(self) -> bool:
+        """Whether some pair has several paths."""
+        return bool((self.table.fraction < 1).any())
+
+    @cached_property
+    def chooses(self) -> bool:
+        """Whether switches between hosts choose among the paths of some pair."""
+        row = np.repeat(np.arange(len(self.table.pair)), np.diff(self.table.first))
+        leaves, times = np.unique(
+            row * len(self.vertices) + self.arcs.source[self.table.edges], return_counts=True
+        )
+        return bool(np.isin(leaves[times > 1] % len(self.vertices), self.fabric).any())
+
+    def route(self, source: int, target: int) -> tuple[Use, ...] | None:
+        """Edges that a transfer between two ranks takes: the widest paths past no other rank, of these the quickest.
 
         Returns:
-            Numbers of edges in the direction of travel; None: only other ranks could pass it on.
+            Edges in the direction of travel, with fractions where equal paths part; None: only other ranks could pass
+            it on.
         """
-        return self._routes.get((source, target))
+        row = self._row.get(source * self.ranks + target)
+        if row is None:
+            return None
+        if row not in self._uses:
+            known = self.table
+            own = slice(known.first[row], known.first[row + 1])
+            self._uses[row] = tuple(map(Use, known.edges[own].tolist(), known.fraction[own].tolist()))
+        return self._uses[row]
 
     def rate(self, source: int, target: int) -> float:
-        """Bytes per second of the narrowest edge of `route`; 0 where there is no route."""
-        path = self.route(source, target)
-        return min(self.edges[e].bandwidth_bytes_per_s for e in path) if path else 0.0
+        """Bytes per second of `route`, all its paths together; 0 where there is no route."""
+        row = self._row.get(source * self.ranks + target)
+        return 0.0 if row is None else float(self.table.rate_bytes_per_s[row])
 
     def latency(self, source: int, target: int) -> float:
-        """Seconds of `route`, summed; infinite where there is no route."""
-        path = self.route(source, target)
-        return sum(self.edges[e].latency_s for e in path) if path else float("inf")
+        """Seconds of `route`; infinite where there is no route."""
+        row = self._row.get(source * self.ranks + target)
+        return float("inf") if row is None else float(self.table.latency_s[row])
 
     def neighbours(self, source: int) -> tuple[int, ...]:
         """Ranks that a transfer from `source` can go to."""
-        return tuple(t for t in range(self.ranks) if (source, t) in self._routes)
+        first, end = np.searchsorted(self.table.pair, [source * self.ranks, (source + 1) * self.ranks])
+        return tuple((self.table.pair[first:end] - source * self.ranks).tolist())
 
-    def routes_from(self, source: int) -> dict[int, tuple[int, ...]]:
-        """Routes from a rank to the others, by target: label-setting, as widths only fall and latencies only grow."""
-        best: dict[int, tuple[float, float, int]] = {source: (float("-inf"), 0.0, 0)}
-        paths: dict[int, tuple[int, ...]] = {source: ()}
-        queue, done = [(best[source], source)], set[int]()
-        while queue:
-            (width, latency, hops), here = heapq.heappop(queue)
-            if here in done:
-                continue
-            done.add(here)
-            if here < self.ranks and here != source:
-                continue
-            for number in self.leaving[here]:
-                edge = self.edges[number]
-                label = (max(width, -edge.bandwidth_bytes_per_s), latency + edge.latency_s, hops + 1)
-                if edge.target not in done and label < best.get(edge.target, (float("inf"), 0.0, 0)):
-                    best[edge.target], paths[edge.target] = label, (*paths[here], number)
-                    heapq.heappush(queue, (label, edge.target))
-        return {t: path for t, path in paths.items() if t < self.ranks and t != source}
+    def routes_from(self, source: int) -> dict[int, tuple[Use, ...]]:
+        """Routes from a rank to the others, by target."""
+        known = self.table_from(source)
+        uses = list(map(Use, known.edges.tolist(), known.fraction.tolist()))
+        spans = itertools.pairwise(known.first.tolist())
+        return {
+            p % self.ranks: tuple(uses[a:b]) for p, (a, b) in zip(known.pair.tolist(), spans, strict=True)
+        }
 
 
 def network(
@@ -169,7 +258,13 @@ def network(
         if (kinds is None or link.kind in kinds) and not {link.source, link.target} & left_out
         for s, t in link.directions
     ]
-    made = Network(name=topology.name, ranks=len(kept), vertices=names, edges=tuple(edges))
+    made = Network(
+        name=topology.name,
+        ranks=len(kept),
+        vertices=names,
+        edges=tuple(edges),
+        fabric=tuple(place[switch.name] for switch in topology.switches if switch.host is None),
+    )
     _check_joined(made)
     return made
 

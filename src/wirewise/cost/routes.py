@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 
 from wirewise.collective import Network
-from wirewise.cost.pairs import Ints, PairCosts, Vector, inverse
+from wirewise.cost.pairs import PairCosts, Vector, inverse
 
 __all__ = ["hosts_alike", "routes_of"]
 
@@ -56,11 +54,10 @@ def routes_of(graph: Network, host_of_vertex: Sequence[int]) -> PairCosts:
     ranks = graph.ranks
     host = np.array(host_of_vertex, dtype=np.int64)[:ranks]
     latency, rate = np.zeros((ranks, ranks)), np.full((ranks, ranks), np.inf)
-    arrays = _arrays(graph)
     for alike in hosts_alike(graph, host_of_vertex):
         first = np.flatnonzero(host == alike[0])
         for row, source in enumerate(first.tolist()):
-            own = _labels(*arrays, ranks, source)
+            own = _from(graph, source)
             for other in alike:
                 there = np.flatnonzero(host == other)
                 order = np.arange(ranks)
@@ -72,39 +69,11 @@ def routes_of(graph: Network, host_of_vertex: Sequence[int]) -> PairCosts:
     return PairCosts(latency, inverse(rate))
 
 
-def _arrays(graph: Network) -> tuple[Ints, Ints, Vector, Vector]:
-    """Where the edges of each vertex begin, and their targets, rates and latencies."""
-    order = [number for leaving in graph.leaving for number in leaving]
-    edges = [graph.edges[number] for number in order]
-    return (
-        np.cumsum([0, *map(len, graph.leaving)]).astype(np.int64),
-        np.array([edge.target for edge in edges], np.int64),
-        np.array([edge.bandwidth_bytes_per_s for edge in edges], np.float64),
-        np.array([edge.latency_s for edge in edges], np.float64),
-    )
-
-
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
-def _labels(
-    first: Ints, target: Ints, rate: Vector, latency: Vector, ranks: int, source: int
-) -> tuple[Vector, Vector]:
-    """Latency and rate from a rank to each, as `Network.routes_from` has them: widest, then quickest, then shortest."""
-    count = len(first) - 1
-    wide, late, hops = np.zeros(count), np.full(count, np.inf), np.zeros(count, np.int64)
-    done = np.zeros(count, np.bool_)
-    wide[source], late[source] = np.inf, 0.0
-    queue = [(-np.inf, 0.0, 0, source)]
-    while queue:
-        here = heapq.heappop(queue)[3]
-        if done[here]:
-            continue
-        done[here] = True
-        if here < ranks and here != source:
-            continue
-        for edge in range(first[here], first[here + 1]):
-            there = target[edge]
-            label = (-min(wide[here], rate[edge]), late[here] + latency[edge], hops[here] + 1)
-            if not done[there] and label < (-wide[there], late[there], hops[there]):
-                wide[there], late[there], hops[there] = -label[0], label[1], label[2]
-                heapq.heappush(queue, (label[0], label[1], label[2], there))
-    return late[:ranks], wide[:ranks]
+def _from(graph: Network, source: int) -> tuple[Vector, Vector]:
+    """Latency and rate from a rank to each, 0 and infinite to itself."""
+    late, rate = np.full(graph.ranks, np.inf), np.zeros(graph.ranks)
+    late[source], rate[source] = 0.0, np.inf
+    pairs = graph.table_from(source)
+    late[pairs.pair % graph.ranks] = pairs.latency_s
+    rate[pairs.pair % graph.ranks] = pairs.rate_bytes_per_s
+    return late, rate

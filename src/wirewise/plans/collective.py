@@ -54,6 +54,9 @@ class CollectivePlan(Plan, frozen=True, kw_only=True, tag="collective"):
     """Lower bound of all programs that send over the routes of this network. None if it is `bound_s`."""
     certificate_routes: Certificate | None = None
     """Proof of `bound_routes_s`."""
+    hashed_s: float | None = None
+    """Simulated time where switches hash the one connection of each pair to one of its equal paths: the worst of some
+    hashes. None if switches have no choice, or the program is too large for it."""
     synthesis_s: float = 0.0
     """Time that the planner took."""
     candidates: tuple[Candidate, ...] = ()
@@ -84,7 +87,7 @@ class CollectivePlan(Plan, frozen=True, kw_only=True, tag="collective"):
             )
         if self.size_bytes < 1:
             yield f"size_bytes is {self.size_bytes} - at `$.size_bytes`; expected at least 1"
-        for name in ("bound_s", "bound_routes_s", "predicted_s", "synthesis_s"):
+        for name in ("bound_s", "bound_routes_s", "predicted_s", "hashed_s", "synthesis_s"):
             value = getattr(self, name)
             if value is not None and (not isfinite(value) or value < 0):
                 yield f"{name} is {value} - at `$.{name}`; expected finite seconds of at least 0"

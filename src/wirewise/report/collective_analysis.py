@@ -61,8 +61,8 @@ class Analysis:
         """Bytes that cross each edge of the network."""
         found = [0.0] * len(self.network.edges)
         for message, size in zip(self.timeline.messages, self.message_bytes, strict=True):
-            for edge in self.network.route(message.source, message.target) or ():
-                found[edge] += size * self.program.segments
+            for edge, fraction in self.network.route(message.source, message.target) or ():
+                found[edge] += fraction * size * self.program.segments
         return found
 
     @property

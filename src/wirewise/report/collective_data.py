@@ -69,7 +69,7 @@ def _messages(messages: Sequence[Message], sizes: Sequence[float]) -> dict[str, 
 
 def _routes(network: Network, messages: Iterable[Message]) -> dict[str, list[int]]:
     pairs = sorted({(message.source, message.target) for message in messages})
-    return {f"{s},{t}": list(network.route(s, t) or ()) for s, t in pairs}
+    return {f"{s},{t}": [edge for edge, _ in network.route(s, t) or ()] for s, t in pairs}
 
 
 def cut_words(found: Analysis) -> str:

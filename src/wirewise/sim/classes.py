@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.collective.dependences import Dependences
-from wirewise.collective.network import Network, RouteTable
+from wirewise.collective.network import Network, RouteTable, Use
 from wirewise.collective.regular import RegularProgram
 from wirewise.collective.symmetry import edges_turned
 from wirewise.errors import ProgramError
@@ -31,7 +31,7 @@ def classes_of_routes(
     each, turns = _classes(edges_turned(network, program.period)), program.ranks // program.period
     size = np.bincount(each, minlength=len(each))
     pairs = np.unique(found.source * network.ranks + found.target)
-    known: dict[int, dict[int, tuple[int, ...]]] = {}
+    known: dict[int, dict[int, tuple[Use, ...]]] = {}
     routes, joined = [], []
     for pair in pairs.tolist():
         source, target = divmod(pair, network.ranks)
@@ -40,16 +40,18 @@ def classes_of_routes(
         route = known[source]
         if target not in route:
             continue
-        own = each[list(route[target])]
+        own = each[[edge for edge, _ in route[target]]]
         shared = (size[own] < turns) | (np.bincount(own)[own] > 1)
         if shared.any():
-            edge = network.edges[route[target][int(np.argmax(shared))]]
+            edge = network.edges[route[target][int(np.argmax(shared))].edge]
             ends = f"{network.vertices[edge.source]!r} to {network.vertices[edge.target]!r}"
             raise ProgramError(
                 f"regular program {program.name!r} sends over the link from {ends} from more than one host at once, so "
                 "that their turns differ; simulate its explicit() form"
             )
-        routes.append(tuple(own.tolist()))
+        routes.append(
+            [Use(edge, use.fraction) for edge, use in zip(own.tolist(), route[target], strict=True)]
+        )
         joined.append(pair)
     return network.table_of(np.array(joined, np.int64), routes), each
 

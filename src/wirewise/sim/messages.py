@@ -32,6 +32,8 @@ class Trip(NamedTuple):
     first: Ints
     """Where a route's edges begin, [routes + 1]."""
     edges: Ints
+    fraction: Floats
+    """Fraction of a message's bytes on each of its route's edges, as `edges`."""
     travel_s: Floats
     """Seconds from the start of a message to its arrival, [M]."""
     size_bytes: Floats
@@ -136,7 +138,8 @@ def _start(d: Dependences, trip: Trip, s: _State, item: int, now: float) -> None
     route = trip.route[message]
     for k in range(trip.first[route], trip.first[route + 1]):
         edge = trip.edges[k]
-        hold = trip.travel_s[message] if trip.exclusive else trip.size_bytes[message] * trip.s_per_byte[edge]
+        whole = trip.travel_s[message] if trip.exclusive else trip.size_bytes[message] * trip.s_per_byte[edge]
+        hold = trip.fraction[k] * whole
         s.free[edge] = now + hold
         s.busy[edge] += hold
         _wake(s, edge)

@@ -3,8 +3,9 @@
 A message starts once the values that it takes are there and every edge of its route is free. Where several could
 start, the one of the earliest segment goes first, and in it the one of the earliest step, as where ranks work
 through segments one after the other. It arrives after the route's latency and its bytes at the rate of the
-narrowest edge, and holds each edge for its bytes at that edge's own rate: latencies overlap, and switches pass
-bytes on as they come. Then its target adds or stores it, once what it overwrites has been sent.
+route, and holds each edge for its bytes there at that edge's own rate: latencies overlap, and switches pass bytes on as
+they come. Where a pair has several equal paths, its bytes spread over them (`collective.routes`). Then its target
+adds or stores it, once what it overwrites has been sent.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ class Simulator:
             route=self._route,
             first=routes.first,
             edges=routes.edges,
+            fraction=routes.fraction,
             travel_s=travel_s + adding_s if self._in_rounds else travel_s,
             size_bytes=sizes,
             s_per_byte=np.array([1 / edge.bandwidth_bytes_per_s for edge in self._network.edges]),

@@ -18,7 +18,7 @@ _HOP_LATENCY_S = 5e-7
 """Latency of a cable between switches, an order of magnitude."""
 _HOSTS_PER_LEAF = 4
 End = TypeVar("End", Device, Switch)
-_FABRIC = re.compile(r"(switch|rails|fat-tree|dragonfly)(?:/(\d+(?:\.\d+)?))?")
+_FABRIC = re.compile(r"(switch|rails|fat-tree|dragonfly)(?:-([1-9]\d?))?(?:/(\d+(?:\.\d+)?))?")
 
 
 class _Port(NamedTuple):
@@ -87,17 +87,19 @@ def behind(topology: Topology, fabric: str) -> Topology:
         fabric: "switch" (one that all ports can fill), "rails" (a switch for the first ports of all hosts, one for
             the second, and so on, joined by a spine), "fat-tree" (a switch for every four hosts, joined by a spine) or
             "dragonfly" (a switch for every four hosts, each joined to each other). "rails/2" has half the rate between
-            switches that their hosts could fill; any factor from 1 on.
+            switches that their hosts could fill; any factor from 1 on. "rails-2" and "fat-tree-4/2" have two and four
+            spines, each with an equal part of that rate, instead of one that stands for all.
 
     Raises:
         TopologyError: The fabric is unknown, or there is no such network switch.
     """
     match = _FABRIC.fullmatch(fabric)
-    over = float(match[2] or 1) if match else 0.0
-    if match is None or over < 1 or (match[1] == "switch" and match[2]):
+    over = float(match[3] or 1) if match else 0.0
+    if match is None or over < 1 or (match[1] == "switch" and match[0] != "switch") or _spineless(match):
         raise TopologyError(
             f"unknown fabric {fabric!r}; expected switch, or {', '.join(FABRICS)}, with the factor by which hosts "
-            "could send more than goes between switches, from 1 on, such as fat-tree/2"
+            "could send more than goes between switches, from 1 on, such as fat-tree/2, and of rails and fat-tree the "
+            "number of spines, such as fat-tree-4/2"
         )
     outside = [switch for switch in topology.switches if switch.host is None]
     if len(outside) != 1 or outside[0].kind != "network":
@@ -119,7 +121,7 @@ def behind(topology: Topology, fabric: str) -> Topology:
             f"leaf{leaf}" if end == network else end for end in (port.link.source, port.link.target)
         )
         links.append(msgspec.structs.replace(port.link, source=source, target=target))
-    between, spines = joined(leaves, over)
+    between, spines = joined(leaves, over, int(match[2] or 1))
     return msgspec.structs.replace(
         topology,
         name=f"{topology.name}@{fabric}",
@@ -130,6 +132,11 @@ def behind(topology: Topology, fabric: str) -> Topology:
         ),
         links=(*links, *between),
     )
+
+
+def _spineless(match: re.Match[str]) -> bool:
+    """Whether it has a number of spines and no spine."""
+    return match[1] == "dragonfly" and match[2] is not None
 
 
 def _ports(topology: Topology, network: str) -> list[_Port]:
@@ -153,17 +160,19 @@ def _ports(topology: Topology, network: str) -> list[_Port]:
 _Joined = tuple[list[Link], list[Switch]]
 
 
-def _by_spine(leaves: dict[int, float], over: float) -> _Joined:
+def _by_spine(leaves: dict[int, float], over: float, spines: int) -> _Joined:
     if len(leaves) < 2:
         return [], []
+    names = ["spine"] if spines == 1 else [f"spine{number}" for number in range(spines)]
     links = [
-        cable(f"leaf{leaf}", "spine", "infiniband", rate / over, _HOP_LATENCY_S)
+        cable(f"leaf{leaf}", spine, "infiniband", rate / over / spines, _HOP_LATENCY_S)
         for leaf, rate in leaves.items()
+        for spine in names
     ]
-    return links, [Switch(name="spine", kind="network")]
+    return links, [Switch(name=spine, kind="network") for spine in names]
 
 
-def _by_pairs(leaves: dict[int, float], over: float) -> _Joined:
+def _by_pairs(leaves: dict[int, float], over: float, _: int) -> _Joined:
     """Cables between all pairs of switches, with equal parts of what the hosts of the smaller of both could send."""
     numbers = sorted(leaves)
     share = over * max(1, len(numbers) - 1)
@@ -175,7 +184,7 @@ def _by_pairs(leaves: dict[int, float], over: float) -> _Joined:
     return links, []
 
 
-FABRICS: dict[str, tuple[Callable[[_Port], int], Callable[[dict[int, float], float], _Joined]]] = {
+FABRICS: dict[str, tuple[Callable[[_Port], int], Callable[[dict[int, float], float, int], _Joined]]] = {
     "rails": (lambda port: port.number, _by_spine),
     "fat-tree": (lambda port: port.host // _HOSTS_PER_LEAF, _by_spine),
     "dragonfly": (lambda port: port.host // _HOSTS_PER_LEAF, _by_pairs),

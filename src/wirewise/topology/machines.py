@@ -14,7 +14,17 @@ from wirewise import units
 from wirewise.errors import TopologyError
 from wirewise.topology.model import Device, Direction, Host, Link, LinkKind, Switch, Topology, cable
 
-__all__ = ["MACHINES", "machine", "mi250", "ndv2", "nvswitch_hosts", "paired_ports", "pairwise_hosts"]
+__all__ = [
+    "MACHINES",
+    "dual_cards",
+    "machine",
+    "mi250",
+    "ndv2",
+    "nvswitch_hosts",
+    "paired_ports",
+    "pairwise_hosts",
+    "single_ranks",
+]
 
 _GB = 1e9
 _FABRIC_LATENCY_S = 7e-7
@@ -109,6 +119,29 @@ def relayed_ports(hosts: int = 1) -> Topology:
     return _made(name, hosts, 16, links, [*_nvswitches(hosts), *_network(hosts)])
 
 
+def single_ranks(hosts: int = 1) -> Topology:
+    """Hosts of one rank with one card of 200 Gbit/s each.
+
+    Raises:
+        TopologyError: There is no host.
+    """
+    links = [_port(f"host{host}", "network", 25 * _GB) for host in range(hosts if hosts > 1 else 0)]
+    return _made(f"hostx{hosts}", hosts, 0, links, _network(hosts))
+
+
+def dual_cards(hosts: int = 1) -> Topology:
+    """Hosts of one rank with two cards of 200 Gbit/s each, every card at the switch of its plane.
+
+    Raises:
+        TopologyError: There is no host.
+    """
+    planes = [f"plane{number}" for number in range(2)] if hosts > 1 else []
+    links = [_port(f"host{host}", plane, 25 * _GB) for host in range(hosts) for plane in planes]
+    return _made(
+        f"dual-nicx{hosts}", hosts, 0, links, [Switch(name=plane, kind="network") for plane in planes]
+    )
+
+
 def pairwise_hosts(
     name: str, rates: Mapping[tuple[int, int], str | float], *, latency_s: float = _LAB_LATENCY_S
 ) -> Topology:
@@ -143,6 +176,8 @@ MACHINES: dict[str, Callable[[int], Topology]] = {
     "dgx-a100": lambda hosts: nvswitch_hosts(f"dgx-a100x{hosts}", hosts, 8, 300 * _GB, 25 * _GB),
     "dgx-h100": lambda hosts: nvswitch_hosts(f"dgx-h100x{hosts}", hosts, 8, 450 * _GB, 50 * _GB),
     "mi250": mi250,
+    "host": single_ranks,
+    "dual-nic": dual_cards,
 }
 """Makers of machines by name; each takes the number of hosts."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from wirewise import units
 from wirewise.errors import InputError, TopologyError
 from wirewise.topology.clusters import FABRICS, behind
-from wirewise.topology.machines import MACHINES, machine
+from wirewise.topology.machines import MACHINES, dual_cards, machine, nvswitch_hosts, single_ranks
 from wirewise.topology.model import Device, Host, Link, Switch, Topology, cable
 
 __all__ = ["PRESETS", "dgx1p", "dgx1v", "lab_hosts", "nvswitch_machine", "pcie_machine", "preset"]
@@ -207,6 +207,11 @@ PRESETS: dict[str, Callable[[], Topology]] = {
     "dgx-h100": lambda: nvswitch_machine(
         "dgx-h100", gpus=8, nvlinks=18, pcie=5, ports=8, port_rate="400gbit"
     ),
+    # Pairs of ranks with several equal paths: over spines, over the cards of a host, over rails.
+    "hostx8@fat-tree-2": lambda: behind(single_ranks(8), "fat-tree-2"),
+    "hostx16@fat-tree-4/2": lambda: behind(single_ranks(16), "fat-tree-4/2"),
+    "dual-nicx4": lambda: dual_cards(4),
+    "dgx-a100x2@rails-2": lambda: behind(nvswitch_hosts("dgx-a100x2", 2, 8, 300 * _GB, 25 * _GB), "rails-2"),
 }
 """Topologies that `preset` knows, besides lab-N, lab-N@RATE, lab-NxR with R ranks on each host, pcie-N, and the models
 of `machines`."""

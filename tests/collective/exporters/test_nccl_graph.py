@@ -51,8 +51,8 @@ def test_rings_fit_their_network_and_reach_its_rate(name, total):
     for one in rings:
         assert sorted(one.order) == list(range(found.ranks))
         for s, t in zip(one.order, (*one.order[1:], one.order[0]), strict=True):
-            for edge in found.route(s, t):
-                load[edge] += one.bandwidth_bytes_per_s
+            for edge, fraction in found.route(s, t):
+                load[edge] += fraction * one.bandwidth_bytes_per_s
     assert all(load[e] <= edge.bandwidth_bytes_per_s * (1 + 1e-9) for e, edge in enumerate(found.edges))
 
 

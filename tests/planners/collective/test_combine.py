@@ -11,7 +11,6 @@ from wirewise.planners.collective.combine import (
     backwards,
     by_mirror,
     refined,
-    reversed_network,
     summed_then_spread,
 )
 from wirewise.planners.collective.demands import demands, hops
@@ -80,9 +79,9 @@ def test_halves_of_different_chunks_are_brought_together():
 
 def test_networks_backwards():
     net = of_pairs("one way", 3, {(0, 1): 1e9, (1, 2): 2e9})
-    turned = reversed_network(net)
+    turned = net.reversed
     assert turned.rate(1, 0) == 1e9 and turned.rate(2, 1) == 2e9 and turned.rate(0, 1) == 0
-    assert reversed_network(turned) == net
+    assert turned.reversed == net
     assert hops(net)[0].tolist() == [0, 1, 2] and hops(net)[2, 0] == 3
 
 

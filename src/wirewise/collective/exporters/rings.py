@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -79,7 +79,10 @@ def with_bandwidth(rings: Sequence[Ring], network: Network) -> list[Ring]:
         TopologyError: A hop has no path.
     """
     uses = [_uses(network, ring.order) for ring in rings]
-    load = sum(uses, Counter[int]())
+    load: dict[int, float] = defaultdict(float)
+    for own in uses:
+        for edge, times in own.items():
+            load[edge] += times
 
     def share(edge: int) -> float:
         return network.edges[edge].bandwidth_bytes_per_s / load[edge]
@@ -126,28 +129,30 @@ def _rings_at(network: Network, rate: float, most: int) -> Iterator[Ring]:
         yield Ring(order, rate)
 
 
-def _uses(network: Network, order: tuple[int, ...]) -> Counter[int]:
-    found: Counter[int] = Counter()
+def _uses(network: Network, order: tuple[int, ...]) -> dict[int, float]:
+    """Times that a ring crosses each edge."""
+    found: dict[int, float] = defaultdict(float)
     for s, t in zip(order, (*order[1:], order[0]), strict=True):
         path = network.route(s, t)
         if path is None:
             raise TopologyError(
                 f"topology {network.name!r} has no path from rank {s} to {t}, which the ring needs"
             )
-        found.update(path)
+        for edge, fraction in path:
+            found[edge] += fraction
     return found
 
 
 def _one_ring(network: Network, left: list[float], rate: float) -> tuple[int, ...] | None:
     """Depth first from rank 0, the hops with least room to spare first; None: none found."""
-    used: dict[int, int] = defaultdict(int)
+    used: dict[int, float] = defaultdict(float)
     visits = 0
 
     def room(s: int, t: int) -> float:
         """Times that the hop still fits; below 1 it does not."""
         path = network.route(s, t)
         # Allow for rounding: capacities that are used up by equal shares must come out as empty.
-        return min((left[e] / rate - used[e] + 1e-9 for e in path), default=0) if path else 0
+        return min(((left[e] / rate - used[e]) / f + 1e-9 for e, f in path), default=0) if path else 0
 
     def extend(order: list[int]) -> tuple[int, ...] | None:
         nonlocal visits
@@ -158,13 +163,13 @@ def _one_ring(network: Network, left: list[float], rate: float) -> tuple[int, ..
         open_ = [t for t in network.neighbours(here) if t not in order and room(here, t) >= 1]
         for t in sorted(open_, key=lambda t: (room(here, t), t)):
             path = network.route(here, t) or ()
-            for edge in path:
-                used[edge] += 1
+            for edge, fraction in path:
+                used[edge] += fraction
             found = extend([*order, t]) if visits < _VISITS else None
             if found is not None:
                 return found
-            for edge in path:
-                used[edge] -= 1
+            for edge, fraction in path:
+                used[edge] -= fraction
         return None
 
     return extend([0])

@@ -17,7 +17,7 @@ from wirewise.planners.collective.forest import propose as _forest
 from wirewise.planners.collective.greedy import synthesize as _greedy
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal, proposal
 from wirewise.planners.collective.sccl import propose as _sccl
-from wirewise.planners.collective.segments import LEAST_TIME_S, with_best_segments
+from wirewise.planners.collective.segments import LEAST_TIME_S, hashed_s, with_best_segments
 from wirewise.planners.collective.taccl import synthesize as _taccl
 from wirewise.planners.faces import Planner, Problems, face
 from wirewise.plans import Candidate, Certificate, CollectivePlan
@@ -109,6 +109,7 @@ def _planned(
         certificate=_certificate(limits.network),
         bound_routes_s=limits.routes.seconds if limits.routes else None,
         certificate_routes=_certificate(limits.routes) if limits.routes else None,
+        hashed_s=hashed_s(program, network, size_bytes),
         synthesis_s=synthesis_s,
         candidates=candidates,
         notes=notes,

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import msgspec
 
-from wirewise.collective import REDUCING, ROOTED, Collective, Edge, Network, Program, Transfer
+from wirewise.collective import REDUCING, ROOTED, Collective, Program, Transfer
 from wirewise.errors import ProgramError
 from wirewise.planners.collective.problem import CollectiveProblem
 
@@ -24,7 +24,6 @@ __all__ = [
     "joined",
     "refined",
     "renumbered",
-    "reversed_network",
     "summed_then_spread",
 ]
 
@@ -37,12 +36,6 @@ MIRRORS: dict[Collective, Collective] = {
     "reduce_scatter": "all_gather",
 }
 """Collective that a program does when it is run backwards."""
-
-
-def reversed_network(network: Network) -> Network:
-    """Network with every edge the other way round."""
-    edges = tuple(Edge(e.target, e.source, e.bandwidth_bytes_per_s, e.latency_s) for e in network.edges)
-    return msgspec.structs.replace(network, edges=edges)
 
 
 def backwards(program: Program) -> Program:
@@ -146,9 +139,7 @@ def by_mirror(problem: CollectiveProblem, plan: Callable[[CollectiveProblem], Pr
         return joined(*halves)
     if problem.collective not in REDUCING:
         return plan(problem)
-    turned = replace(
-        problem, network=reversed_network(problem.network), collective=MIRRORS[problem.collective]
-    )
+    turned = replace(problem, network=problem.network.reversed, collective=MIRRORS[problem.collective])
     return backwards(plan(turned))
 
 

@@ -128,14 +128,17 @@ def _links(network: Network, ends: list[tuple[int, int]], chunk_bytes: float) ->
     direct[source, target] = takes
     over: list[list[int]] = [[] for _ in network.edges]
     for number, route in enumerate(routes):
-        for edge in route:
+        for edge, _ in route:
             over[edge].append(number)
     out: list[list[int]] = [[] for _ in range(network.ranks)]
     for number, rank in enumerate(source.tolist()):
         out[rank].append(number)
-    hold = np.array([chunk_bytes / e.bandwidth_bytes_per_s for e in network.edges])
+    starts, edges = _flat([[edge for edge, _ in route] for route in routes])
+    fractions = np.array([fraction for route in routes for _, fraction in route], np.float64)
+    hold = chunk_bytes * fractions / network.arcs.rate[edges]
+    free = len(network.edges)
     return Links(
-        source, target, takes, *_flat(routes), hold, *_flat(over), *_flat(out), shortest_path(direct)
+        source, target, takes, starts, edges, hold, free, *_flat(over), *_flat(out), shortest_path(direct)
     )
 
 

@@ -34,7 +34,9 @@ class Links(NamedTuple):
     """First edge of each pair in `route`, [P + 1]."""
     route: Ints
     hold_s: Vector
-    """How long a chunk holds an edge, [E]."""
+    """How long a chunk holds each edge of its route, as `route`."""
+    edges: int
+    """Number of edges, E."""
     over_start: Ints
     """First pair of each edge in `over`, [E + 1]."""
     over: Ints
@@ -101,7 +103,7 @@ def match(
     left = state.missing.sum()
     out_chunk, out_link = np.empty(needs.size, np.int64), np.empty(needs.size, np.int64)
     sent, finish_s = 0, 0.0
-    free_s = np.zeros(len(links.hold_s))
+    free_s = np.zeros(links.edges)
     marked = np.arange(len(links.source))
     is_marked = np.ones(len(marked), np.bool_)
     count = len(marked)
@@ -132,8 +134,9 @@ def match(
                 finish_s = max(finish_s, arrives_s)
             out_chunk[sent], out_link[sent] = k, link
             heapq.heappush(events, (arrives_s, np.int64(-1), np.int64(sent)))
-            for e in links.route[links.route_start[link] : links.route_start[link + 1]]:
-                free_s[e] = now + links.hold_s[e]
+            for place in range(links.route_start[link], links.route_start[link + 1]):
+                e = links.route[place]
+                free_s[e] = now + links.hold_s[place]
                 heapq.heappush(events, (free_s[e], e, np.int64(-1)))
             sent += 1
         count = 0

@@ -9,10 +9,11 @@ from typing import TypeVar
 import msgspec
 
 from wirewise.collective import Network, Program
+from wirewise.collective.network import Hashing
 from wirewise.collective.regular import RegularProgram
 from wirewise.sim.programs import Simulator
 
-__all__ = ["LEAST_TIME_S", "messages_of", "with_best_segments"]
+__all__ = ["HASHES", "LEAST_TIME_S", "hashed_s", "messages_of", "with_best_segments"]
 
 P = TypeVar("P", Program, RegularProgram)
 
@@ -22,6 +23,10 @@ _MOST = 256
 _LEAST_BYTES = 32 * 1024
 """Smaller messages cost their handling, which the simulation leaves out, more than they gain."""
 _MOST_MESSAGES = 800_000
+HASHES = 8
+"""Hashes of which the worst counts."""
+_MOST_HASHED = 100_000
+"""Messages above which a program is not simulated once for each hash."""
 _ALIKE = 0.01
 """The fewest segments within this part of the best time are taken."""
 
@@ -61,3 +66,15 @@ def with_best_segments(
     regular = isinstance(program, RegularProgram)
     fields = {"rule": msgspec.structs.replace(rule, **cut)} if regular else cut
     return msgspec.structs.replace(program, **fields), seconds
+
+
+def hashed_s(program: Program, network: Network, size_bytes: float) -> float | None:
+    """Seconds where switches put the one connection of each pair on one of its equal paths: the worst of `HASHES`.
+
+    Returns:
+        None where switches have no choice, or the program has too many messages to be simulated so often.
+    """
+    if messages_of(program) * program.segments > _MOST_HASHED or not network.chooses:
+        return None
+    hashed = (msgspec.structs.replace(network, hashing=Hashing(seed)) for seed in range(HASHES))
+    return max(Simulator(program, one, size_bytes).finish_s(program.segments) for one in hashed)

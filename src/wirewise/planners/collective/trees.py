@@ -178,6 +178,6 @@ def loads_of(network: Network, trees: Sequence[Tree], roots: Mapping[int, int]) 
     loads = [0.0] * len(network.edges)
     for tree in trees:
         for source, target in tree.edges:
-            for edge in network.route(source, target) or ():
-                loads[edge] += float(tree.weight) * roots[tree.root]
+            for edge, fraction in network.route(source, target) or ():
+                loads[edge] += fraction * float(tree.weight) * roots[tree.root]
     return tuple(loads)

@@ -24,7 +24,6 @@ from wirewise.planners.collective.blink.chunk_size import ChunkSize
 from wirewise.planners.collective.blink.fewer import fewest
 from wirewise.planners.collective.blink.hybrid import Channel, equal_finish
 from wirewise.planners.collective.blink.servers import three_phases
-from wirewise.planners.collective.combine import reversed_network
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.trees import Tree, rooted, spread, summed, summed_and_spread
 
@@ -74,7 +73,7 @@ def synthesize(
         trees = _both_ways(problem.network, everyone, epsilon, tolerance, time_limit_s)
         return summed_and_spread(problem, f"blink-{len(trees)}", trees, trees)
     reduces = problem.collective == "reduce"
-    seen = reversed_network(problem.network) if reduces else problem.network
+    seen = problem.network.reversed if reduces else problem.network
     capacity = links(seen)
     if tree_rate(capacity, problem.root):
         trees = packed_trees(capacity, problem.root, epsilon, tolerance, time_limit_s)

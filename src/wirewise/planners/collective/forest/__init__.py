@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.collective import Network, Program
-from wirewise.collective.bounds import bound, busiest_edge_s
+from wirewise.collective.bounds import bound, busiest_edge_s, tightest_cut
 from wirewise.collective.maxflow import capacities
 from wirewise.errors import PlanError, TopologyError, WirewiseError
-from wirewise.planners.collective.combine import reversed_network
 from wirewise.planners.collective.deadline import Deadline, Late
 from wirewise.planners.collective.forest.flows import Division, divided, routed_paths
 from wirewise.planners.collective.forest.packing import TreeBatch, grow
@@ -51,6 +50,7 @@ _SMALL = 16
 _SEGMENTS = 16
 """Segments of the simulations that compare them."""
 _ALL = 1 << 40
+_TINY = 1e-9
 _LEAST_S = 1.0
 """What a packing may take even with less time; the forests of most machines do not."""
 
@@ -99,7 +99,7 @@ def propose(
     Raises:
         PlanError: Another collective.
     """
-    collective, backward = problem.collective, reversed_network(problem.network)
+    collective, backward = problem.collective, problem.network.reversed
     if collective in ("broadcast", "all_gather"):
         made = _timed(problem.network, problem, time_limit_s, most_trees)
         return _proposed(spread(problem, _name(made), made.trees), made)
@@ -163,24 +163,32 @@ def _packed(
     found = capacities(network)
     scaled = with_trees(found, supply, sinks, most_trees, deadline)
     split = partial(direct_paths, fixed_routes=fixed_routes, deadline=deadline)
+    grown = partial(
+        _grown, roots=roots, group=group, deadline=deadline, spreads=fixed_routes and network.spreads
+    )
+    cut = tightest_cut(found, supply, sinks)
+    least_s = float(cut.ratio / found.unit_bytes_per_s)
     some = False
     for factor, useful in _splits(network, len(group), scaled.trees):
         paths = split(network, scaled.times(factor), supply, sinks, group, only_even=True, useful=useful)
         if paths is not None:
-            some = True
-            yield _grown(network, paths, roots, group, deadline)
+            made = grown(network, paths)
+            # Pairs with several paths use all of them alike, which can be more than a path has room for.
+            some = some or made.seconds(network) <= least_s * (1 + _TINY)
+            yield made
         if some and len(group) > _SMALL:
             return
     if some:
         return
     rest = _split_exactly(partial(split, network, scaled, supply, sinks, group))
     if rest:
-        yield _grown(network, rest, roots, group, deadline)
+        yield grown(network, rest)
     whole = len(group) == network.ranks and fixed_routes
-    if whole and not (rest and carries(as_capacities(network, rest), supply, sinks, scaled.trees)):
+    carried = rest and carries(as_capacities(network, rest), supply, sinks, scaled.trees)
+    if whole and (network.spreads or not carried):
         routed = routed_paths(network, supply, sinks, deadline.left_s)
         if routed:
-            yield _grown(network, routed, roots, group, deadline)
+            yield grown(network, routed)
 
 
 def _ends(
@@ -208,11 +216,7 @@ def _all_reduce(problem: CollectiveProblem, time_limit_s: float, most_trees: int
     """Two phases with all edges each; where that misses the bound, edges divided between the phases may come nearer."""
     network, size_bytes = problem.network, problem.size_bytes
     down = _timed(network, problem, time_limit_s, most_trees)
-    up = (
-        down
-        if _is_symmetric(network)
-        else _timed(reversed_network(network), problem, time_limit_s, most_trees)
-    )
+    up = down if _is_symmetric(network) else _timed(network.reversed, problem, time_limit_s, most_trees)
     phases = summed_and_spread(problem, _name(down), up.trees, down.trees)
     needs_s = busiest_edge_s(phases, network, size_bytes)
     least_s = bound(network, "all_reduce", size_bytes, members=problem.members).seconds
@@ -243,16 +247,20 @@ def _joint(problem: CollectiveProblem, division: Division, most_trees: int, time
 
 
 def _grown(
-    network: Network, paths: Paths, roots: Mapping[int, int], group: tuple[int, ...], deadline: Deadline
+    network: Network,
+    paths: Paths,
+    roots: Mapping[int, int],
+    group: tuple[int, ...],
+    deadline: Deadline,
+    spreads: bool,
 ) -> Forest:
-    """Trees on paths between ranks, at the best rate that these carry."""
+    """Trees on paths between ranks, at the best rate that these carry; `spreads`: pairs use all their paths alike."""
     final = exact(as_capacities(network, paths), *_ends(network, roots, group))
     counts = {root: final.trees * rate for root, rate in roots.items()}
     batches = grow(final.found, counts, group, deadline)
-    return Forest(
-        _trees(network, paths, batches, dict(roots), final.trees),
-        _loads(network, paths, batches, final.trees),
-    )
+    trees = _trees(network, paths, batches, dict(roots), final.trees)
+    loads = loads_of(network, trees, roots) if spreads else _loads(network, paths, batches, final.trees)
+    return Forest(trees, loads)
 
 
 def _splits(network: Network, group: int, trees: int) -> list[tuple[int, int]]:

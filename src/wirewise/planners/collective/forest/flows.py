@@ -22,8 +22,8 @@ from scipy.optimize import linprog
 from scipy.sparse import block_diag, coo_array, csr_array, eye_array, hstack, vstack
 
 from wirewise.collective import Edge, Network
-from wirewise.planners.collective.combine import reversed_network
 from wirewise.planners.collective.demands import pairs
+from wirewise.planners.collective.forest.splitting import paths_of
 
 __all__ = ["Division", "divided", "routed_paths"]
 
@@ -47,22 +47,21 @@ def routed_paths(
         time_limit_s: Seconds for the linear program.
 
     Returns:
-        Capacities by route (numbers of edges); None: too many ranks, or no time.
+        Capacities by a path of each route (numbers of edges); None: too many ranks, or no time.
     """
     if network.ranks > _MOST_RANKS:
         return None
     ends = pairs(network)
     routes = [network.route(*pair) or () for pair in ends]
-    crossed = [(edge, number) for number, route in enumerate(routes) for edge in route]
+    crossed = [(edge, number, fraction) for number, route in enumerate(routes) for edge, fraction in route]
+    rows, columns, fractions = zip(*crossed, strict=True)
     out = _incidence(ends, network.ranks)
     others = [[rank for rank in range(network.ranks) if rank != sink] for sink in sinks]
     solved = _solved(
         [csr_array(-supply[own, None].astype(float)) for own in others],
         [out[own] for own in others],
         vstack([eye_array(len(ends))] * len(sinks)),
-        coo_array(
-            (np.ones(len(crossed)), tuple(zip(*crossed, strict=True))), shape=(len(network.edges), len(ends))
-        ),
+        coo_array((fractions, (rows, columns)), shape=(len(network.edges), len(ends))),
         network,
         time_limit_s,
     )
@@ -70,7 +69,8 @@ def routed_paths(
         return None
     capacities = solved[1:]
     whole = np.floor(capacities / capacities.max() * _PARTS * (1 + _TINY)).astype(np.int64)
-    return {route: int(amount) for route, amount in zip(routes, whole, strict=True) if amount}
+    # One path stands for all of its route.
+    return {paths_of(network, route)[0]: int(a) for route, a in zip(routes, whole, strict=True) if a}
 
 
 class Division(NamedTuple):
@@ -109,7 +109,7 @@ def divided(network: Network, group: Sequence[int], time_limit_s: float) -> Divi
         return None
     roots = {rank: int(part) for rank, part in zip(group, whole[:count], strict=True) if part}
     spreading, summing = whole[count : count + edges], whole[count + edges :]
-    return Division(_with_rates(network, spreading), reversed_network(_with_rates(network, summing)), roots)
+    return Division(_with_rates(network, spreading), _with_rates(network, summing).reversed, roots)
 
 
 def _solved(

@@ -22,11 +22,12 @@ from scipy.sparse.csgraph import connected_components
 from wirewise.collective import Network
 from wirewise.collective.bounds import tightest_cut
 from wirewise.collective.maxflow import UNBOUNDED, Capacities, FlowGraph
+from wirewise.collective.network import Use
 from wirewise.planners.collective.deadline import Deadline
 from wirewise.planners.collective.demands import pairs
 from wirewise.planners.collective.forest.rates import Scaled, carries
 
-__all__ = ["Paths", "as_capacities", "direct_paths"]
+__all__ = ["Paths", "as_capacities", "direct_paths", "paths_of"]
 
 Paths = dict[tuple[int, ...], int]
 """Capacity by path."""
@@ -101,9 +102,26 @@ def _ends(network: Network, path: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _pieces(network: Network) -> set[tuple[int, ...]]:
-    """Parts of routes."""
-    routes = [network.route(*pair) or () for pair in pairs(network)]
-    return {route[a:b] for route in routes for a in range(len(route)) for b in range(a + 1, len(route) + 1)}
+    """Parts of paths of routes."""
+    paths = (path for pair in pairs(network) for path in paths_of(network, network.route(*pair) or ()))
+    return {path[a:b] for path in paths for a in range(len(path)) for b in range(a + 1, len(path) + 1)}
+
+
+def paths_of(network: Network, route: Sequence[Use]) -> list[tuple[int, ...]]:
+    """Equal paths of a route."""
+    onward: dict[int, list[int]] = {}
+    for edge, _ in route:
+        onward.setdefault(network.edges[edge].source, []).append(edge)
+    found: list[tuple[int, ...]] = (
+        [(edge,) for edge in onward[network.edges[route[0].edge].source]] if route else []
+    )
+    while any(network.edges[path[-1]].target in onward for path in found):
+        found = [
+            (*path, edge) if edge >= 0 else path
+            for path in found
+            for edge in onward.get(network.edges[path[-1]].target, [-1])
+        ]
+    return found
 
 
 def _pairs(network: Network, paths: Paths, vertex: int, pieces: set[tuple[int, ...]] | None) -> list[Pair]:

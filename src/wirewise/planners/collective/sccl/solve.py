@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,11 +42,16 @@ class Point(NamedTuple):
 
 def point_of(program: Program, problem: CollectiveProblem) -> Point:
     """Any program as a k-synchronous one: each step lasts as many rounds as its busiest edge needs."""
-    loads: list[Counter[int]] = [Counter() for _ in range(program.steps)]
+    loads: list[dict[int, float]] = [defaultdict(float) for _ in range(program.steps)]
     for transfer in program.transfers:
-        loads[transfer.step].update(problem.network.route(transfer.source, transfer.target) or ())
+        for edge, fraction in problem.network.route(transfer.source, transfer.target) or ():
+            loads[transfer.step][edge] += fraction
     wide = widths(problem.network)
-    rounds = sum(max(-(-load // wide[edge]) for edge, load in step.items()) for step in loads if step)
+    rounds = sum(
+        max(math.ceil(load / wide[edge] * (1 - 1e-9)) for edge, load in step.items())
+        for step in loads
+        if step
+    )
     return Point(program.chunks // len(demands(problem)), program.steps, rounds)
 
 
@@ -155,15 +161,15 @@ def _rows(
 ) -> tuple[csr_array, NDArray[np.float64], NDArray[np.float64], _StepRows]:
     """Constraints: matrix, lower and upper ends; those of edges are filled in by the caller."""
     into: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    over: dict[tuple[int, int], list[int]] = defaultdict(list)
+    over: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
     of_demand: dict[int, list[int]] = defaultdict(list)
     routes = {pair: problem.network.route(*pair) or () for pair in pairs(problem.network)}
     for column, send in enumerate(sends):
         into[send.demand, send.part, send.target].append(column)
         of_demand[send.demand].append(column)
-        for edge in routes[send.source, send.target]:
-            over[edge, send.step].append(column)
-    entries: list[tuple[list[int], list[int], float, float]] = []
+        for edge, fraction in routes[send.source, send.target]:
+            over[edge, send.step][column] = fraction
+    entries: list[tuple[list[int], Sequence[float], float, float]] = []
     for number, demand in enumerate(demands(problem)):
         for part, target in itertools.product(range(point.chunks), demand.targets):
             columns = into[number, part, target]
@@ -178,7 +184,7 @@ def _rows(
             before = [c for c in into[number, send.part, send.source] if sends[c].step < send.step]
             entries.append(([column, *before], [1] + [-1] * len(before), -np.inf, 0.0))
     first = len(entries)
-    entries += [(columns, [1] * len(columns), -np.inf, np.inf) for columns in over.values()]
+    entries += [(list(parts), list(parts.values()), -np.inf, np.inf) for parts in over.values()]
     wide = widths(problem.network)
     keys = np.array(list(over), dtype=np.int64).reshape(-1, 2)
     step_rows = _StepRows(first + np.arange(len(over)), np.array(wide)[keys[:, 0]], keys[:, 1])

@@ -16,7 +16,7 @@ from functools import partial
 from wirewise.collective import REDUCING, Collective, Network, Program
 from wirewise.collective.relations import blocks
 from wirewise.errors import InputError
-from wirewise.planners.collective.combine import MIRRORS, joined, reversed_network
+from wirewise.planners.collective.combine import MIRRORS, joined
 from wirewise.planners.collective.deadline import Deadline, Late
 from wirewise.planners.collective.demands import block_bytes
 from wirewise.planners.collective.greedy import synthesize as matched
@@ -142,7 +142,7 @@ def _choices(
     profile: Profile | Measured | None,
 ) -> Iterator[tuple[Callable[[], Logical], int]]:
     """Logical topologies, made when they are asked for, and divisions of blocks to try."""
-    network = reversed_network(problem.network) if upwards else problem.network
+    network = problem.network.reversed if upwards else problem.network
     if sketch is not None:
         sketch = sketch.mirrored() if upwards else sketch
         yield partial(_sketched, problem, network, sketch, profile), sketch.chunkup

@@ -137,7 +137,7 @@ def _shared(network: Network) -> dict[int, set[Pair]]:
     """Pairs whose routes pass each edge."""
     found = defaultdict[int, set[Pair]](set)
     for pair in pairs(network):
-        for edge in network.route(*pair) or ():
+        for edge, _ in network.route(*pair) or ():
             found[edge].add(pair)
     return found
 
