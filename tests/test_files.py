@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from wirewise.errors import GraphError, InputError
-from wirewise.files import LOCK, atomic_file, exclusive_folder, make_folder, owns_folder
+from wirewise.files import (
+    LOCK,
+    atomic_file,
+    exclusive_folder,
+    joint_folder,
+    make_folder,
+    owns_folder,
+    wait_until_left,
+)
 
 
 def _names(folder: Path) -> list[str]:
@@ -149,3 +157,35 @@ def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot lock the folder"), exclusive_folder(folder):
         pass
     assert target.read_text() == "precious"
+
+
+def test_processes_of_one_run_share_a_folder_that_the_first_one_prepares(tmp_path: Path) -> None:
+    prepared: list[Path] = []
+    first = joint_folder(tmp_path, "a run", prepared.append)
+    first.__enter__()
+    with joint_folder(tmp_path, "a run", prepared.append):
+        assert prepared == [tmp_path]
+        with pytest.raises(InputError, match="is in use"), joint_folder(tmp_path, "another"):
+            pass
+        with pytest.raises(InputError, match="is in use"), exclusive_folder(tmp_path):
+            pass
+        first.__exit__(None, None, None)
+        # One of them is still there.
+        assert not wait_until_left(tmp_path, 0.1)
+    assert wait_until_left(tmp_path, 0.0) and _names(tmp_path) == []
+    with joint_folder(tmp_path, "another", prepared.append):
+        assert len(prepared) == 2
+
+
+def test_a_folder_for_one_run_alone_is_not_shared(tmp_path: Path) -> None:
+    with (
+        exclusive_folder(tmp_path),
+        pytest.raises(InputError, match="is in use"),
+        joint_folder(tmp_path, "a"),
+    ):
+        pass
+
+
+def test_the_lock_of_a_killed_process_is_no_holder(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text("99999999\na run\n")
+    assert wait_until_left(tmp_path, 0.0) and _names(tmp_path) == []

@@ -21,6 +21,7 @@ __all__ = [
     "host_names",
     "interface_of",
     "interface_towards",
+    "started_by_srun",
     "take_place",
 ]
 
@@ -52,6 +53,12 @@ class HostPlace(NamedTuple):
     """Port on host 0 at which they meet."""
 
 
+def started_by_srun() -> bool:
+    """Whether srun has started this process, and not a batch script or a shell of the allocation."""
+    told = os.environ
+    return "SLURM_PROCID" in told and int(told.get("SLURM_STEP_ID", -1)) in range(_FIRST_STEP_OF_ITS_OWN)
+
+
 def current_host() -> HostPlace | None:
     """Place of this host in a step of srun that has one task on each host.
 
@@ -61,9 +68,9 @@ def current_host() -> HostPlace | None:
     Raises:
         InputError: A host has several tasks, or the hosts cannot be told.
     """
-    told = os.environ
-    if "SLURM_PROCID" not in told or int(told.get("SLURM_STEP_ID", -1)) not in range(_FIRST_STEP_OF_ITS_OWN):
+    if not started_by_srun():
         return None
+    told = os.environ
     hosts = host_names(told["SLURM_STEP_NODELIST"])
     if set(tasks := _tasks_of(told["SLURM_STEP_TASKS_PER_NODE"])) != {1}:
         raise InputError(

@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,9 +22,11 @@ __all__ = [
     "LOCK",
     "atomic_file",
     "exclusive_folder",
+    "joint_folder",
     "make_folder",
     "owns_folder",
     "read_file",
+    "wait_until_left",
     "write_json",
 ]
 
@@ -32,7 +35,8 @@ T = TypeVar("T")
 
 LOCK = ".wirewise.lock"
 """File in a folder that says which process writes there; it is removed when that is done."""
-_MOST_DIGITS = 20
+_MOST_LOCK_BYTES = 200
+_POLL_S = 0.05
 _MOST_NAME_BYTES = 200
 """Longer names are shortened in temporary ones."""
 _held: dict[tuple[int, int], tuple[int, int]] = {}
@@ -162,6 +166,56 @@ def exclusive_folder(
             os.close(handle)
 
 
+@contextmanager
+def joint_folder(
+    folder: str | os.PathLike[str],
+    run: str,
+    prepare: Callable[[Path], object] = lambda _: None,
+    *,
+    error: type[InputError] = InputError,
+) -> Iterator[Path]:
+    """`folder`, made where it is missing, for all processes of one run, on whatever hosts, and for no other run.
+
+    Args:
+        folder: Folder that the hosts of the run share.
+        run: Name of the run, the same in all its processes.
+        prepare: Called with the folder by the first process, before any other one enters.
+        error: What to raise.
+
+    Raises:
+        InputError: Another run holds the folder, or it cannot be made or locked.
+    """
+    path = make_folder(folder, error=error)
+    handle, first = _join(path, run, error)
+    try:
+        if first:
+            prepare(path)
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        yield path
+    finally:
+        # One that is not the last to leave does not get the folder for itself, and has let go of it by asking.
+        with suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _forget(path / LOCK)
+        os.close(handle)
+
+
+def wait_until_left(folder: str | os.PathLike[str], timeout_s: float) -> bool:
+    """Wait until no process holds a folder; False after `timeout_s` seconds in which one did."""
+    path, until_s = Path(folder), time.monotonic() + timeout_s
+    while (path / LOCK).exists():
+        handle = _open_lock(path, InputError)
+        left = _try_lock(handle, fcntl.LOCK_EX, path, InputError)
+        if left:
+            # Of a process that was killed, or made by this question.
+            _forget(path / LOCK)
+        os.close(handle)
+        if left or time.monotonic() > until_s:
+            return left
+        time.sleep(_POLL_S)
+    return True
+
+
 def owns_folder(function: Callable[P, T]) -> Callable[P, T]:
     """`function` that holds its argument `folder` for itself alone while it runs (`exclusive_folder`), if not None."""
     signature = inspect.signature(function)
@@ -180,27 +234,57 @@ def owns_folder(function: Callable[P, T]) -> Callable[P, T]:
 def _lock(folder: Path, error: type[InputError]) -> int:
     """An open and locked file in `folder` that holds the id of this process."""
     while True:
-        try:
-            # A link in its place would have us write to a file elsewhere.
-            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        except OSError as cause:
-            raise error(_not_lockable(folder, cause)) from cause
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        handle = _open_lock(folder, error)
+        if _try_lock(handle, fcntl.LOCK_EX, folder, error):
             if _is_at(handle, folder / LOCK):
-                _write_pid(handle)
+                _write_holder(handle)
                 return handle
-        except BlockingIOError as cause:
-            holder = os.pread(handle, _MOST_DIGITS, 0).decode("ascii", "replace").strip()
+        else:
+            holder = _holder(handle)[0]
             os.close(handle)
-            raise error(_in_use(folder, holder)) from cause
-        except BaseException as cause:
-            os.close(handle)
-            if isinstance(cause, OSError):
-                raise error(_not_lockable(folder, cause)) from cause
-            raise
+            raise error(_in_use(folder, holder))
         # The run before removed the file between our opening and locking it.
         os.close(handle)
+
+
+def _join(folder: Path, run: str, error: type[InputError]) -> tuple[int, bool]:
+    """An open file in `folder`, locked together with the processes of a run, and whether this one is the first."""
+    while True:
+        handle = _open_lock(folder, error)
+        if _try_lock(handle, fcntl.LOCK_EX, folder, error):
+            if _is_at(handle, folder / LOCK):
+                _write_holder(handle, run)
+                return handle, True
+        else:
+            shared = _try_lock(handle, fcntl.LOCK_SH, folder, error)
+            holder, theirs = _holder(handle)
+            if theirs != run:
+                os.close(handle)
+                raise error(_in_use(folder, holder))
+            if shared and _is_at(handle, folder / LOCK):
+                return handle, False
+            # The first process of our run still prepares the folder.
+            time.sleep(_POLL_S)
+        os.close(handle)
+
+
+def _open_lock(folder: Path, error: type[InputError]) -> int:
+    try:
+        # A link in its place would have us write to a file elsewhere.
+        return os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as cause:
+        raise error(_not_lockable(folder, cause)) from cause
+
+
+def _try_lock(handle: int, kind: int, folder: Path, error: type[InputError]) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as cause:
+        os.close(handle)
+        raise error(_not_lockable(folder, cause)) from cause
+    return True
 
 
 def _is_at(handle: int, path: Path) -> bool:
@@ -210,11 +294,18 @@ def _is_at(handle: int, path: Path) -> bool:
         return False
 
 
-def _write_pid(handle: int) -> None:
+def _write_holder(handle: int, run: str = "") -> None:
     os.ftruncate(handle, 0)
     # Where the disk is full the lock holds without the number, which only a message would show.
     with suppress(OSError):
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(handle, f"{os.getpid()}\n{run}".encode(), 0)
+
+
+def _holder(handle: int) -> tuple[str, str]:
+    """Id of the process that holds a folder, and its run; empty: not known, or a run that shares with none."""
+    text = os.pread(handle, _MOST_LOCK_BYTES, 0).decode("utf-8", "replace")
+    holder, run, *_ = [*text.split("\n"), "", ""]
+    return holder.strip(), run
 
 
 def _in_use(folder: Path, holder: str) -> str:

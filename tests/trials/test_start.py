@@ -182,7 +182,9 @@ def test_what_runs_on_one_machine_says_how_it_is_started_there(
     expect_one_host("x", "leave it")
 
 
-def test_a_torchrun_of_one_machine_starts_on_each_host_of_an_allocation(allocation: None) -> None:
+def test_a_torchrun_of_one_machine_starts_on_each_host_of_an_allocation(
+    allocation: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     argv = start_command(["torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1"])
     assert hosts_of_command(["torchrun", "train.py"]) == 2 and hosts_of_command(["python", "train.py"]) == 1
     assert argv[0] == "srun" and {"--nodes=2", "--nodelist=h0,h1", "--ntasks=2", "--overlap"} <= set(argv)
@@ -192,3 +194,8 @@ def test_a_torchrun_of_one_machine_starts_on_each_host_of_an_allocation(allocati
     assert start_command(["python", "train.py"])[1:] == ["train.py"]
     with pytest.raises(InputError, match="--nnodes=2"):
         start_command(["torchrun", "--nnodes=2", "train.py"])
+    # One that srun has started on each host is whole as it is.
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    assert start_command(["torchrun", "--nnodes=2", "train.py"])[1:] == ["--nnodes=2", "train.py"]
+    assert start_command(["torchrun", "train.py"])[0] == "srun"

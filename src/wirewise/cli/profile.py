@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from wirewise.cli.output import JsonOption, write_out
 from wirewise.cli.profile_stages import stages
 from wirewise.cli.stalls import recommend, stalls
-from wirewise.errors import InputError, TraceError
-from wirewise.files import owns_folder
-
-if TYPE_CHECKING:
-    from wirewise.trials.inside import Record
+from wirewise.errors import InputError
 
 __all__ = ["app"]
 
@@ -39,21 +34,28 @@ def trace(
     every: Annotated[int, typer.Option(min=1, help="Period of recorded steps; 1: each one.")] = 1,
     json: JsonOption = None,
 ) -> None:
-    """Record every rank of an unmodified training command; exit code of the command."""
+    """Record every rank of an unmodified training command; exit code of the command.
+
+    On several hosts start it on each, with the same folder and torchrun's --nnodes and --node-rank.
+    """
     from wirewise.trials.inside import Record
+    from wirewise.trials.recorded import record_command
     from wirewise.trials.start import hosts_of_command, start_command
 
     task = Record(folder=str(out.resolve()), warmup=warmup, steps=steps or None, every=every)
-    record = _record(start_command(command), out, task, sys.stderr if json == "-" else None)
+    output = sys.stderr if json == "-" else None
+    record = record_command(command, start_command(command), out, task, output)
     record["hosts"] = hosts_of_command(command)
-    code, size = record["exit_code"], record["size_bytes"] / 1e6
-    write_out(
-        json,
-        record,
-        f"Recorded {len(record['steps'])} steps of {record['ranks']} ranks, {size:.1f} MB, in {out}.",
-        *(f"Note: {note}." for note in record["notes"]),
-        f"What bounds a step: wirewise trace show {out}",
-    )
+    code = record["exit_code"]
+    if "steps" in record:
+        size = record["size_bytes"] / 1e6
+        write_out(
+            json,
+            record,
+            f"Recorded {len(record['steps'])} steps of {record['ranks']} ranks, {size:.1f} MB, in {out}.",
+            *(f"Note: {note}." for note in record["notes"]),
+            f"What bounds a step: wirewise trace show {out}",
+        )
     if code:
         typer.echo(f"wirewise: the command ended with exit code {code}", err=True)
     raise typer.Exit(code if code >= 0 else 128 - code)
@@ -103,40 +105,3 @@ def operators(
         f"unseen structures {tried.within_20:.0%} are predicted within 20 %, the median within {tried.median:.0%}; "
         f"rank correlation {tried.order:.3f}. Weights: {out}.",
     )
-
-
-@owns_folder
-def _record(argv: Sequence[str], folder: Path, task: Record, output: IO[str] | None) -> dict[str, Any]:
-    """Run the command with every rank recorded into `folder`; what it left there."""
-    from wirewise.lab import run_owned
-    from wirewise.trials.inside import environment
-
-    for old in folder.glob("rank-*.jsonl"):
-        old.unlink()
-    code = run_owned(argv, environment=environment(task), output=output)
-    return _recorded(folder.resolve(), code)
-
-
-def _recorded(folder: Path, exit_code: int) -> dict[str, Any]:
-    """What a finished command left; a message where it left nothing that can be used."""
-    from wirewise.trace.files import read
-
-    files = sorted(folder.glob("rank-*.jsonl"))
-    failed = f" The command ended with exit code {exit_code}." if exit_code else ""
-    if not files:
-        raise TraceError(
-            f"the command recorded nothing in {folder}: expected a script that calls torch.distributed's "
-            f"init_process_group or steps a torch optimizer; add wirewise.profile.Tracer to it otherwise.{failed}"
-        )
-    try:
-        found = read(folder)
-    except TraceError as error:
-        raise TraceError(f"{error}.{failed}") from error
-    return {
-        "folder": str(folder),
-        "ranks": found.world_size,
-        "steps": found.steps(),
-        "size_bytes": sum(file.stat().st_size for file in files),
-        "notes": found.notes,
-        "exit_code": exit_code,
-    }

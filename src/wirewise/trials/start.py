@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wirewise import lab
-from wirewise.allocation import alone_on_a_host, current_allocation
+from wirewise.allocation import alone_on_a_host, current_allocation, started_by_srun
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, LabError, PeerError
 from wirewise.files import write_json
+from wirewise.trials.joint_start import joint_start
 from wirewise.trials.last_words import last_words, why_it_failed
 from wirewise.trials.log import LineReader, Text
 from wirewise.trials.slurm import SlurmHosts, needed_allocation
@@ -257,7 +259,9 @@ def _on_all_hosts(command: Sequence[str]) -> bool:
         "-m",
         "torch.distributed.run",
     ]
-    return torchrun and current_allocation() is not None
+    # One that names several hosts may have been started on each of them.
+    on_each = started_by_srun() and joint_start(command, os.environ) is not None
+    return torchrun and not on_each and current_allocation() is not None
 
 
 def find_program(name: str) -> str:
