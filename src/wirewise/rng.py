@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from wirewise.jit import njit
 
 __all__ = ["GOLDEN", "half_width", "mix", "mix32", "row_key", "row_keys", "stream_key", "uniform16"]
 
@@ -31,7 +32,7 @@ _M1, _M2 = 0x7FEB352D, 0x846CA68B
 _MASK = 0xFFFFFFFF
 
 
-@numba.njit(inline="always", cache=True)
+@njit(inline="always")
 def mix32(x: int) -> np.uint32:
     """Hash one 32-bit word (numba: a ``uint32`` in, a ``uint32`` out)."""
     x = np.uint32(x)
@@ -42,7 +43,7 @@ def mix32(x: int) -> np.uint32:
     return np.uint32(x ^ np.uint32(x >> np.uint32(16)))
 
 
-@numba.njit(inline="always", cache=True)
+@njit(inline="always")
 def row_key(key: int, row: int) -> np.uint32:
     """Key of one row of a stream, inside numba kernels; `row` is a global row id below 2**63."""
     low = np.uint32(row & 0xFFFFFFFF)

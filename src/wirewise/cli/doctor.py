@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import wirewise
 from wirewise.cli.output import write_out
+from wirewise.jit import private_folder
 from wirewise.topology import processor
 from wirewise.units import format_rate, format_size
 
@@ -167,7 +168,11 @@ def _cache_folder(part: str) -> Path:
     """Where numba keeps the kernels of a folder of wirewise; its subfolders are included."""
     if "NUMBA_CACHE_DIR" in os.environ:
         return Path(os.environ["NUMBA_CACHE_DIR"])
-    return Path(wirewise.__file__).parent.joinpath(*part.split("."))
+    own = Path(wirewise.__file__).parent.joinpath(*part.split("."))
+    if os.access(own, os.W_OK):
+        return own
+    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
+    return users if users.is_dir() else private_folder() or own
 
 
 def _warm() -> tuple[str, ...]:

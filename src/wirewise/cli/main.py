@@ -17,8 +17,9 @@ import typer
 from typer.core import TyperGroup
 
 import wirewise
+from wirewise import jit
 from wirewise.cli.options import Given, refuse, with_options
-from wirewise.cli.output import FolderOption, JsonOption, write_out
+from wirewise.cli.output import FolderOption, JsonOption, note, write_out
 from wirewise.cli.recover import HostOptions
 from wirewise.cli.requests import Check, Conditions, Export, Request
 from wirewise.errors import InputError, WirewiseError
@@ -122,6 +123,7 @@ def _options(
     ] = False,
 ) -> None:
     """Options that hold for every command; `debug` is read where errors are caught."""
+    jit.announce(note)
 
 
 @app.command()

@@ -6,11 +6,11 @@ vertices change sides until nothing improves, from many starts. Any cut is a val
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.collective.maxflow import Capacities
+from wirewise.jit import njit
 
 __all__ = ["ALL", "exchange_cut"]
 
@@ -53,7 +53,7 @@ def _ratio(matrix: NDArray[np.int64], supply: NDArray[np.int64], inside: NDArray
     return float(pairs) / float(leaving) if leaving else 0.0
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _sides(matrix, inside, vertex):  # type: ignore[no-untyped-def]
     """Capacity from a vertex to the others outside, and from the others inside to it."""
     out, back = 0, 0
@@ -120,5 +120,5 @@ def _climb(matrix, supply, start):  # type: ignore[no-untyped-def]
         leaving, within = choice_leaving, choice_within
 
 
-_try_all = numba.njit(cache=True, nogil=True)(_all_cuts)
-_improved = numba.njit(cache=True, nogil=True)(_climb)
+_try_all = njit()(_all_cuts)
+_improved = njit()(_climb)

@@ -10,11 +10,11 @@ import math
 from fractions import Fraction
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wirewise.collective.network import Network
+from wirewise.jit import njit
 
 __all__ = ["UNBOUNDED", "Capacities", "FlowGraph", "capacities"]
 
@@ -166,6 +166,6 @@ def _flow(first, arcs, to, left, level, source, sink, enough):  # type: ignore[n
     return total
 
 
-levels_of = numba.njit(cache=True, nogil=True)(_levels)
-augment = numba.njit(cache=True, nogil=True)(_augment)
-_dinic = numba.njit(cache=True, nogil=True)(_flow)
+levels_of = njit()(_levels)
+augment = njit()(_augment)
+_dinic = njit()(_flow)

@@ -11,9 +11,10 @@ import heapq
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from wirewise.jit import njit
 
 __all__ = ["Arcs", "arcs_of", "spread_from"]
 
@@ -57,7 +58,7 @@ def _by_end(ends: Ints, vertices: int) -> tuple[Ints, Ints]:
     return first, np.argsort(ends, kind="stable").astype(np.int64)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _labels(arcs: Arcs, ranks: int, start: int) -> tuple[Floats, Floats, Ints, NDArray[np.bool_]]:
     """Width, latency and hops of the best path to each vertex past no other rank; and whether there is one, [V] each.
 
@@ -85,7 +86,7 @@ def _labels(arcs: Arcs, ranks: int, start: int) -> tuple[Floats, Floats, Ints, N
     return wide, late, hops, done
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def spread_from(
     arcs: Arcs, ranks: int, start: int, hashes: NDArray[np.bool_], seed: int, connections: int
 ) -> tuple[Ints, Ints, Floats]:
@@ -142,7 +143,7 @@ def spread_from(
     return first, edges[:total].copy(), fractions[:total].copy()
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _backwards(
     arcs: Arcs,
     tight: NDArray[np.bool_],
@@ -172,7 +173,7 @@ def _backwards(
     return np.array(found, np.int64)[np.argsort(order)]
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _hashed(start: int, end: int, here: int, place: int, leaving: int, seed: int, connections: int) -> float:
     """Fraction of the connections of a pair that take the edge of this place of a vertex."""
     took = 0

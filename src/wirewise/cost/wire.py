@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from wirewise.jit import njit
 
 __all__ = ["Channels", "competing_bytes", "exchange_s", "wire_kernel"]
 
@@ -45,7 +46,7 @@ class Channels(NamedTuple):
         return np.not_equal(self.host[:, None], self.host[None, :])
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def wire_kernel(
     size: Matrix,
     latency: Matrix,

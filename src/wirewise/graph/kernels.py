@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from wirewise.jit import njit
 
 __all__ = [
     "add_degrees",
@@ -24,7 +25,7 @@ __all__ = [
 _LOW = 0xFFFFFFFF
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def add_degrees(source: NDArray[Any], target: NDArray[Any], degrees: NDArray[np.int64], both: bool) -> None:
     """Add to the in-degrees [N] what some edges give, self loops left out; `both`: their reverse edges, too."""
     for edge in range(len(source)):
@@ -34,7 +35,7 @@ def add_degrees(source: NDArray[Any], target: NDArray[Any], degrees: NDArray[np.
                 degrees[source[edge]] += 1
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def scatter_edges(
     source: NDArray[Any],
     target: NDArray[Any],
@@ -70,7 +71,7 @@ def scatter_edges(
             cursor[u] += 1
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def merge_rows(
     indptr: NDArray[np.int64], rows: NDArray[np.int32], values: NDArray[np.float32], larger: bool
 ) -> None:
@@ -113,7 +114,7 @@ def merge_rows(
     indptr[-1] = out
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def drop_repeated(keys: NDArray[np.int64]) -> int:
     """Move the different ones of ascending keys to the front, and return how many they are."""
     count = min(len(keys), 1)
@@ -124,14 +125,14 @@ def drop_repeated(keys: NDArray[np.int64]) -> int:
     return count
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def fill_targets(indptr: NDArray[np.int64], targets: NDArray[np.int32]) -> None:
     """Write the target of each edge, whose rows begin at `indptr` [N + 1]."""
     for row in range(len(indptr) - 1):
         targets[indptr[row] : indptr[row + 1]] = row
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def first_other(targets: NDArray[Any], indptr: NDArray[np.int64]) -> int:
     """Edge whose target is not the row that `indptr` [N + 1] has it in, -1: there is none."""
     for row in range(len(indptr) - 1):
@@ -141,7 +142,7 @@ def first_other(targets: NDArray[Any], indptr: NDArray[np.int64]) -> int:
     return -1
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def first_unsorted(indptr: NDArray[np.int64], indices: NDArray[Any]) -> int:
     """Node whose sources do not ascend or are no others' ids, -1: there is none; `indptr` [N + 1] ascends."""
     nodes = len(indptr) - 1
@@ -155,7 +156,7 @@ def first_unsorted(indptr: NDArray[np.int64], indices: NDArray[Any]) -> int:
     return -1
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def is_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> bool:
     """Whether every edge has its reverse; rows ascend. Every row is read once, in the order of its sources."""
     cursor = indptr[:-1].copy()
@@ -169,7 +170,7 @@ def is_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> bool:
     return True
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def needed_and_cut(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
@@ -189,7 +190,7 @@ def needed_and_cut(
     return cut
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def renumbered_rows(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.graph.structure import InEdges, out_edges
+from wirewise.jit import njit
 
 __all__ = ["lower_busiest"]
 
@@ -99,7 +99,7 @@ class _State:
         return _one_pass(self.edges.indptr, self.edges.indices, *tables, order, limit, heat)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _one_pass(  # type: ignore[no-untyped-def]
     indptr, indices, owner, weight, count, send, receive, load, order, limit, heat
 ):
@@ -141,7 +141,7 @@ def _one_pass(  # type: ignore[no-untyped-def]
     return moves
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _neighbour_rows(v, indptr, indices, owner, count, lost, gained, near):  # type: ignore[no-untyped-def]
     """Rows that in-neighbours of v would send differently without v in its part and with v in another.
 
@@ -166,7 +166,7 @@ def _neighbour_rows(v, indptr, indices, owner, count, lost, gained, near):  # ty
     return near.any()
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _after_move(  # type: ignore[no-untyped-def]
     v, p, q, count, send, receive, lost, gained, new_send, new_receive
 ):
@@ -185,7 +185,7 @@ def _after_move(  # type: ignore[no-untyped-def]
         new_receive[q] += gained[q, r]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _rows_term(send, receive, top):  # type: ignore[no-untyped-def]
     total = 0.0
     for p in range(len(send)):

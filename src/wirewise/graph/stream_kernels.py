@@ -6,8 +6,9 @@ likely as not is computed without a branch.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from wirewise.jit import njit
 
 __all__ = [
     "both_ways",
@@ -36,7 +37,7 @@ _ONE = np.uint64(1)
 _OWNER = np.uint64(255 << 8 * _LANES)
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def both_ways(indptr, indices):  # type: ignore[no-untyped-def]
     """Offsets and neighbours of each node in either direction, those in both twice."""
     n = len(indptr) - 1
@@ -59,7 +60,7 @@ def both_ways(indptr, indices):  # type: ignore[no-untyped-def]
     return begin, rows
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def cluster(  # type: ignore[no-untyped-def]
     indptr, indices, edge_weight, node_weight, most, first, run, rounds, looked_at, owner
 ):
@@ -130,7 +131,7 @@ def cluster(  # type: ignore[no-untyped-def]
     return label
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def contract(indptr, indices, edge_weight, node_weight, label, most_edges):  # type: ignore[no-untyped-def]
     """The graph of the clusters: offsets, neighbours, weights of edges and of nodes.
 
@@ -200,7 +201,7 @@ def contract(indptr, indices, edge_weight, node_weight, label, most_edges):  # t
     return begin, near[: begin[clusters]], joined[: begin[clusters]], weight
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def place(indptr, indices, edge_weight, node_weight, parts, bounds, first, run, evenness):  # type: ignore[no-untyped-def]
     """Part of each node, int32 [n]: placed one by one by Fennel's score, next the one with most placed neighbours.
 
@@ -293,7 +294,7 @@ def place(indptr, indices, edge_weight, node_weight, parts, bounds, first, run, 
     return owner
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def move_to_neighbours(  # type: ignore[no-untyped-def]
     indptr, indices, edge_weight, node_weight, owner, parts, bounds, first, run, rounds
 ):
@@ -332,7 +333,7 @@ def move_to_neighbours(  # type: ignore[no-untyped-def]
             break
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _loads(owner, node_weight, parts):  # type: ignore[no-untyped-def]
     """Weight of each part, int64 [parts]."""
     load = np.zeros(parts, np.int64)
@@ -341,7 +342,7 @@ def _loads(owner, node_weight, parts):  # type: ignore[no-untyped-def]
     return load
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _add_owners(indices, owner, begin, end, into):  # type: ignore[no-untyped-def]
     """Add how many of some neighbours each part owns; where parts are few all at once: lanes of a byte."""
     parts = len(into)
@@ -360,7 +361,7 @@ def _add_owners(indices, owner, begin, end, into):  # type: ignore[no-untyped-de
         begin = until
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _nearest(into, load, bounds, p, weight):  # type: ignore[no-untyped-def]
     """The part that a node of part p has most edges into, of those with room; p where it is as good or at its bound."""
     least, most = bounds
@@ -378,7 +379,7 @@ def _nearest(into, load, bounds, p, weight):  # type: ignore[no-untyped-def]
     return best
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def weight_cut(indptr, indices, edge_weight, owner):  # type: ignore[no-untyped-def]
     """Weight of the edges between parts, each direction counted."""
     cut = 0
@@ -389,7 +390,7 @@ def weight_cut(indptr, indices, edge_weight, owner):  # type: ignore[no-untyped-
     return cut
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def count_needed(indptr, indices, owner, parts, both):  # type: ignore[no-untyped-def]
     """Out-neighbours of each node in each part, uint8 [nodes, columns], up to `_MOST`.
 
@@ -419,7 +420,7 @@ def count_needed(indptr, indices, owner, parts, both):  # type: ignore[no-untype
     return needed
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def move_by_counts(  # type: ignore[no-untyped-def]
     indptr, indices, node_weight, owner, needed, parts, bounds, first, run, rounds
 ):
@@ -463,7 +464,7 @@ def move_by_counts(  # type: ignore[no-untyped-def]
             break
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _give(flat, columns, indices, begin, end, p, q):  # type: ignore[no-untyped-def]
     """Count an out-neighbour of some nodes in part q, no longer in p."""
     for e in range(begin, end):
@@ -472,7 +473,7 @@ def _give(flat, columns, indices, begin, end, p, q):  # type: ignore[no-untyped-
         flat[row + q] += flat[row + q] < _MOST
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def crossing_rows(owner, needed, parts):  # type: ignore[no-untyped-def]
     """How many rows parts need of nodes that others own, by what `count_needed` and `lower_halo` keep."""
     rows = 0
@@ -482,7 +483,7 @@ def crossing_rows(owner, needed, parts):  # type: ignore[no-untyped-def]
     return rows
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def lower_halo(  # type: ignore[no-untyped-def]
     indptr, indices, node_weight, owner, needed, parts, bounds, first, run, rounds, both
 ):
@@ -563,7 +564,7 @@ def lower_halo(  # type: ignore[no-untyped-def]
     return owner
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _count_bytes(flat, owner, indices, begin, end, p, added, into):  # type: ignore[no-untyped-def]
     """Rows that each part would need more with a node of these in-neighbours, and neighbours in each; freed ones."""
     parts = np.uint64(len(added))
@@ -581,7 +582,7 @@ def _count_bytes(flat, owner, indices, begin, end, p, added, into):  # type: ign
     return freed
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _count_words(word, indices, begin, end, p, added, into):  # type: ignore[no-untyped-def]
     """The counts of `_count_bytes`, all parts at once: lanes of a byte, emptied before they overflow."""
     lanes, eight, byte = np.uint64(_LANES), np.uint64(8), np.uint64(255)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from numba import njit
+from wirewise.jit import njit
 
 __all__ = ["inner", "outer"]
 
-outer = njit(cache=True, nogil=True)
+outer = njit()
 """Decorator of functions that make arrays or are called from Python."""
 
-inner = njit(cache=True, nogil=True, _nrt=False)
+inner = njit(_nrt=False)
 """Decorator of functions that only use arrays of their caller.
 
 They count no references: their arguments are bundles of some thirty arrays, and counting each of them at each

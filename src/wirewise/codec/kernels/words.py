@@ -14,15 +14,17 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from wirewise.jit import njit
+
 __all__ = ["as_bits", "as_float", "bfloat16", "copy_bytes", "entry", "inline", "kernel", "prefetch"]
 
-entry = numba.njit(cache=True, nogil=True)
+entry = njit()
 """Functions that Python calls; they allocate the scratch memory."""
 
 # Reference counts would cost a row a dozen atomic updates, a quarter of the time at 256 columns.
 _WITHOUT_COUNTS: dict[str, Any] = {"_nrt": False}
 
-kernel = numba.njit(cache=True, nogil=True, **_WITHOUT_COUNTS)
+kernel = njit(**_WITHOUT_COUNTS)
 """Functions without reference counts, which cannot allocate."""
 
 inline = numba.njit(inline="always", **_WITHOUT_COUNTS)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from wirewise.jit import njit
 from wirewise.rng import GOLDEN, row_key
 
 __all__ = ["norm_act_drop_backward", "norm_act_drop_forward"]
@@ -45,7 +45,7 @@ def _hash(typing_context: Any, key: Any, column: Any) -> Any:
     return types.uint32(types.uint32, types.intp), generate
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@njit(error_model="numpy")
 def _keep_row(key, row, threshold, scale, words, keep):
     """Fill `keep` with `scale` for values that survive and 0 for values that are dropped."""
     half = len(words)
@@ -61,7 +61,7 @@ def _keep_row(key, row, threshold, scale, words, keep):
         upper[j] = scale if np.int32(words[j] >> np.uint32(16)) >= threshold else zero
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
+@njit(error_model="numpy", fastmath={"contract", "reassoc"})
 def norm_act_drop_forward(x, gain, shift, rows, key, threshold, scale, eps, norm, floor, mean, rstd, out):
     """Set out to dropout(max(normalised x * gain + shift, floor)).
 
@@ -97,7 +97,7 @@ def norm_act_drop_forward(x, gain, shift, rows, key, threshold, scale, eps, norm
                 out[r, d] *= keep[d]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})
+@njit(error_model="numpy", fastmath={"contract", "reassoc"})
 def norm_act_drop_backward(
     x, gain, shift, rows, key, threshold, scale, norm, floor, mean, rstd, grad, dx, totals
 ):

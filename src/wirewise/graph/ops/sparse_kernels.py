@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+from wirewise.jit import njit
 
 __all__ = ["gather_rows", "scatter_rows"]
 
@@ -42,7 +43,7 @@ def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
     return types.void(array, types.intp, types.intp), generate
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@njit(error_model="numpy", fastmath={"contract"})
 def gather_rows(begin, end, indices, weight, first, source, scale, base, base_step, accumulate, out):
     """Set out[r] to its start plus the sum of weight[e] * source[indices[e] - first], begin[r] <= e < end[r].
 
@@ -89,7 +90,7 @@ def gather_rows(begin, end, indices, weight, first, source, scale, base, base_st
                 out[r, d] += a * source[k, d]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@njit(error_model="numpy", fastmath={"contract"})
 def scatter_rows(begin, end, indices, weight, rows, out):
     """Add weight[e] * rows[r] to out[c] for every entry e = (r, c): the transposed product."""
     width = out.shape[1]

@@ -5,11 +5,11 @@ Distances are hops along in-edges, so the graph should be undirected.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.graph.structure import InEdges, entries_of
+from wirewise.jit import njit
 
 __all__ = ["coverage", "k_centre", "radius"]
 
@@ -18,7 +18,7 @@ _MOST_COVERED = 4096
 """Nodes that `coverage` looks at: it holds so many bits for every node of the graph."""
 
 
-@numba.njit(cache=True)
+@njit()
 def _approach(indptr, indices, source, most, hops, queue):  # type: ignore[no-untyped-def]
     """Lower `hops` to the distance from `source` where that is less and at most `most`; returns how many it saw."""
     hops[source] = 0
@@ -39,7 +39,7 @@ def _approach(indptr, indices, source, most, hops, queue):  # type: ignore[no-un
     return end
 
 
-@numba.njit(cache=True)
+@njit()
 def _trees(indptr, indices, roots, depth, parent, queue):  # type: ignore[no-untyped-def]
     """Depth and parent of every node in a breadth-first tree of its component, from the first root inside it."""
     for root in roots:
@@ -60,7 +60,7 @@ def _trees(indptr, indices, roots, depth, parent, queue):  # type: ignore[no-unt
                     end += 1
 
 
-@numba.njit(cache=True)
+@njit()
 def _spread(indptr, indices, nodes, old, new):  # type: ignore[no-untyped-def]
     """Set the rows `nodes` of `new` to their bits and those of their neighbours in `old`."""
     for node in nodes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.jit import njit
 from wirewise.rng import GOLDEN, mix32, row_key
 
 __all__ = ["draw", "edge_room", "enter", "expand", "number"]
@@ -16,7 +16,7 @@ _HALF = 32
 _LOW = (1 << _HALF) - 1
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def edge_room(indptr: NDArray[np.int64], nodes: NDArray[np.int64], fanout: int) -> int:
     """Edges that `expand` of these nodes writes."""
     room = 0
@@ -26,7 +26,7 @@ def edge_room(indptr: NDArray[np.int64], nodes: NDArray[np.int64], fanout: int) 
     return room
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def enter(nodes: NDArray[np.int64], table: NDArray[np.int64], tag: int) -> int:
     """Number the nodes 0, 1, ... in the table; returns the first one that stands twice, or -1."""
     for place in range(len(nodes)):
@@ -36,14 +36,14 @@ def enter(nodes: NDArray[np.int64], table: NDArray[np.int64], tag: int) -> int:
     return -1
 
 
-@numba.njit(inline="always", cache=True)
+@njit(inline="always")
 def _below(key: int, draw: int, bound: int) -> int:
     """A number from 0 to bound - 1; off uniform by at most bound / 2^32."""
     word = mix32(np.uint32(np.uint32(key) + np.uint32(draw) * np.uint32(GOLDEN)))
     return (int(word) * bound) >> _HALF
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _pick(key: int, degree: int, picks: NDArray[np.int64], deck: NDArray[np.int64]) -> NDArray[np.int64]:
     """`len(picks)` of `degree` places without replacement, all sets equally likely.
 
@@ -71,7 +71,7 @@ def _pick(key: int, degree: int, picks: NDArray[np.int64], deck: NDArray[np.int6
     return deck
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def expand(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int32],
@@ -129,7 +129,7 @@ def expand(
     return count
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def draw(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int32],
@@ -165,7 +165,7 @@ def draw(
             edge += 1
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def number(
     neighbours: NDArray[np.int32],
     nodes: NDArray[np.int64],

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from wirewise.cost import Links
 from wirewise.cost.wire import wire_kernel
+from wirewise.jit import njit
 from wirewise.planners.arrays import Ints, Vector
 
 __all__ = ["Arena", "PointChoice"]
@@ -112,7 +112,7 @@ class Arena:
         return PointChoice(points, found.exposed_s, found.noise, found.bit_sum, bool(feasible))
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _exposed(points: Ints, f: _Facts) -> float:
     ranks = len(f.host)
     matrix = np.zeros((ranks, ranks))
@@ -129,7 +129,7 @@ def _exposed(points: Ints, f: _Facts) -> float:
     return worst
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _paths(size: Vector, noise: Vector) -> tuple[Ints, Ints]:
     """Points of each channel on the lower convex hull of (bytes, noise), bytes ascending; their number."""
     channels, points = size.shape
@@ -156,7 +156,7 @@ def _paths(size: Vector, noise: Vector) -> tuple[Ints, Ints]:
     return path, length
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _next_gain(c: int, at: Ints, here: int, path: Ints, length: Ints, f: _Facts) -> float:
     """Move `at[c]` to the next better point of the path; its variance drop a wire second, 0 at the end."""
     while at[c] < length[c]:
@@ -169,7 +169,7 @@ def _next_gain(c: int, at: Ints, here: int, path: Ints, length: Ints, f: _Facts)
     return 0.0
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _at_price(base: Ints, price: float, path: Ints, length: Ints, f: _Facts) -> tuple[Ints, Ints, Vector]:
     """All upgrades from `base` that gain at least `price`; the place on each path and the next gain."""
     points = base.copy()
@@ -183,7 +183,7 @@ def _at_price(base: Ints, price: float, path: Ints, length: Ints, f: _Facts) -> 
     return points, at, gain
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _fill(base: Ints, limit_s: float, bit_limit: float, path: Ints, length: Ints, f: _Facts) -> Ints:
     """Upgrade from `base`, best variance drop a wire second first, while time and bits stay within limits."""
     points, at, gain = _at_price(base, np.inf, path, length, f)
@@ -215,7 +215,7 @@ def _fill(base: Ints, limit_s: float, bit_limit: float, path: Ints, length: Ints
             gain[c] = _next_gain(c, at, points[c], path, length, f)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _totals(points: Ints, f: _Facts) -> tuple[float, float]:
     noise, bits = 0.0, 0.0
     for c in range(len(points)):
@@ -224,13 +224,13 @@ def _totals(points: Ints, f: _Facts) -> tuple[float, float]:
     return noise, bits
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _keeps(points: Ints, budget: float, floor: float, limit: float, f: _Facts) -> bool:
     noise, bits = _totals(points, f)
     return noise <= budget and floor <= bits <= limit
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _starts(f: _Facts) -> Ints:
     """Every point for all channels alike; then two bases: fewest bytes, and cheapest channel by channel."""
     channels, count = f.size.shape
@@ -246,7 +246,7 @@ def _starts(f: _Facts) -> Ints:
     return starts
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _search(f: _Facts, budget: float, floor: float, limit: float, slack: float) -> tuple[Ints, bool]:
     count = f.size.shape[1]
     path, length = _paths(f.size, f.noise)
@@ -277,7 +277,7 @@ def _search(f: _Facts, budget: float, floor: float, limit: float, slack: float) 
     return result, feasible
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _quietest(
     found: Ints,
     starts: Ints,

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.jit import njit
 from wirewise.planners.arrays import Ints, Vector
 from wirewise.planners.bitwidth.problem import BFLOAT16_NOISE, ChannelProblem, noise_factor
 
@@ -57,7 +57,7 @@ def _slope(size: Ints, noise: Vector, a: int, b: int) -> float:
     return float((noise[b] - noise[a]) / (size[b] - size[a]))
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _fill_table(weights: Vector, noise: Vector, units: Ints, budget: int, table: NDArray[np.uint8]) -> Vector:
     """Least variance with at most k units for k in 0..budget; `table` keeps the level taken."""
     best = np.zeros(budget + 1)
@@ -75,7 +75,7 @@ def _fill_table(weights: Vector, noise: Vector, units: Ints, budget: int, table:
     return best
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _read_table(table: NDArray[np.uint8], units: Ints, budget: int) -> Ints:
     levels = np.zeros(table.shape[0], dtype=np.int64)
     for i in range(table.shape[0] - 1, -1, -1):

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError
 from wirewise.graph.structure import InEdges, out_degrees, out_edges
+from wirewise.jit import njit
 from wirewise.planners.arrays import Vector
 
 __all__ = ["ALMOST_ONE", "Drawers", "inclusion", "one_hop", "seed_probability"]
@@ -83,7 +83,7 @@ class Drawers:
         return found
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _add(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
@@ -156,7 +156,7 @@ def one_hop(drawers: Drawers, train: NDArray[Any], batch_size: int, fanout: int)
     )
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def _one_hop(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int32],

@@ -10,10 +10,10 @@ from __future__ import annotations
 import heapq
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.jit import njit
 from wirewise.planners.arrays import Ints, Vector
 
 __all__ = ["Links", "Matched", "match"]
@@ -73,7 +73,7 @@ class Matched(NamedTuple):
     """When the last chunk arrives; infinite: not all did before the deadline."""
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def match(
     links: Links,
     source: Ints,
@@ -143,7 +143,7 @@ def match(
     return Matched(out_chunk[:sent], out_link[:sent], finish_s if left == 0 else np.inf)
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _begin(links: Links, source: Ints, needs: NDArray[np.bool_]) -> _State:
     chunks, ranks = needs.shape
     words = (chunks + _WORD - 1) // _WORD
@@ -157,7 +157,7 @@ def _begin(links: Links, source: Ints, needs: NDArray[np.bool_]) -> _State:
     return _State(held, held.copy(), near, missing, np.ones(chunks, np.int64))
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _take(state: _State, links: Links, link: int, needs: NDArray[np.bool_], k: int) -> bool:
     """A chunk starts over a link; whether its target needs it."""
     j = links.target[link]
@@ -168,7 +168,7 @@ def _take(state: _State, links: Links, link: int, needs: NDArray[np.bool_], k: i
     return needs[k, j]
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _mark(
     starts: Ints, listed: Ints, which: int, marked: Ints, is_marked: NDArray[np.bool_], count: int
 ) -> int:
@@ -180,7 +180,7 @@ def _mark(
     return count
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _is_free(links: Links, link: int, free_s: Vector, tick: float) -> bool:
     for e in links.route[links.route_start[link] : links.route_start[link + 1]]:
         if free_s[e] > tick:
@@ -188,7 +188,7 @@ def _is_free(links: Links, link: int, free_s: Vector, tick: float) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _choose(
     state: _State, links: Links, link: int, needs: NDArray[np.bool_], by_distance: bool, patience: float
 ) -> int:
@@ -219,7 +219,7 @@ def _choose(
     return best
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _relays(needs: NDArray[np.bool_], near: Vector, from_here: Vector) -> bool:
     for d in range(len(needs)):
         if needs[d] and from_here[d] < near[d] * (1 - 1e-9):
@@ -227,7 +227,7 @@ def _relays(needs: NDArray[np.bool_], near: Vector, from_here: Vector) -> bool:
     return False
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator,unused-ignore]
+@njit()
 def _remaining_s(needs: NDArray[np.bool_], near: Vector) -> float:
     furthest = 0.0
     for d in range(len(needs)):

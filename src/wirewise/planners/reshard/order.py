@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wirewise.errors import PlanError
+from wirewise.jit import njit
 
 __all__ = ["ORDERS", "Choices", "Ordered", "choices", "makespan_s", "ordered"]
 
@@ -131,7 +131,7 @@ def _told(given: Choices, order: Ints, option: Ints) -> Ordered:
     return Ordered(by_start, option - given.first[:-1], start, float(seconds))
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _starts(
     first: Ints, begins: Ints, ways: Ints, seconds: Vector, count: int, order: Ints, option: Ints
 ) -> tuple[Vector, float]:
@@ -148,7 +148,7 @@ def _starts(
     return start, last
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _least_loaded(first: Ints, begins: Ints, ways: Ints, seconds: Vector, count: int) -> Ints:
     """Option whose own way, the first one it names, has sent least."""
     load, option = np.zeros(count), np.zeros(len(first) - 1, np.int64)
@@ -162,7 +162,7 @@ def _least_loaded(first: Ints, begins: Ints, ways: Ints, seconds: Vector, count:
     return option
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _drawn(state: NDArray[np.uint64]) -> float:
     """A number from 0 to 1 (xorshift)."""
     x = state[0]
@@ -173,7 +173,7 @@ def _drawn(state: NDArray[np.uint64]) -> float:
     return float(x >> np.uint64(11)) / 9007199254740992.0
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _greedy(
     first: Ints, begins: Ints, ways: Ints, seconds: Vector, count: int, draws: int, seed: int
 ) -> tuple[Ints, Ints]:
@@ -238,7 +238,7 @@ def _greedy(
     return order, option
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _listed(
     first: Ints, begins: Ints, ways: Ints, seconds: Vector, count: int, restarts: int, seed: int
 ) -> tuple[Ints, Ints]:
@@ -291,7 +291,7 @@ def _listed(
     return best_order, best_option
 
 
-@njit(cache=True, nogil=True)
+@njit()
 def _search(
     first: Ints, begins: Ints, ways: Ints, seconds: Vector, count: int, best: float, nodes: int
 ) -> tuple[Ints, Ints, bool, int]:

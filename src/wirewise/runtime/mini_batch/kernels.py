@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from wirewise.jit import njit
 
 __all__ = ["copy_held"]
 
 
-@numba.njit(nogil=True, cache=True)
+@njit()
 def copy_held(slots: NDArray[np.int32], own: NDArray[Any], cached: NDArray[Any], out: NDArray[Any]) -> None:
     """Set `out[i]` to row `slots[i]` of `own` and then `cached`, or to zero where the slot is negative."""
     for place in range(len(slots)):

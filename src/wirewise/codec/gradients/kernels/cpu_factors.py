@@ -6,11 +6,11 @@ the elements that were read are used for all ranks while they are in cache. Rank
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from wirewise.codec.gradients.kernels.reference_factors import NOISE
 from wirewise.codec.kernels.words import entry, inline, kernel
+from wirewise.jit import njit
 
 __all__ = ["add_product", "left_factor", "orthogonalise", "right_factor"]
 
@@ -20,8 +20,8 @@ _COLUMNS = 512
 """Columns of a tile: of so many, the rows and ranks that are multiplied together stay in the first cache."""
 
 # Sums may be taken in any order, so that they are vectorised.
-_reduction = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"}, _nrt=False)
-_thin_reduction = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "contract"}, _nrt=False)
+_reduction = njit(fastmath={"reassoc", "nsz"}, _nrt=False)
+_thin_reduction = njit(fastmath={"reassoc", "nsz", "contract"}, _nrt=False)
 
 
 @_reduction

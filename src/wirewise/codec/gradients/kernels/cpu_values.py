@@ -6,13 +6,13 @@ keeping it, and leaves the memory as it was until all segments are known to be f
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic, overload
 
 from wirewise.codec.kernels.words import as_bits, as_float, bfloat16, entry, inline, kernel
+from wirewise.jit import njit
 
 __all__ = [
     "ABS",
@@ -41,7 +41,7 @@ LARGEST = np.float32(np.finfo(np.float32).max)
 _STRETCH = 256
 
 # Sums may be taken in any order, so that they are vectorised.
-_reduction = numba.njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"}, _nrt=False)
+_reduction = njit(fastmath={"reassoc", "nsz"}, _nrt=False)
 
 
 @kernel

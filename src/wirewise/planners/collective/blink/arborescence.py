@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from wirewise.jit import njit
 
 __all__ = ["FAR", "pack", "shortest_tree"]
 
@@ -14,7 +15,7 @@ FAR = 1e300
 """Length where there is no edge."""
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _links_in(length, root, count):  # type: ignore[no-untyped-def]
     """Shortest edge into each vertex, and the number of the cycle of such edges that it is on, or -1."""
     best, cycle, seen = np.full(count, -1), np.full(count, -1), np.zeros(count, np.int64)
@@ -39,7 +40,7 @@ def _links_in(length, root, count):  # type: ignore[no-untyped-def]
     return best, cycle, cycles
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _contract(length, root, best, cycle, cycles, label, pick):  # type: ignore[no-untyped-def]
     """Each cycle as one vertex; lengths into it count from the edge that they replace. Returns lengths and size."""
     count, size = len(best), cycles
@@ -61,7 +62,7 @@ def _contract(length, root, best, cycle, cycles, label, pick):  # type: ignore[n
     return shorter, size
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def shortest_tree(length: NDArray[np.float64], root: int) -> NDArray[np.int64]:
     """Parents in the spanning tree from the root of least total length; -1 at the root (Chu and Liu; Edmonds 1967).
 
@@ -95,7 +96,7 @@ def shortest_tree(length: NDArray[np.float64], root: int) -> NDArray[np.int64]:
     return parent
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _multiplicative(capacity, root, epsilon, delta, both, most):  # type: ignore[no-untyped-def]
     n = len(capacity)
     length = np.full((n, n), FAR)
