@@ -401,7 +401,7 @@ CASES: dict[str, str] = {
     "jobs, a column is missing": "plan jobs no-duration.csv --log helios --clusters 4x4",
     "jobs, a figure is none": "plan jobs duration.csv --log helios --clusters 4x4",
     "jobs, none ran": "plan jobs never-ran.csv --log helios --clusters 4x4",
-    "jobs, one fits nowhere": "plan jobs helios.csv --log helios --clusters 4x1",
+    "jobs, one fits nowhere": "plan jobs helios.csv --log helios --clusters 1x1",
     "jobs, another log": "plan jobs helios.csv --log philly --clusters 4x4",
     "jobs, a log of two files": "plan jobs . --log pai --clusters 4x4",
     "jobs, an empty log": "plan jobs empty.txt --log helios --clusters 4x4",

@@ -178,5 +178,5 @@ def test_any_object_with_the_attributes_will_do():
 
 
 def test_numbers_that_numpy_does_not_know_are_refused():
-    with pytest.raises(GraphError, match=r"a tensor of torch.bfloat16, which NumPy does not know"):
+    with pytest.raises(GraphError, match=r"a tensor of torch.bfloat16 that NumPy does not take"):
         from_pyg(pyg(x=torch.ones(3, 2, dtype=torch.bfloat16)))

@@ -2,6 +2,7 @@ import gzip
 
 import numpy as np
 import pytest
+import torch
 
 from tests.graph.toys import toy
 from wirewise.errors import GraphError
@@ -101,7 +102,6 @@ def test_a_named_graph_is_loaded_first(tmp_path):
 
 @pytest.mark.parametrize("form", ["data", "dict", "collated"])
 def test_saved_data_of_pyg(tmp_path, form):
-    import torch
     from torch_geometric.data import Data
 
     edges = torch.from_numpy(np.concatenate([EDGES[:, :4], EDGES[::-1, :4]], axis=1).copy())
@@ -124,6 +124,53 @@ def test_saved_data_of_pyg(tmp_path, form):
     (tmp_path / "data.pt").write_bytes(b"no archive")
     with pytest.raises(GraphError, match=r"data.pt: it is no saved Data"):
         convert(str(tmp_path / "data.pt"), tmp_path / "out")
+
+
+SOUND = {
+    "edge_index": torch.tensor([[0, 1], [1, 0]]),
+    "x": torch.tensor([[1.0, 2.0], [0.0, 3.0]]),
+    "y": torch.tensor([0, 1]),
+    "train_mask": torch.tensor([True, False]),
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"x": SOUND["x"].bfloat16()}, {"x": SOUND["x"].half()}, {"x": SOUND["x"].to_sparse()},
+        {"x": SOUND["x"].clone().requires_grad_()}, {"x": [[1.0, 2.0], [0.0, 3.0]]}, {"num_nodes": torch.tensor(2)},
+        {"x": SOUND["x"].to(torch.float8_e4m3fn)}, {"y": torch.tensor([[0], [1]])},
+    ],
+)  # fmt: skip
+def test_ordinary_tensors_of_users_are_read(tmp_path, changes):
+    torch.save(SOUND | changes, tmp_path / "data.pt")
+    found = convert(str(tmp_path / "data.pt"), tmp_path / "out")
+    assert found.x.tolist() == [[1.0, 2.0], [0.0, 3.0]] and found.y.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        (5, "it holds a int; expected a Data"),
+        ([1, 2], "it holds a int; expected a Data"),
+        (torch.ones(3), "it holds a Tensor; expected a Data"),
+        (SOUND | {"y": torch.tensor(1)}, r"y is int64 \[\]; expected a tensor of numbers"),
+        (SOUND | {"y": ["a", "b"]}, "y is <U1"),
+        (SOUND | {"x": [[1.0], [2.0, 3.0]]}, "x is a list with uneven rows"),
+        (
+            SOUND | {"x": torch.sparse_coo_tensor(size=(10**7, 10**7))},
+            r"\[10000000, 10000000\], 4e\+05 GB",
+        ),
+        (SOUND | {"edge_index": torch.tensor([[0, 1], [1, 0]]).to_sparse()}, "edge_index is a sparse matrix"),
+        (SOUND | {"num_nodes": 3}, "num_nodes is 3 and y has 2 rows"),
+        (SOUND | {"x": torch.empty(2, 3, device="meta")}, "that NumPy does not take"),
+    ],
+)
+def test_what_is_no_graph_is_refused(tmp_path, held, message):
+    torch.save(held, tmp_path / "data.pt")
+    with pytest.raises(GraphError, match=message):
+        convert(str(tmp_path / "data.pt"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def text(path, rows):

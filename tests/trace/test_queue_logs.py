@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 
@@ -63,7 +64,36 @@ def test_philly_adds_up_attempts(tmp_path):
     path.write_text(json.dumps(PHILLY))
     [job] = read_queue_log("philly", path, ROOM, slot_s=30).queue
     assert (job.name, job.kind, job.arrival, job.pace) == ("application_1", "gpu3", 0, 1.0)
-    assert read_queue_log("philly", path, ROOM, slot_s=30).kinds["gpu3"].progress[0][3] == 30 / 180
+    # A minute of one accelerator and two of three are 140 s of three.
+    assert read_queue_log("philly", path, ROOM, slot_s=30).kinds["gpu3"].progress[0][3] == 30 / 140
+
+
+def test_logs_as_they_are_published_are_read(tmp_path):
+    """Times that are "None", a name that comes again, a job that is larger than any cluster."""
+    log = json.loads(json.dumps(PHILLY))
+    log[0]["attempts"][2] |= {"start_time": "2017-10-07 01:06:00", "end_time": "None", "detail": []}
+    larger = [{"ip": f"m{n}", "gpus": ["gpu0", "gpu1"]} for n in range(5)]
+    attempt = {"start_time": "2017-10-07 02:00:00", "end_time": "2017-10-07 02:01:00", "detail": larger}
+    log += [
+        log[0],
+        log[0] | {"jobid": "application_9", "submitted_time": "None"},
+        log[0] | {"jobid": "application_10", "attempts": [attempt]},
+    ]
+    path = tmp_path / "cluster_job_log"
+    path.write_text(json.dumps(log))
+    queue = read_queue_log("philly", path, ROOM)
+    assert [job.name for job in queue.queue] == ["application_1", "application_1 (2)"]
+    assert queue.notes == (
+        "1 of the jobs of the log fit no cluster and are left out, such as 'application_10', which asks for 0 cpus and "
+        "10 gpus",
+        "1 names of jobs are in the log several times; later ones have a number behind them",
+    )
+    head = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
+    (tmp_path / "pai_task_table.csv").write_text(head + PAI_TASKS + "j4,w,,Terminated,1.0,None,,,,\n")
+    (tmp_path / "pai_job_table.csv").write_text(
+        "job_name,inst_id,user,status,start_time,end_time\n" + PAI_JOBS
+    )
+    assert [job.name for job in read_queue_log("pai", tmp_path, ROOM).queue] == ["j1", "j3"]
 
 
 def test_pai_joins_its_tables(tmp_path):
@@ -89,6 +119,18 @@ def test_speeds_become_kinds(tmp_path):
         read_speeds(path)
 
 
+def test_a_torn_amount_takes_no_memory(tmp_path):
+    path = tmp_path / "times.csv"
+    path.write_text("lm,1,1,26\nlm,1,1000000000,6\n")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="was not measured with 1 processors and 2 accelerators"):
+            read_speeds(path)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -100,8 +142,8 @@ def test_speeds_become_kinds(tmp_path):
         ),
         (HELIOS.splitlines()[0], "no job of it ran with a processor or an accelerator"),
         (
-            HELIOS.replace("7,u1,2", "7,u1,64"),
-            "job '7' asks for 0 cpus and 64 gpus, which no cluster has",
+            "\n".join(HELIOS.replace("7,u1,2", "7,u1,64").splitlines()[:2]),
+            "1 of the jobs of the log fit no cluster .*'7', which asks for 0 cpus and 64 gpus; expected one",
         ),
         (HELIOS.replace("7,u1,2", "7,u1,-2"), "line 2: -2 is negative"),
         ("", "has no column 'job_id'"),

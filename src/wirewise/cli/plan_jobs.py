@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,7 +14,7 @@ from wirewise import options as opt
 from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, Said
 from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
-from wirewise.errors import InputError
+from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS
 from wirewise.planners import planner as find_planner
 from wirewise.planners.jobs import JobProblem
@@ -39,6 +39,12 @@ class Scheduled(opt.Options, frozen=True, kw_only=True):
         ),
     ] = 0.5
     window: Annotated[opt.Count, opt.about("Oldest jobs that a cluster chooses from.")] = 10
+    patience: Annotated[
+        opt.Natural,
+        opt.about(
+            "Slots after its arrival from which on a job comes before all that arrived later; 0: never."
+        ),
+    ] = 0
     log: Annotated[
         Literal["none", "helios", "philly", "pai"],
         opt.about("Cluster whose log QUEUE is; of pai the folder of its job and task tables."),
@@ -89,15 +95,20 @@ def jobs(
     """
     find_planner("jobs", planner)
     found_queue = _queue(queue, asked)
-    problem = JobProblem(found_queue, asked.kept, asked.window, asked.oracle)
+    problem = JobProblem(found_queue, asked.kept, asked.window, asked.oracle, asked.patience)
     found = make_plan(JobPlan, planner, problem, seed=asked.seed, several=asked.several or None)
     if job_out is not None:
         write_queue(found_queue, job_out)
     others = [name for name in PLANNERS["jobs"] if name != planner] if asked.compare else []
-    plans = {planner: found} | {name: make_plan(JobPlan, name, problem, seed=asked.seed) for name in others}
-    compared = {name: _figures(one, problem) for name, one in plans.items()}
+    compared = {planner: _figures(found, problem)}
+    failed = []
+    for name in others:
+        try:
+            compared[name] = _figures(make_plan(JobPlan, name, problem, seed=asked.seed), problem)
+        except PlanError as error:
+            failed.append(f"{error}")
     record = {"plan": msgspec.to_builtins(found), "simulated": compared}
-    tell(found, out, json, *_said(found, compared), record=record)
+    tell(found, out, json, *_said(found, compared, (*found_queue.notes, *failed)), record=record)
 
 
 def _queue(source: str, asked: Scheduled) -> JobQueue:
@@ -148,17 +159,20 @@ def _room(text: str) -> tuple[int, int]:
 
 def _figures(plan: JobPlan, problem: JobProblem) -> dict[str, float]:
     ends: dict[str, int] = {}
+    starts: dict[str, int] = {}
     for one in plan.allotments:
         ends[one.job] = one.end
+        starts.setdefault(one.job, one.start)
     taken = np.array([(ends[job.name] - job.arrival) * plan.slot_s for job in problem.queue.queue])
     return {
         "mean_completion_s": plan.mean_completion_s,
         "p99_completion_s": float(np.percentile(taken, 99)),
         "makespan_s": plan.predicted_s,
+        "longest_wait_s": max(starts[job.name] - job.arrival for job in problem.queue.queue) * plan.slot_s,
     }
 
 
-def _said(found: JobPlan, compared: dict[str, dict[str, float]]) -> Iterator[Said]:
+def _said(found: JobPlan, compared: dict[str, dict[str, float]], notes: Sequence[str]) -> Iterator[Said]:
     jobs = len({one.job for one in found.allotments})
     said = (
         f"{count(jobs, 'job')} on {count(found.world_size, 'cluster')} take {seconds(found.mean_completion_s)} on "
@@ -170,11 +184,11 @@ def _said(found: JobPlan, compared: dict[str, dict[str, float]]) -> Iterator[Sai
         said += f", {factor(found.mean_completion_s / others[best])} of the time under {best}, the best of the others"
     yield f"{said}."
     yield found.table()
-    for line in found.notes:
+    for line in (*found.notes, *notes):
         yield f"Note: {line}."
     if others:
         ranked = sorted(compared.items(), key=lambda item: item[1]["mean_completion_s"])
         yield (
-            ["planner", "mean s", "99 of 100 within s", "all done s"],
+            ["planner", "mean s", "99 of 100 within s", "all done s", "longest wait s"],
             [[name, *(f"{value:.4g}" for value in one.values())] for name, one in ranked],
         )

@@ -15,7 +15,7 @@ from wirewise.graph.foreign import is_sparse, to_numpy
 from wirewise.graph.splits import INDEX_NAMES, MASKS, mask_of, masks_of, split_of
 from wirewise.graph.structure import one_way_edge
 
-__all__ = ["from_ogb", "from_pyg", "labels_of"]
+__all__ = ["from_ogb", "from_pyg", "labels_of", "refuse_other_kinds"]
 
 _SPARSE_BELOW = 0.1
 _KNOWN = frozenset(("edge_index", "x", "y", "split", "n_id", *MASKS, *INDEX_NAMES))
@@ -40,7 +40,7 @@ def from_pyg(
     Raises:
         GraphError: An attribute is missing or not what training needs.
     """
-    _refuse_other_kinds(data)
+    refuse_other_kinds(data)
     missing = [key for key in ("edge_index", "x", "y") if getattr(data, key, None) is None]
     if missing:
         raise GraphError(
@@ -151,7 +151,12 @@ def labels_of(y: NDArray[Any]) -> NDArray[Any]:
     return y.astype(np.int64)
 
 
-def _refuse_other_kinds(data: Any) -> None:
+def refuse_other_kinds(data: Any) -> None:
+    """Raise for what is no Data object of one type of nodes, with sources and targets of its edges.
+
+    Raises:
+        GraphError: It is something else.
+    """
     if isinstance(data, (list, tuple)):
         raise GraphError(
             f"got a {type(data).__name__} of {len(data)}; expected one Data object, such as dataset[0]"

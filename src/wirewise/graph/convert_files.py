@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
 from wirewise.graph.blocks import blocks
-from wirewise.graph.convert import labels_of
+from wirewise.graph.convert import labels_of, refuse_other_kinds
 from wirewise.graph.data import NO_SPLIT, TEST, TRAIN, VALIDATION, GraphData
 from wirewise.graph.files import broken, check_keys, expect, single
+from wirewise.graph.foreign import is_sparse, to_numpy
 from wirewise.graph.ingest import Filled, GraphSource, Pairs, write_mapped, write_source
 from wirewise.graph.splits import masks_of, split_of
 
@@ -241,12 +242,13 @@ def _pyg(path: Path) -> GraphSource:
         ) from error
     if isinstance(held, tuple | list) and held:
         held = held[0]
+    if not isinstance(held, Mapping | Data):
+        raise GraphError(
+            f"it holds a {type(held).__name__}; expected a Data, its to_dict(), or a list of them, whose first is taken"
+        )
     given = held if isinstance(held, Mapping) else held.to_dict()
-    arrays = {
-        key: value.numpy() if hasattr(value, "numpy") else value
-        for key, value in given.items()
-        if value is not None
-    }
+    refuse_other_kinds(SimpleNamespace(**{str(key): value for key, value in given.items()}))
+    arrays = {str(key): _array(str(key), value) for key, value in given.items() if value is not None}
     if missing := [key for key in ("edge_index", "x", "y") if key not in arrays]:
         raise GraphError(
             f"the Data object has no {', '.join(missing)}; expected edge_index, x, y and masks or split"
@@ -257,9 +259,29 @@ def _pyg(path: Path) -> GraphSource:
             "train on it by wirewise.integrations.pyg"
         )
     y = _classes(arrays["y"])
+    if int(arrays.get("num_nodes", len(y))) != len(y):
+        raise GraphError(f"num_nodes is {int(arrays['num_nodes'])} and y has {len(y)} rows; expected as many")
     attributes = SimpleNamespace(**arrays)
     split = split_of(attributes, len(y), masks_of(attributes, len(y), None))
     return _of_arrays(path.stem, arrays["edge_index"], arrays["x"], y, split, arrays.get("edge_weight"))
+
+
+def _array(key: str, value: Any) -> Any:
+    """A value of a Data object as an array; the number of nodes stays a number."""
+    if key == "num_nodes":
+        return value
+    if getattr(value, "is_floating_point", bool)() and not is_sparse(value):
+        # A mapped graph holds float32, and NumPy knows no bfloat16.
+        value = value.float()
+    try:
+        array = to_numpy(value)
+    except ValueError as error:
+        raise GraphError(f"{key} is a {type(value).__name__} with uneven rows; expected a tensor") from error
+    if key in _PYG_KEYS and (array.ndim == 0 or array.dtype.kind not in "biuf"):
+        raise GraphError(
+            f"{key} is {array.dtype} {list(array.shape)}; expected a tensor of numbers with a row for each node or edge"
+        )
+    return array
 
 
 def _classes(y: NDArray[Any]) -> NDArray[Any]:

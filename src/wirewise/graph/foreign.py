@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
+from wirewise.memory import available_bytes
 
 __all__ = ["is_sparse", "to_numpy"]
 
@@ -16,20 +17,26 @@ def to_numpy(value: Any) -> NDArray[Any]:
     """A tensor (dense or sparse, on any device, of a subclass such as PyG's EdgeIndex) or an array as a NumPy array.
 
     Raises:
-        GraphError: NumPy has no such type of numbers.
+        GraphError: NumPy has no such type of numbers, or a sparse tensor would be larger than memory.
     """
     if hasattr(value, "as_tensor"):
         # EdgeIndex and Index of PyG: their to_dense() is the adjacency matrix, not the numbers they hold.
         value = value.as_tensor()
     if is_sparse(value):
+        dense_bytes = value.numel() * value.element_size()
+        if dense_bytes > available_bytes():
+            raise GraphError(
+                f"the Data object holds a sparse tensor of shape {list(value.shape)}, {dense_bytes / 1e9:.3g} GB when "
+                "it is dense; expected one that fits into memory"
+            )
         value = value.to_dense()
     if hasattr(value, "detach"):
         try:
             value = value.detach().cpu().numpy()
-        except TypeError as error:
+        except (TypeError, RuntimeError) as error:
             raise GraphError(
-                f"the Data object holds a tensor of {value.dtype}, which NumPy does not know; expected another type of "
-                "number: convert it, bfloat16 by .float()"
+                f"the Data object holds a tensor of {value.dtype} that NumPy does not take "
+                f"({str(error).splitlines()[0][:100]}); expected another type of number: convert it, bfloat16 by .float()"
             ) from error
     return np.asarray(value)
 

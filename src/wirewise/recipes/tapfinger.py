@@ -29,7 +29,6 @@ from wirewise.planners import PLANNERS
 from wirewise.planners.jobs import RULES, JobProblem, tune
 from wirewise.planners.jobs.online import online_policy
 from wirewise.planners.jobs.problem import follow
-from wirewise.planners.jobs.rules import expected, knowledge
 from wirewise.plans import JobPlan, save
 from wirewise.recipes.tapfinger_job import REAL_KINDS, TapFingerJob
 from wirewise.recipes.tapfinger_worker import ClusterJob, write_parts
@@ -185,7 +184,7 @@ def completions(pairs: Sequence[tuple[JobProblem, JobProblem]]) -> dict[str, lis
             for seed, (_, one) in enumerate(pairs)
         ]
         for rule in RULES
-        for known in [trained.get(rule) or knowledge(expected(pairs[0][1].arrays))]
+        for known in [trained.get(rule) or pairs[0][1].knowledge()]
     }
     states = play(read_weights(SHIPPED), [one for _, one in pairs], _LAST)
     found["tapfinger"] = [

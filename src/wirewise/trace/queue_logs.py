@@ -6,18 +6,17 @@ Q. Hu et al.: Characterization and Prediction of Deep Learning Workloads in Larg
 
 A log tells how long a job took with what it asked for, and not how fast it is with more or less. So jobs that ask for
 as much are of one kind, take all of it or nothing, and have a pace of their own, which schedulers do not see. Jobs that
-never ran, or asked for nothing, are left out.
+never ran, asked for nothing, or fit no cluster are left out; notes of the queue count the latter.
 """
 
 from __future__ import annotations
 
 import csv
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import product
 from math import ceil, inf, isfinite
 from pathlib import Path
 from statistics import median
@@ -32,6 +31,8 @@ from wirewise.trace.queues import EdgeCluster, JobKind, JobQueue, QueuedJob
 __all__ = ["HELIOS_LIKE", "QUEUE_LOGS", "read_queue_log", "read_speeds"]
 
 _HELIOS = ("job_id", "gpu_num", "cpu_num", "submit_time", "duration")
+_PAI_HEAD = "job_name"
+"""First name of a line of names, which some copies of the tables have."""
 _START_S = 14.0
 """Seconds that TapFinger adds to measured times, for a job to start."""
 
@@ -44,6 +45,11 @@ class _Logged(NamedTuple):
     seconds: float
     cpus: int
     gpus: int
+
+    @property
+    def asked(self) -> tuple[int, int]:
+        """Processors and accelerators; those with accelerators are not held to their processors."""
+        return (0 if self.gpus else self.cpus), self.gpus
 
 
 def read_queue_log(
@@ -64,8 +70,8 @@ def read_queue_log(
         jobs: Number of jobs, the first to arrive; None: all.
 
     Raises:
-        InputError: No such form or file, a file of another form, a figure that is none, or a job that fits no cluster;
-            the message names the place.
+        InputError: No such form or file, a file of another form, a figure that is none, or no job that ran and fits a
+            cluster; the message names the place.
     """
     if form not in QUEUE_LOGS:
         raise InputError(f"got a log in the form {form!r}; expected one of {', '.join(QUEUE_LOGS)}")
@@ -107,18 +113,27 @@ class _PhillyJob(msgspec.Struct):
 
 
 def _philly(path: Path) -> Iterator[_Logged]:
-    """Jobs of a `cluster_job_log` of Philly, a list in JSON; a job takes the seconds of all its attempts together."""
+    """Jobs of a `cluster_job_log` of Philly, a list in JSON.
+
+    A job asks for as many accelerators as the attempt that had most of them for its time, and takes as long with these
+    as all its attempts took with theirs, if seconds times accelerators are the same. "None" stands for no time.
+    """
     try:
         found = decode_json(path.read_bytes(), list[_PhillyJob])
     except (OSError, msgspec.MsgspecError) as error:
         raise InputError(f"{path}: {error}; expected a cluster_job_log of Philly") from error
     for number, job in enumerate(found):
-        ran = [one for one in job.attempts if one.start_time and one.end_time and one.detail]
+        if _is_absent(job.submitted_time):
+            continue
+        work: defaultdict[int, float] = defaultdict(float)
         with _told(path, number, "job"):
-            seconds = sum(_instant(one.end_time or "") - _instant(one.start_time or "") for one in ran)
             arrival_s = _instant(job.submitted_time)
-        gpus = sum(len(one.gpus) for one in ran[-1].detail) if ran else 0
-        yield _Logged(job.jobid, arrival_s, seconds, 0, gpus)
+            for one in job.attempts:
+                if not (_is_absent(one.start_time) or _is_absent(one.end_time)):
+                    gpus = sum(len(host.gpus) for host in one.detail)
+                    work[gpus] += gpus * (_instant(one.end_time or "") - _instant(one.start_time or ""))
+        most = max(work, key=work.__getitem__, default=0)
+        yield _Logged(job.jobid, arrival_s, sum(work.values()) / most if most else 0.0, 0, most)
 
 
 def _pai(folder: Path) -> Iterator[_Logged]:
@@ -132,16 +147,16 @@ def _pai(folder: Path) -> Iterator[_Logged]:
     tasks = folder / "pai_task_table.csv"
     for line, row in _rows(tasks, 10):
         name, _, instances, _, start, end, cpus, _, gpus, _ = row
-        if start and end:
+        if not (_is_absent(start) or _is_absent(end)) and name != _PAI_HEAD:
             with _told(tasks, line):
-                count, first, last = map(_figure, (instances, start, end))
+                count, first, last = map(_figure, (instances or "1", start, end))
                 shares = [_amount(ceil(count * _figure(share or "0") / 100)) for share in (cpus, gpus)]
             before = spans.get(name, (inf, -inf))
             spans[name] = min(before[0], first), max(before[1], last)
             asked[name] = [old + new for old, new in zip(asked[name], shares, strict=True)]
     table = folder / "pai_job_table.csv"
     for line, row in _rows(table, 6):
-        if row[0] in spans and row[4]:
+        if row[0] in spans and not _is_absent(row[4]):
             first, last = spans[row[0]]
             with _told(table, line):
                 arrival_s = _figure(row[4])
@@ -181,11 +196,13 @@ def _kind_of(
     (low_c, low_g), (high_c, high_g) = (
         [end(amount[n] for amount in times) for n in range(2)] for end in (min, max)
     )
-    amounts = product(range(low_c, high_c + 1), range(low_g, high_g + 1))
-    # Before there is a table: one amount of a torn file may be of any size.
-    for c, g in amounts:
-        if (c, g) not in times:
-            raise InputError(f"{path}: {name!r} was not measured with {c} processors and {g} accelerators")
+    # Before there is a table, and without a list of the amounts: one of a torn file may be of any size.
+    for c in range(low_c, high_c + 1):
+        for g in range(low_g, high_g + 1):
+            if (c, g) not in times:
+                raise InputError(
+                    f"{path}: {name!r} was not measured with {c} processors and {g} accelerators"
+                )
     rows = [[0.0] * (high_g + 1) for _ in range(high_c + 1)]
     for (c, g), own in times.items():
         rows[c][g] = slot_s / (sum(own) / len(own) + _START_S)
@@ -207,21 +224,16 @@ def _queue(
     ran = sorted(
         (one for one in logged if one.seconds > 0 and one.cpus + one.gpus > 0), key=lambda one: one.arrival_s
     )
-    ran = ran[:jobs]
     if not ran:
         raise InputError(
             f"{path}: no job of it ran with a processor or an accelerator; expected one at least"
         )
+    ran, notes = _those_that_fit(ran, path, clusters, jobs)
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     amounts: dict[str, tuple[int, int]] = {}
     for one in ran:
         seconds[_name(one)].append(one.seconds)
-        amounts[_name(one)] = cpus, gpus = (0 if one.gpus else one.cpus, one.gpus)
-        if not any(place.cpus >= cpus and place.gpus >= gpus for place in clusters):
-            raise InputError(
-                f"{path}: job {one.name!r} asks for {cpus} cpus and {gpus} gpus, which no cluster has; give "
-                "one more room"
-            )
+        amounts[_name(one)] = one.asked
     middle = {name: median(own) for name, own in seconds.items()}
     kinds = {}
     for name, (cpus, gpus) in amounts.items():
@@ -241,12 +253,50 @@ def _queue(
         kinds=kinds,
         clusters=tuple(clusters),
         slot_s=slot_s,
+        notes=notes,
     )
+
+
+def _those_that_fit(
+    ran: Sequence[_Logged], path: str | os.PathLike[str], clusters: Sequence[EdgeCluster], jobs: int | None
+) -> tuple[list[_Logged], tuple[str, ...]]:
+    """The first jobs that fit a cluster, each with a name of its own, and what is to be said of the others."""
+    fitting: list[_Logged] = []
+    seen: Counter[str] = Counter()
+    notes = []
+    larger = 0
+    for one in ran:
+        cpus, gpus = one.asked
+        if not any(place.cpus >= cpus and place.gpus >= gpus for place in clusters):
+            larger += 1
+            largest = one
+            continue
+        seen[one.name] += 1
+        fitting.append(one if seen[one.name] == 1 else one._replace(name=f"{one.name} ({seen[one.name]})"))
+        if len(fitting) == jobs:
+            break
+    if larger:
+        cpus, gpus = largest.asked
+        notes.append(
+            f"{larger} of the jobs of the log fit no cluster and are left out, such as {largest.name!r}, which asks "
+            f"for {cpus} cpus and {gpus} gpus"
+        )
+    if not fitting:
+        raise InputError(f"{path}: {notes[0]}; expected one at least that fits, give a cluster more room")
+    if repeated := sum(count > 1 for count in seen.values()):
+        notes.append(
+            f"{repeated} names of jobs are in the log several times; later ones have a number behind them"
+        )
+    return fitting, tuple(notes)
 
 
 def _name(one: _Logged) -> str:
     """Name of a job's kind: a job with accelerators is not held to its processors, which few logs tell well."""
     return f"gpu{one.gpus}" if one.gpus else f"cpu{one.cpus}"
+
+
+def _is_absent(text: str | None) -> bool:
+    return text in (None, "", "None")
 
 
 def _instant(text: str) -> float:

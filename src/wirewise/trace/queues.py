@@ -38,7 +38,8 @@ class JobKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     progress: tuple[tuple[float, ...], ...]
     """Progress of a slot, [processors + 1][accelerators + 1]; jobs are done at 1. More than the table has is worth as
-    much as its last row and column."""
+    much as its last row and column. An amount that is worth less than the least that a job starts with, such as 3
+    accelerators for a kind that splits over 1, 2 or 4, is worth as much as the best within it: the rest is idle."""
     ceiling: float = 0.0
     """0: progress is the same in each slot. Else a slot's is multiplied by the square root of what is left up to the
     ceiling, as where a loss falls ever slower; above 1, so that jobs end."""
@@ -96,6 +97,8 @@ class JobQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     clusters: tuple[EdgeCluster, ...]
     slot_s: float = 1.0
     """Seconds of a slot."""
+    notes: tuple[str, ...] = ()
+    """What was left out or changed where the queue was made of a log."""
 
     def __post_init__(self) -> None:
         for fault in (*self._cluster_faults(), *self._kind_faults()):
@@ -190,8 +193,8 @@ class JobQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         progress = np.empty((len(kinds), rows, columns))
         for number, kind in enumerate(kinds):
             table = np.array(kind.progress)
-            progress[number] = np.pad(
-                table, ((0, rows - table.shape[0]), (0, columns - table.shape[1])), mode="edge"
+            progress[number] = _usable(
+                np.pad(table, ((0, rows - table.shape[0]), (0, columns - table.shape[1])), mode="edge"), kind
             )
         reach = np.ones((len(self.queue), len(self.clusters)), np.bool_)
         for number, job in enumerate(self.queue):
@@ -208,6 +211,14 @@ class JobQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ceiling=np.array([kind.ceiling for kind in kinds]),
             room=np.array([(cluster.cpus, cluster.gpus) for cluster in self.clusters], np.int64),
         )
+
+
+def _usable(progress: NDArray[np.float64], kind: JobKind) -> NDArray[np.float64]:
+    """Progress where a job leaves idle what it cannot use."""
+    enough = progress.copy()
+    enough[: kind.cpus] = enough[:, : kind.gpus] = 0.0
+    best = np.maximum.accumulate(np.maximum.accumulate(enough, axis=0), axis=1)
+    return np.where(progress < progress[kind.cpus, kind.gpus], best, progress)
 
 
 def read_queue(path: str | os.PathLike[str]) -> JobQueue:

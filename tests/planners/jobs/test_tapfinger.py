@@ -9,10 +9,12 @@ import torch
 from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS
 from wirewise.planners.jobs import mean_slots, problem_of, tune
+from wirewise.planners.jobs.lookahead import LOOKED_AT
 from wirewise.planners.jobs.policy import play
 from wirewise.planners.jobs.tapfinger import SHIPPED, read_weights, write_weights
 from wirewise.sim import predict
 from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue
+from wirewise.trace import EdgeCluster, JobKind, JobQueue, QueuedJob
 
 TAPFINGER = PLANNERS["jobs"]["tapfinger"]
 
@@ -26,6 +28,43 @@ def test_a_plan_is_never_expected_to_be_slower_than_the_tuned_rule():
     assert predict(plan, queue).step_s == plan.predicted_s
     assert "slots on average are expected of the policy" in plan.notes[0]
     assert "the policy was followed in" in plan.notes[0]
+
+
+def stepped(most, least=1):
+    """A kind that splits over powers of two, and makes no progress with other numbers of accelerators."""
+    row = tuple(0.1 * g**0.9 if g in (least, 2 * least, 4 * least) and g <= most else 0.0 for g in range(9))
+    return JobKind(progress=((0.0,) * 9, row), cpus=1, gpus=least)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_are_planned_and_no_rule_alone_is_better(seed):
+    kinds = {"a": stepped(4), "b": stepped(8, least=2)}
+    queue = draw_queue(((4, 8), (8, 6)), 1.5, jobs=24, kinds=kinds, seed=seed)
+    plans = {name: make(queue) for name, make in PLANNERS["jobs"].items()}
+    best = min(plans[rule].mean_completion_s for rule in LOOKED_AT)
+    assert plans["tapfinger"].mean_completion_s <= 1.02 * best
+    assert predict(plans["random"], queue).step_s == plans["random"].predicted_s
+
+
+@pytest.mark.parametrize("planner", PLANNERS["jobs"])
+def test_patience_bounds_the_wait(planner):
+    """One cluster that short jobs keep busy, and a long one that needs all of it."""
+    short, long = ((0.0,) * 5, (0.0, *(0.5,) * 4)), ((0.0,) * 5, (0.0, 0.0, 0.0, 0.0, 0.25))
+    kinds = {"short": JobKind(progress=short, gpus=1), "long": JobKind(progress=long, gpus=4)}
+    jobs = [QueuedJob(name="long", kind="long", arrival=0)]
+    jobs += [QueuedJob(name=f"s{n}", kind="short", arrival=n // 3) for n in range(60)]
+    queue = JobQueue(queue=tuple(jobs), kinds=kinds, clusters=(EdgeCluster(name="c", cpus=4, gpus=4),))
+    waits = []
+    for patience in (0, 6):
+        plan = PLANNERS["jobs"][planner](queue, patience=patience)
+        waits.append(min(one.start for one in plan.allotments if one.job == "long"))
+    # Those that run when its time comes end within two slots of theirs.
+    assert waits[1] <= 6 + 2 and waits[1] <= max(waits[0], 6)
+    if planner != "tapfinger":
+        return
+    assert waits[0] > 20
+    with pytest.raises(InputError, match="patience of 6 slots and safe=False"):
+        PLANNERS["jobs"][planner](queue, patience=6, safe=False)
 
 
 @pytest.mark.slow

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from wirewise.errors import PlanError
 from wirewise.planners.jobs.problem import JobProblem, tune
-from wirewise.planners.jobs.rules import RULES, Knowledge, decide_once, expected, knowledge, run_rule
+from wirewise.planners.jobs.rules import (
+    RULES,
+    Knowledge,
+    decide_once,
+    expected,
+    hold_for_overdue,
+    knowledge,
+    run_rule,
+)
 from wirewise.sim.jobs.engine import (
     ARRIVED,
     LOGGED,
@@ -71,13 +79,14 @@ class LookAhead:
             usual = problem if problem.oracle else problem.at_ordinary_pace()
             tuned = {rule: tune([usual], rule) for rule in TUNED}
         self._tuned = tuned
-        self._proposal, self._kept, self._window = proposal, problem.kept, problem.window
+        self._proposal, self._kept = proposal, problem.kept
+        self._window, self._patience = problem.window, problem.patience
         self._own_pace = problem.oracle
         jobs = len(problem.arrays.arrival)
         self._paces = np.ones(jobs)
         self._gained, self._expected = np.zeros(jobs), np.zeros(jobs)
         self._before: tuple[int, NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]] | None = None
-        self._seen = (0, 0, 0)
+        self._seen = (0, 0, 0, 0)
         self.followed: Counter[str] = Counter()
 
     def decide(self, believed: QueueArrays, state: QueueState) -> None:
@@ -85,25 +94,32 @@ class LookAhead:
         if not self._own_pace:
             self._learn(state)
             believed = believed._replace(pace=self._paces)
-        if state.counts[RUNNING] and self._news(state) == self._seen:
+        if state.counts[RUNNING] and self._news(believed, state) == self._seen:
             # Nobody came, left, or showed a pace: what was decided still holds.
             self._expect(believed, state)
             return
-        known = knowledge(expected(believed), self._window)
+        known = knowledge(expected(believed), self._window, self._patience)
         proposed = (PROPOSED,) if self._proposal is not None and state.counts[WAITING] else ()
         best = min((*proposed, *LOOKED_AT), key=lambda who: self._cost(who, believed, state, known))
         self.followed[best] += 1
         self._act(best, believed, state, known)
-        self._seen = self._news(state)
+        self._seen = self._news(believed, state)
         self._expect(believed, state)
 
-    def _news(self, state: QueueState) -> tuple[int, int, int]:
-        """Jobs that have come, that run, and whose pace is known."""
-        return int(state.counts[ARRIVED]), int(state.counts[RUNNING]), int((self._expected > 0).sum())
+    def _news(self, believed: QueueArrays, state: QueueState) -> tuple[int, int, int, int]:
+        """Jobs that have come, that run, whose pace is known, and that have waited for too long."""
+        waiting = state.waiting[: state.counts[WAITING]]
+        waited = state.counts[SLOT] - believed.arrival[waiting]
+        overdue = int((waited >= self._patience).sum()) if self._patience else 0
+        known = int((self._expected > 0).sum())
+        return int(state.counts[ARRIVED]), int(state.counts[RUNNING]), known, overdue
 
     def _act(self, who: str, believed: QueueArrays, state: QueueState, known: Knowledge) -> None:
         if who == PROPOSED and self._proposal is not None:
+            withheld = np.zeros_like(state.free)
+            hold_for_overdue(believed, state, known, withheld)
             self._proposal(believed, state)
+            state.free[:] += withheld
         else:
             slot = int(state.counts[SLOT])
             decide_once(RULES.index(who), believed, state, self._known(who, known), slot)

@@ -26,8 +26,7 @@ def online_policy(
     """A planner of `PLANNERS["jobs"]` as a policy that decides slot by slot, and what is to be said of it.
 
     Rules with amounts for each kind have them tuned on this queue, as jobs are expected to go. The learned policy is
-    followed with rules looked at beside it, or the tuned threshold rule where that is expected to be quicker, as by its
-    planner.
+    followed with rules looked at beside it, or the rule that is expected to be quicker alone, as by its planner.
 
     Args:
         problem: Jobs and clusters; only what schedulers may know of them is used.
@@ -47,7 +46,8 @@ def online_policy(
 
     notes = plan_tapfinger(problem.at_ordinary_pace(), seed=seed, weights=weights).notes
     if notes[-1].endswith("which is followed"):
-        return _Rule(problem, "threshold", seed).decide, notes
+        (rule,) = [rule for rule in RULES if f"{rule!r} alone" in notes[-1]]
+        return _Rule(problem, rule, seed).decide, notes
     network = read_weights(SHIPPED if weights is None else weights)
     return LookAhead(problem, proposal_of(network, problem)).decide, notes
 
@@ -62,14 +62,15 @@ class _Rule:
     """
 
     def __init__(self, problem: JobProblem, rule: str, seed: int) -> None:
-        self._rule, self._seed, self._window = RULES.index(rule), seed, problem.window
+        self._rule, self._seed = RULES.index(rule), seed
+        self._window, self._patience = problem.window, problem.patience
         self._tuned: Knowledge | None = None
         if rule in ("threshold", "tiresias"):
             self._tuned = tune([problem.at_ordinary_pace()], rule)
 
     def decide(self, believed: QueueArrays, state: QueueState) -> None:
         """Decide in the current slot."""
-        known = knowledge(expected(believed), self._window)
+        known = knowledge(expected(believed), self._window, self._patience)
         if self._tuned is not None:
             known = known._replace(due=self._tuned.due, floor=self._tuned.floor)
         decide_once(self._rule, expected(believed), state, known, self._seed + int(state.counts[SLOT]))

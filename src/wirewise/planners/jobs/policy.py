@@ -55,7 +55,7 @@ class Game:
 
     def __post_init__(self) -> None:
         self.believed = self.problem.believed
-        self.known = knowledge(expected(self.problem.arrays), self.problem.window)
+        self.known = self.problem.knowledge()
         self.amounts = _amounts(self.believed, self.known)
         self.state = new_state(self.problem.arrays)
         self.to_next()

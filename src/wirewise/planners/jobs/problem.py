@@ -36,6 +36,8 @@ class JobProblem:
     """Oldest jobs that a cluster chooses from."""
     oracle: bool = False
     """Whether planners know each job's own pace, as nobody does: a bound for comparisons."""
+    patience: int = 0
+    """Slots after its arrival from which on a job comes before all that arrived later; 0: however long it waits."""
     arrays: QueueArrays = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -43,6 +45,8 @@ class JobProblem:
             raise InputError(
                 f"got kept {self.kept} and a window of {self.window}; expected a share of 0 to 1 and at least one job"
             )
+        if self.patience < 0:
+            raise InputError(f"got a patience of {self.patience} slots; expected at least 0")
         object.__setattr__(self, "arrays", self.queue.arrays())
 
     @property
@@ -53,11 +57,23 @@ class JobProblem:
     def at_ordinary_pace(self) -> JobProblem:
         """This queue with jobs that keep to the progress of their kinds, as schedulers expect."""
         jobs = tuple(msgspec.structs.replace(job, pace=1.0) for job in self.queue.queue)
-        return JobProblem(msgspec.structs.replace(self.queue, queue=jobs), self.kept, self.window)
+        return JobProblem(
+            msgspec.structs.replace(self.queue, queue=jobs), self.kept, self.window, patience=self.patience
+        )
+
+    def knowledge(self) -> Knowledge:
+        """What schedulers believe of these jobs, with amounts that are not tuned."""
+        return knowledge(expected(self.arrays), self.window, self.patience)
 
 
 def problem_of(
-    queue: JobQueue, links: None = None, *, kept: float = 0.5, window: int = 10, oracle: bool = False
+    queue: JobQueue,
+    links: None = None,
+    *,
+    kept: float = 0.5,
+    window: int = 10,
+    oracle: bool = False,
+    patience: int = 0,
 ) -> JobProblem:
     """The problem of a queue.
 
@@ -67,6 +83,7 @@ def problem_of(
         kept: Share of a slot's progress that is left to a job that was given something else in it.
         window: Oldest jobs that a cluster chooses from.
         oracle: Whether planners know each job's own pace, as nobody does: a bound for comparisons.
+        patience: Slots after its arrival from which on a job comes before all that arrived later. Defaults to 0: never.
 
     Raises:
         InputError: Links are given, or a figure is out of range.
@@ -75,7 +92,7 @@ def problem_of(
         raise InputError(
             f"got a {type(links).__name__} beside a queue of jobs, each of which runs within a cluster"
         )
-    return JobProblem(queue, kept, window, oracle)
+    return JobProblem(queue, kept, window, oracle, patience)
 
 
 def plan_jobs(problem: JobProblem, rule: str, *, seed: int = 0) -> JobPlan:
@@ -98,7 +115,7 @@ def plan_jobs(problem: JobProblem, rule: str, *, seed: int = 0) -> JobPlan:
     Raises:
         PlanError: A job does not end.
     """
-    known = knowledge(expected(problem.arrays), problem.window)
+    known = problem.knowledge()
     if rule in ("threshold", "tiresias"):
         known = tune([problem], rule)
     return plan_of(problem, follow(problem, rule, known, seed), rule, seed)
@@ -181,7 +198,7 @@ def tune(problems: Sequence[JobProblem], rule: str = "threshold") -> Knowledge:
         problems: Queues of the same kinds and clusters.
         rule: "threshold" or "tiresias".
     """
-    known = knowledge(expected(problems[0].arrays), problems[0].window)
+    known = problems[0].knowledge()
     best_s = mean_slots(problems, rule, known)
     for kind in [kind for _ in range(_ROUNDS) for kind in range(len(known.due))]:
         for due in np.unique(known.best[kind].reshape(-1, 2), axis=0):

@@ -50,6 +50,7 @@ __all__ = [
     "Knowledge",
     "decide_once",
     "expected",
+    "hold_for_overdue",
     "knowledge",
     "run_rule",
     "start_all",
@@ -80,6 +81,8 @@ class Knowledge(NamedTuple):
     """What must be free before a kind starts under `threshold`, [K, 2]."""
     window: int
     """Jobs of a cluster's window."""
+    patience: int
+    """Slots after its arrival from which on a job comes before all that arrived later; 0: however long it waits."""
     top: NDArray[np.float64]
     """Greatest progress of a slot, [K]; a job that makes it gains nothing from more."""
 
@@ -89,14 +92,14 @@ def expected(queue: QueueArrays) -> QueueArrays:
     return queue._replace(pace=np.ones_like(queue.pace))
 
 
-def knowledge(believed: QueueArrays, window: int = 10) -> Knowledge:
+def knowledge(believed: QueueArrays, window: int = 10, patience: int = 0) -> Knowledge:
     """What follows from the expected progress; each kind is due what is quickest, and its floor is the least."""
     cpus, gpus = (int(believed.room[:, what].max()) for what in range(2))
     slots = np.full((len(believed.least), cpus + 1, gpus + 1), STEADY, np.int64)
     best = np.zeros((*slots.shape, 2), np.int64)
     _know(believed, slots, best)
     top = believed.progress.max(axis=(1, 2))
-    return Knowledge(slots, best, best[:, -1, -1].copy(), believed.least.copy(), window, top)
+    return Knowledge(slots, best, best[:, -1, -1].copy(), believed.least.copy(), window, patience, top)
 
 
 @outer
@@ -158,6 +161,7 @@ def run_rule(
     wanted = np.zeros((jobs, 3), np.int64)
     chosen = np.zeros(jobs, np.int64)
     keys = np.zeros(jobs)
+    withheld = np.zeros((len(queue.room), 2), np.int64)
     arrived, running = -1, -1
     while True:
         arrive(queue, state)
@@ -171,11 +175,12 @@ def run_rule(
         # Where nothing was started and nobody came or left since, rules that let jobs end and draw nothing start none.
         if not (
             _THRESHOLD <= rule < _OPTIMUS
+            and known.patience == 0
             and state.counts[ARRIVED] == arrived
             and state.counts[RUNNING] == running
         ):
             waiting = state.counts[WAITING]
-            _decide(rule, believed, state, known, wanted, chosen, keys)
+            _decide(rule, believed, state, known, wanted, chosen, keys, withheld)
             arrived = state.counts[ARRIVED] if state.counts[WAITING] == waiting else -1
             running = state.counts[RUNNING]
         advance(queue, state, kept)
@@ -187,17 +192,20 @@ def decide_once(rule: int, believed: QueueArrays, state: QueueState, known: Know
     np.random.seed(seed)  # noqa: NPY002 numba's own generator
     jobs = len(believed.arrival)
     wanted, chosen = np.zeros((jobs, 3), np.int64), np.zeros(jobs, np.int64)
-    _decide(rule, believed, state, known, wanted, chosen, np.zeros(jobs))
+    withheld = np.zeros((len(believed.room), 2), np.int64)
+    _decide(rule, believed, state, known, wanted, chosen, np.zeros(jobs), withheld)
 
 
 @inner
 def _decide(
     rule: int, queue: QueueArrays, state: QueueState, known: Knowledge, wanted: NDArray[np.int64],
-    chosen: NDArray[np.int64], keys: NDArray[np.float64],
+    chosen: NDArray[np.int64], keys: NDArray[np.float64], withheld: NDArray[np.int64],
 ) -> None:  # fmt: skip
     if rule >= _OPTIMUS:
         _reallot(rule, queue, state, known, wanted, chosen, keys)
-    elif rule == _MARGINAL or rule == _FILLING:
+        return
+    _hold_for_overdue(queue, state, known, withheld)
+    if rule == _MARGINAL or rule == _FILLING:
         for cluster in range(len(queue.room)):
             _hand_out(queue, state, known, cluster, rule == _FILLING, wanted, chosen)
     elif rule == _SJF or rule == _HEFT:
@@ -209,6 +217,66 @@ def _decide(
             started = False
             for cluster in range(len(queue.room)):
                 started |= _start_one(rule, queue, state, known, cluster, chosen)
+    _give_back(state, withheld)
+
+
+@inner
+def _is_overdue(queue: QueueArrays, state: QueueState, known: Knowledge, job: int) -> bool:
+    return known.patience > 0 and state.counts[SLOT] - queue.arrival[job] >= known.patience
+
+
+@inner
+def _hold_for_overdue(
+    queue: QueueArrays, state: QueueState, known: Knowledge, withheld: NDArray[np.int64]
+) -> None:
+    """Start jobs that have waited too long, and withhold what is free from others where one does not fit yet."""
+    withheld[:] = 0
+    place = 0
+    while place < state.counts[WAITING] and _is_overdue(queue, state, known, state.waiting[place]):
+        job = state.waiting[place]
+        kind = queue.kind[job]
+        where, most = -1, -1
+        for cluster in range(len(queue.room)):
+            room, least = queue.room[cluster], queue.least[kind]
+            if not queue.reach[job, cluster] or room[0] < least[0] or room[1] < least[1]:
+                continue
+            free = state.free[cluster, 1] * (len(queue.arrival) + 1) + state.free[cluster, 0]
+            if fits(queue, state, job, cluster):
+                free += STEADY
+            if free > most and withheld[cluster, 0] + withheld[cluster, 1] == 0:
+                where, most = cluster, free
+        if where >= 0 and most >= STEADY:
+            c, g = _quickest(known, kind, state.free[where, 0], state.free[where, 1])
+            start(state, job, where, c, g)
+            continue
+        if where >= 0:
+            for what in range(2):
+                withheld[where, what] = state.free[where, what]
+                state.free[where, what] = 0
+        place += 1
+
+
+@inner
+def _give_back(state: QueueState, withheld: NDArray[np.int64]) -> None:
+    for cluster in range(len(withheld)):
+        for what in range(2):
+            state.free[cluster, what] += withheld[cluster, what]
+
+
+@outer
+def hold_for_overdue(
+    believed: QueueArrays, state: QueueState, known: Knowledge, withheld: NDArray[np.int64]
+) -> None:
+    """Start jobs that have waited too long, and withhold what is free from others where one does not fit yet.
+
+    Args:
+        believed: Jobs, kinds and clusters.
+        state: State of the queue, which changes.
+        known: What the scheduler believes.
+        withheld: Takes what was free on clusters that are withheld, [A, 2]; to be added to `state.free` once others
+            have been started.
+    """
+    _hold_for_overdue(believed, state, known, withheld)
 
 
 @outer
@@ -519,6 +587,8 @@ def _sort(
 @inner
 def _key(rule: int, queue: QueueArrays, state: QueueState, known: Knowledge, cluster: int, job: int) -> float:
     kind = queue.kind[job]
+    if _is_overdue(queue, state, known, job):
+        return float(job) - STEADY
     if rule == _TIRESIAS:
         # Two levels: jobs that have had as much as one of their kind takes in all are put behind the others.
         c, g = _clipped(queue, cluster, known.due[kind, 0], known.due[kind, 1], kind)

@@ -8,6 +8,7 @@ its window and chooses an amount, and a job that several clusters picked goes to
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +18,9 @@ import numpy as np
 from wirewise.decoding import ArchiveError, read_npz
 from wirewise.errors import InputError, PlanError
 from wirewise.files import atomic_file
-from wirewise.planners.jobs.lookahead import PROPOSED, TUNED, LookAhead, follow_policy
+from wirewise.planners.jobs.lookahead import LOOKED_AT, PROPOSED, TUNED, LookAhead, follow_policy
 from wirewise.planners.jobs.problem import JobProblem, follow, last_slot, plan_of, tune
-from wirewise.planners.jobs.rules import expected, knowledge
+from wirewise.planners.jobs.rules import Knowledge
 from wirewise.plans.jobs import JobPlan
 from wirewise.sim.jobs.engine import QueueState
 
@@ -51,18 +52,23 @@ def plan_tapfinger(
         problem: Jobs and clusters.
         seed: Recorded in the plan; the likeliest decisions are taken, and nothing is drawn.
         weights: File of weights; None: those that come with wirewise.
-        safe: Whether in each slot what rules would do is simulated beside it, and the best is followed; and whether the
-            tuned `threshold` rule is followed throughout where that is expected to be quicker still. A note says so.
+        safe: Whether in each slot what rules would do is simulated beside it, and the best is followed; and whether a
+            single one of these rules is followed throughout where that is expected to be quicker still. A note says so.
         several: Whether clusters start several jobs in a round, so that a slot takes one round.
 
     Raises:
-        InputError: The file holds no weights.
+        InputError: The file holds no weights, or jobs are not to wait and `safe` is off.
         PlanError: A job does not end.
     """
     from wirewise.planners.jobs.policy import play, proposal_of
 
+    if problem.patience and not safe:
+        raise InputError(
+            f"got a patience of {problem.patience} slots and safe=False, with which the policy alone decides; expected "
+            "safe=True, or no patience"
+        )
     network = read_weights(SHIPPED if weights is None else weights)
-    last = last_slot(problem, knowledge(expected(problem.arrays)))
+    last = last_slot(problem, problem.knowledge())
     if safe:
         usual = problem if problem.oracle else problem.at_ordinary_pace()
         tuned = {rule: tune([usual], rule) for rule in TUNED}
@@ -72,15 +78,14 @@ def plan_tapfinger(
             return follow_policy(one, ahead.decide, last), ahead
 
         state, ahead = guarded(usual)
-        of_policy, of_rule = (
-            _mean_slots(one, usual) for one in (state, follow(usual, "threshold", tuned["threshold"]))
-        )
+        of_policy = _mean_slots(state, usual)
+        rule, of_rule = _best_rule(usual, tuned)
         said = (
             f"{of_policy:.3f} slots on average are expected of the policy and rules that are looked at beside it, "
-            f"{of_rule:.3f} of the tuned threshold"
+            f"{of_rule:.3f} of {rule!r} alone"
         )
         if of_rule < of_policy:
-            state = follow(problem, "threshold", tuned["threshold"])
+            state = follow(problem, rule, _known(usual, rule, tuned))
             return plan_of(problem, state, "tapfinger", seed, (f"{said}, which is followed",))
         if (problem.believed.pace != problem.arrays.pace).any():
             state, ahead = guarded(problem)
@@ -95,6 +100,22 @@ def plan_tapfinger(
             "like this one"
         )
     return plan_of(problem, state, "tapfinger", seed)
+
+
+def _best_rule(usual: JobProblem, tuned: Mapping[str, Knowledge]) -> tuple[str, float]:
+    """The rule that is expected to be quickest if it alone is followed, and its mean slots."""
+    means = {}
+    for rule in LOOKED_AT:
+        try:
+            means[rule] = _mean_slots(follow(usual, rule, _known(usual, rule, tuned)), usual)
+        except PlanError:
+            means[rule] = inf
+    best = min(means, key=means.__getitem__)
+    return best, means[best]
+
+
+def _known(problem: JobProblem, rule: str, tuned: Mapping[str, Knowledge]) -> Knowledge:
+    return tuned.get(rule) or problem.knowledge()
 
 
 def _mean_slots(state: QueueState, problem: JobProblem) -> float:
