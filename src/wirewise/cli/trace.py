@@ -133,11 +133,12 @@ def _show_replayed(trace: Trace, html: Path | None, json: str | None) -> None:
 
 def _show_recorded(trace: Trace, html: Path | None, json: str | None) -> None:
     from wirewise.report import usage_page as tables
+    from wirewise.sim.arrivals import late_ranks
     from wirewise.sim.bounds import verdict_of
-    from wirewise.sim.usage import rank_uses
+    from wirewise.sim.usage import collectives_of, rank_uses
 
     uses = rank_uses(trace)
-    verdict = verdict_of(uses)
+    verdict = verdict_of(uses, late_ranks(trace.ranks, collectives_of(trace)))
     if trace.partial:
         trace.notes.insert(0, f"{trace.partial}; what is told here is of the others, nothing is replayed")
     else:

@@ -20,24 +20,35 @@ __all__ = ["idle_rows", "usage_html", "usage_object", "use_rows"]
 def use_rows(uses: Sequence[RankUse]) -> TextTable:
     """Seconds of a step of each rank, and what share of its communication computation covers."""
     parts_of_time = ["compute", "communication", "exposed", "overlap", "copies", "idle"]
-    titles = ["rank", "step", "lane", "its time", *parts_of_time]
+    late = any(use.late_wait_s for use in uses)
+    titles = ["rank", "step", "lane", "its time", *parts_of_time, *(["for late ranks"] if late else [])]
     rows = []
     for use in uses:
         overlap = MISSING if use.overlap_share is None else percent(use.overlap_share)
         parts = (use.wall_s, use.compute_s, use.communication_s, use.exposed_communication_s)
         cells = [str(use.rank), seconds(use.step_s), use.lane, *map(seconds, parts), overlap]
-        rows.append([*cells, seconds(use.copy_s), percent(use.idle_share)])
+        waiting = [seconds(use.late_wait_s)] if late else []
+        rows.append([*cells, seconds(use.copy_s), percent(use.idle_share), *waiting])
     return TextTable(titles, rows)
 
 
 def idle_rows(uses: Sequence[RankUse]) -> TextTable:
     """Why devices were idle, in shares of their wall clock; no rows where none was recorded."""
-    titles = ["rank", "idle", "until late launches", "starts of kernels", "other"]
+    data = any(use.data_wait_s for use in uses)
+    titles = [
+        "rank",
+        "idle",
+        "until late launches",
+        "starts of kernels",
+        "other",
+        *(["host waits for data"] if data else []),
+    ]
     rows = []
     for use in uses:
         if use.lane == "device" and use.wall_s > 0:
             parts = (use.idle_s, use.host_wait_s, use.kernel_wait_s, use.other_idle_s)
-            rows.append([str(use.rank), *(percent(part / use.wall_s) for part in parts)])
+            waiting = [seconds(use.data_wait_s)] if data else []
+            rows.append([str(use.rank), *(percent(part / use.wall_s) for part in parts), *waiting])
     return TextTable(titles, rows)
 
 

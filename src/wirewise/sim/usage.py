@@ -1,9 +1,10 @@
 """How a rank used its device, or its host where no device was recorded, and why the device was idle.
 
-The definitions are those of HolisticTraceAnalysis (temporal breakdown, overlap of communication and computation, idle
-time breakdown): the wall clock of a device runs from the start of its first kernel to the end of its last, of those
-that were launched before the last of several steps, which a profiler may not have recorded whole. A device is idle
-where no stream runs anything.
+Busy time and overlap are defined as by HolisticTraceAnalysis (temporal breakdown, overlap of communication and
+computation): the wall clock of a device runs from the start of its first kernel to the end of its last, of those that
+were launched before the last of several steps, which a profiler may not have recorded whole. A device is idle where no
+stream runs anything. Causes are those of such times of the device; those of HolisticTraceAnalysis are of each stream by
+itself, whose gaps the kernels of other streams may fill.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.sim.arrivals import waits_of
 from wirewise.sim.breakdown import clip, length, union
 from wirewise.trace.kernels import COPY
 from wirewise.trace.records import Op, RankTrace, Trace
 from wirewise.trace.segments import own_work
 
-__all__ = ["RankUse", "rank_uses", "unrecorded_share"]
+__all__ = ["RankUse", "collectives_of", "rank_uses", "unrecorded_share"]
 
 Intervals = NDArray[np.float64]
 
+_DATA = " data"
+"""Key of waiting for data among names of ops."""
 _LAUNCH_GAP_S = 30e-6
 """Shorter gaps before a kernel that was launched in time are what it takes to start one."""
 
@@ -28,7 +32,8 @@ _LAUNCH_GAP_S = 30e-6
 class RankUse(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of the mean step of a rank.
 
-    compute_s + exposed_communication_s + copy_s + idle_s is wall_s; the three causes of idleness are idle_s.
+    compute_s + exposed_communication_s + copy_s + idle_s is wall_s; the three causes of idleness are idle_s. Waiting
+    for late ranks is a part of communication, waiting for data one of what the host does meanwhile.
     """
 
     rank: int
@@ -57,6 +62,16 @@ class RankUse(msgspec.Struct, frozen=True, kw_only=True):
     """Idle in longer gaps before kernels that were launched in time, or it is not known when."""
     unrecorded_s: float
     """Seconds of the step in which neither the device nor the host recorded anything."""
+    late_wait_s: float = 0.0
+    """Communication in which the rank waits for ranks that come later, as far as their files are there."""
+    exposed_late_wait_s: float = 0.0
+    """Seconds of such waiting without compute beside it."""
+    data_wait_s: float = 0.0
+    """Nothing runs on the device while the host waits for data."""
+    host_name: str = ""
+    """What the host does most while nothing runs on the device; empty: nothing that was recorded."""
+    host_name_s: float = 0.0
+    """Seconds that the host is in what it does most."""
 
     @property
     def overlap_share(self) -> float | None:
@@ -73,7 +88,37 @@ class RankUse(msgspec.Struct, frozen=True, kw_only=True):
 
 def rank_uses(trace: Trace) -> list[RankUse]:
     """The use of the device, or else the host, of each recorded rank."""
-    return [_of_device(rank) if any(op.stream for op in rank.ops) else _of_host(rank) for rank in trace.ranks]
+    chosen = collectives_of(trace)
+    waits = waits_of(trace.ranks, chosen)
+    found = []
+    for place, rank in enumerate(trace.ranks):
+        late = np.array(
+            [
+                (op.start_s, op.start_s + wait)
+                for op, wait in zip(chosen[place], waits[place], strict=True)
+                if wait
+            ]
+        ).reshape(-1, 2)
+        found.append((_of_device if any(op.stream for op in rank.ops) else _of_host)(rank, union(late)))
+    return found
+
+
+def collectives_of(trace: Trace) -> dict[int, list[Op]]:
+    """Communication of each rank, by its place, of the steps that count."""
+    return {
+        place: [op for op in _counted(rank) if op.kind == "communication"]
+        for place, rank in enumerate(trace.ranks)
+    }
+
+
+def _counted(recorded: RankTrace) -> list[Op]:
+    """Kernels of the steps that count, or where none were recorded what the host recorded."""
+    kernels = [op for op in recorded.ops if op.stream]
+    return _kernels(kernels, _step_marks(recorded)) if kernels else recorded.ops
+
+
+def _step_marks(recorded: RankTrace) -> list[Op]:
+    return sorted((op for op in recorded.ops if op.kind == "step"), key=lambda op: op.start_s)
 
 
 def unrecorded_share(trace: Trace) -> float:
@@ -83,9 +128,9 @@ def unrecorded_share(trace: Trace) -> float:
     return sum(use.unrecorded_s for use in uses) / whole if whole > 0 else 0.0
 
 
-def _of_device(recorded: RankTrace) -> RankUse:
-    marks = sorted((op for op in recorded.ops if op.kind == "step"), key=lambda op: op.start_s)
-    kernels = _kernels([op for op in recorded.ops if op.stream], marks)
+def _of_device(recorded: RankTrace, late: Intervals) -> RankUse:
+    marks = _step_marks(recorded)
+    kernels = _counted(recorded)
     kept = marks[:-1] if len(marks) > 1 else marks
     steps = max(len(kept), 1)
     spans = _spans(kernels)
@@ -99,6 +144,9 @@ def _of_device(recorded: RankTrace) -> RankUse:
     begin, end = (kept[0].start_s, kept[-1].end_s) if kept else (low, high)
     host = _spans([op for op in recorded.ops if not op.stream and op.kind not in ("step", "communication")])
     recorded_s = length(clip(union(np.concatenate([busy, host])), begin, end))
+    doing = _while_idle(recorded, busy, begin, end)
+    data = doing.pop(_DATA, 0.0)
+    most = max(doing, key=doing.__getitem__, default="")
     return RankUse(
         rank=recorded.header.rank,
         lane="device",
@@ -114,7 +162,33 @@ def _of_device(recorded: RankTrace) -> RankUse:
         kernel_wait_s=kernel_wait / steps,
         other_idle_s=other / steps,
         unrecorded_s=max(end - begin - recorded_s, 0.0) / steps,
+        late_wait_s=length(late) / steps,
+        exposed_late_wait_s=(length(union(np.concatenate([late, compute]))) - length(compute)) / steps,
+        data_wait_s=data / steps,
+        host_name=most,
+        host_name_s=doing.get(most, 0.0) / steps,
     )
+
+
+def _while_idle(recorded: RankTrace, busy: Intervals, begin: float, end: float) -> dict[str, float]:
+    """Seconds of what the host does while nothing runs on the device, by name; of waiting for data by `_DATA`."""
+    edges = np.concatenate([[begin], clip(busy, begin, end).ravel(), [end]]).reshape(-1, 2)
+    starts, lengths = edges[:, 0], np.maximum(edges[:, 1] - edges[:, 0], 0.0)
+    before = np.concatenate([[0.0], np.cumsum(lengths)])
+
+    def idle_until(at: NDArray[np.float64]) -> NDArray[np.float64]:
+        place = np.searchsorted(starts, at, side="right") - 1
+        inside = np.clip(at - starts[np.maximum(place, 0)], 0.0, lengths[np.maximum(place, 0)])
+        return np.where(place < 0, 0.0, before[np.maximum(place, 0)] + inside)
+
+    ops = [op for op in recorded.ops if not op.stream and op.kind not in ("step", "communication")]
+    spans, found = _spans(ops), dict[str, float]()
+    seconds = idle_until(np.minimum(spans[:, 1], end)) - idle_until(np.maximum(spans[:, 0], begin))
+    for op, value in zip(ops, seconds.tolist(), strict=True):
+        if value > 0:
+            name = _DATA if op.kind == "data" else op.name
+            found[name] = found.get(name, 0.0) + value
+    return found
 
 
 def _kernels(ops: list[Op], marks: list[Op]) -> list[Op]:
@@ -140,7 +214,7 @@ def _idle(kernels: list[Op], spans: Intervals, busy: Intervals) -> tuple[float, 
     return found[0], found[1], found[2]
 
 
-def _of_host(recorded: RankTrace) -> RankUse:
+def _of_host(recorded: RankTrace, late: Intervals) -> RankUse:
     marks = [op for op in recorded.ops if op.kind == "step"]
     whole = union(_spans(marks or recorded.ops))
     steps = max(len(marks), 1)
@@ -165,6 +239,8 @@ def _of_host(recorded: RankTrace) -> RankUse:
         kernel_wait_s=0.0,
         other_idle_s=idle / steps,
         unrecorded_s=(wall - length(anything)) / steps,
+        late_wait_s=length(late) / steps,
+        exposed_late_wait_s=(length(union(np.concatenate([late, compute]))) - length(compute)) / steps,
     )
 
 

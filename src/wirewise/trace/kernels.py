@@ -10,18 +10,20 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
+from wirewise.trace.device_collectives import collective_of_kernel, family_of_kernel, family_of_operator
 from wirewise.trace.profiles import ProfileEvent, collective_name, item_bytes, shapes, tensor_bytes
 
-__all__ = ["COPY", "Launches", "collective_of", "communicates", "is_launch", "is_on_device", "payload_bytes"]
+__all__ = ["COPY", "Launches", "collective_of", "is_launch", "is_on_device", "payload_bytes"]
 
 COPY = re.compile(r"Memcpy|Memset|dma")
 """How names of copies begin; so too in HolisticTraceAnalysis."""
 _ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events"}
 _LAUNCHES = re.compile(r"runtime|driver", re.IGNORECASE)
-_LIBRARY = re.compile(r"nccl|rccl", re.IGNORECASE)
+_OPERATOR = "cpu_op"
 _ANNOTATION = "nccl:"
 _SEND_RECEIVE = re.compile(r"send_?recv", re.IGNORECASE)
 
@@ -36,11 +38,6 @@ def is_launch(event: ProfileEvent) -> bool:
     return _LAUNCHES.search(event.cat) is not None
 
 
-def communicates(kernel: ProfileEvent) -> bool:
-    """Whether a kernel carries out a collective."""
-    return bool(_LIBRARY.search(kernel.name)) or "Collective name" in kernel.args
-
-
 class Launches:
     """Events of the host by the kernels that they started.
 
@@ -48,7 +45,7 @@ class Launches:
         spans: Events with a duration, sorted by their starts, longer ones first.
     """
 
-    def __init__(self, spans: Iterable[ProfileEvent]) -> None:
+    def __init__(self, spans: Sequence[ProfileEvent]) -> None:
         self._by_correlation: dict[Any, ProfileEvent] = {}
         self._by_id: dict[Any, ProfileEvent] = {}
         self._annotations: dict[tuple[Any, Any], list[ProfileEvent]] = defaultdict(list)
@@ -59,11 +56,19 @@ class Launches:
                 self._by_id[e.args["External id"]] = e
             elif e.cat == "user_annotation" and e.name.startswith(_ANNOTATION):
                 self._annotations[e.pid, e.tid].append(e)
+        self._senders = _launched_by_collectives(spans)
         self._starts = {thread: [e.ts for e in own] for thread, own in self._annotations.items()}
 
     def of(self, kernel: ProfileEvent) -> ProfileEvent | None:
         """The call of the runtime or driver that launched a kernel, or None where the file does not tell."""
         return self._by_correlation.get(kernel.args.get("correlation"))
+
+    def communicates(self, event: ProfileEvent) -> bool:
+        """Whether a kernel carries out a collective, by its name, its arguments or the operator that launched it."""
+        if "Collective name" in event.args or family_of_kernel(event.name):
+            return True
+        is_copy = event.cat.lower().find("mem") >= 0 or COPY.match(event.name) is not None
+        return not is_copy and event.args.get("correlation", -1) in self._senders
 
     def call(self, kernel: ProfileEvent) -> ProfileEvent | None:
         """The call of torch.distributed that a kernel carries out, as an event that describes it, or None."""
@@ -92,7 +97,28 @@ def collective_of(kernel: ProfileEvent, call: ProfileEvent | None) -> str:
     if call is not None and call.name.startswith(_ANNOTATION) and (told := collective_name(call.name)):
         return told
     # Messages as well as every all-to-all are groups of sends and receives to NCCL.
-    return "" if _SEND_RECEIVE.search(kernel.name) else collective_name(kernel.name)
+    if _SEND_RECEIVE.search(kernel.name):
+        return ""
+    return collective_of_kernel(kernel.name) or collective_name(kernel.name)
+
+
+def _launched_by_collectives(spans: Iterable[ProfileEvent]) -> set[Any]:
+    """Correlation ids of launches whose innermost operator communicates."""
+    open_ones: dict[tuple[Any, Any], list[ProfileEvent]] = defaultdict(list)
+    family = cache(family_of_operator)
+    found = set()
+    for e in spans:
+        launch = is_launch(e)
+        if not launch and e.cat != _OPERATOR:
+            continue
+        around = open_ones[e.pid, e.tid]
+        while around and around[-1].end <= e.ts:
+            around.pop()
+        if not launch:
+            around.append(e)
+        elif around and family(around[-1].name):
+            found.add(e.args.get("correlation"))
+    return found - {None}
 
 
 def payload_bytes(kernel: ProfileEvent, call: ProfileEvent | None) -> int:

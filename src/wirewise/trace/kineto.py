@@ -19,17 +19,19 @@ import msgspec
 
 from wirewise.errors import TraceError
 from wirewise.trace import chakra
+from wirewise.trace.device_collectives import may_communicate
 from wirewise.trace.files import MOST_RANKS, assemble, checked, checked_header, missing_ranks
 from wirewise.trace.kernels import (
     COPY,
     Launches,
     collective_of,
-    communicates,
     is_launch,
     is_on_device,
     payload_bytes,
 )
+from wirewise.trace.profile_checks import check_steps, check_times
 from wirewise.trace.profiles import ProfileEvent, ProfileFile, collective_name, load, shapes, tensor_bytes
+from wirewise.trace.python_frames import FRAME, script_spans
 from wirewise.trace.records import Header, Op, RankTrace, Trace
 
 __all__ = ["read", "read_all"]
@@ -44,6 +46,8 @@ _OPAQUE = (
 )
 _MAIN_MARKS = ("ProfilerStep#", "DistributedDataParallel.forward", "Optimizer.step")
 _RECORD = "Record function id"
+_BETWEEN_DEVICES = re.compile(r"Memcpy PtoP|CopyPeer", re.IGNORECASE)
+_NO_WORK = ("Trace", "overhead", "ac2g", "gpu_user_annotation")
 
 
 def read_all(
@@ -197,7 +201,9 @@ class _Reader:
     def __init__(self, profile: ProfileFile, source: str, rank_of: tuple[int, int] | None) -> None:
         self.source, self.head = source, profile.head
         self.notes: list[str] = []
-        self.spans = sorted((e for e in profile.events if e.ph == "X"), key=lambda e: (e.ts, -e.dur))
+        # The span of the whole recording, and spans of the profiler's own threads, are no work.
+        own = (e for e in profile.events if e.ph == "X" and e.cat not in _NO_WORK)
+        self.spans = sorted(own, key=lambda e: (e.ts, -e.dur))
         named = [e for e in profile.events if e.name == "thread_name"]
         self.loops = {(e.pid, e.tid) for e in named if "pt_gloo_runloop" in str(e.args.get("name", ""))}
         self.info: dict[str, Any] = self.head.get("distributedInfo") or {}
@@ -211,8 +217,10 @@ class _Reader:
         self.told = rank_of is not None or "rank" in self.info
         self.refused = ""
         self.launches = Launches(self.spans)
+        check_times(self.spans, source, is_on_device, self.launches.of)
         self.main = self._main_threads()
         self.marks = self._marks()
+        check_steps(self.marks, source)
 
     def _main_threads(self) -> set[tuple[int | str, int | str]]:
         """The thread of the script, and those of the backward pass, during which it is blocked."""
@@ -255,8 +263,10 @@ class _Reader:
             kind = known or ("forward" if e.ts < last_backward.get(step, float("inf")) else "other")
             name = e.name.removeprefix("autograd::engine::evaluate_function: ")
             ops.append(_op(e, name, kind, step))
+        ops += self._script(chosen)
+        self._note_unknown()
         for e in self.spans:
-            if is_on_device(e) and not communicates(e):
+            if is_on_device(e) and not self.launches.communicates(e):
                 # Copies keep their kind by their name.
                 copies = "mem" in e.cat.lower() and not COPY.match(e.name)
                 launch = self.launches.of(e)
@@ -272,6 +282,33 @@ class _Reader:
                     )
                 )
         return ops
+
+    def _note_unknown(self) -> None:
+        """Say which kernels of no known library may touch several devices, and how copies between devices count."""
+        own = {e.name for e in self.spans if is_on_device(e) and not self.launches.communicates(e)}
+        if unknown := sorted(name for name in own if COPY.match(name) is None and may_communicate(name)):
+            names = ", ".join(repr(name[:60]) for name in unknown[:3])
+            self.notes.append(
+                f"{len(unknown)} kinds of kernels may communicate by their names and count as compute: {names}"
+            )
+        if any(_BETWEEN_DEVICES.search(name) for name in own):
+            self.notes.append("copies between devices (Memcpy PtoP) count as copies, not as communication")
+
+    def _script(self, chosen: Iterable[tuple[ProfileEvent, str]]) -> list[Op]:
+        """What the main thread does between operators, where functions of Python were recorded."""
+        frames: dict[tuple[int | str, int | str], list[ProfileEvent]] = defaultdict(list)
+        for e in self.spans:
+            if e.cat == FRAME and (e.pid, e.tid) in self.main:
+                frames[e.pid, e.tid].append(e)
+        if not frames:
+            return []
+        # It is blocked while another thread computes gradients.
+        work = [(e.ts, e.end) for e, _ in chosen]
+        main = max(frames.values(), key=len)
+        return [
+            Op(name=name, kind="other", start_s=start * 1e-6, end_s=end * 1e-6, step=self._step(start))
+            for name, start, end in script_spans(main, work)
+        ]
 
     def _outermost(self) -> list[tuple[ProfileEvent, str]]:
         """Events with nothing of interest around them, with their kind where the name tells."""
@@ -299,7 +336,7 @@ class _Reader:
         Args:
             calls: Record id of the call of each of gloo's runs.
         """
-        kernels = [e for e in self.spans if is_on_device(e) and communicates(e)]
+        kernels = [e for e in self.spans if is_on_device(e) and self.launches.communicates(e)]
         runs = [e for e in self.spans if _GLOO.fullmatch(e.name) and (e.pid, e.tid) not in self.main]
         if any(_GLOO.fullmatch(e.name) and (e.pid, e.tid) in self.main for e in self.spans):
             self.notes.append(
@@ -309,8 +346,8 @@ class _Reader:
         if not ops and self.world_size > 1:
             self.refused = (
                 f"{self.source} is of rank {self.rank} of {self.world_size} but has no communication: expected "
-                "events gloo:... on threads pt_gloo_runloop or kernels whose name contains nccl; record whole "
-                "steps, with ProfilerActivity.CUDA where NCCL is used"
+                "events gloo:... on threads pt_gloo_runloop, or kernels of NCCL or of another library of collectives; "
+                "record whole steps, with ProfilerActivity.CUDA where a device is used"
             )
         if ops and not self.told:
             self.refused = (

@@ -1,0 +1,100 @@
+"""Which kernels of an accelerator communicate, by their names and by the operators that launched them.
+
+Names are those of the libraries' sources and of public traces. A kernel that adds up within one device, such as a
+`blockAllReduce`, is none.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+__all__ = ["collective_of_kernel", "family_of_kernel", "family_of_operator", "may_communicate"]
+
+
+class _Family(NamedTuple):
+    name: str
+    kernels: str
+    """Pattern of names of kernels; empty: none are known."""
+    operators: str = ""
+    """Pattern of names of operators of the host that launch them."""
+
+
+_FAMILIES = (
+    # ncclDevKernel_, ncclKernel_, ncclSymkDevKernel_, those of NVLink SHARP; rcclGenericKernel, mscclKernel_ of RCCL.
+    _Family("NCCL", r"[nr]ccl|mscclKernel", r"^(nccl|rccl)::"),
+    _Family("MSCCL++", r"mscclpp", r"mscclpp"),
+    _Family(
+        "symmetric memory",
+        r"multimem|(one|two)_?shot_(all_?)?reduce|symm(etric)?_?mem|(put|wait)_signal_kernel",
+        r"^symm_mem::|^_?c10d::.*symm",
+    ),
+    # vLLM, SGLang and AITER have one origin; quick all-reduce is AMD's for the same use.
+    _Family(
+        "custom all-reduce",
+        r"cross_device_(reduce|store|load)|quick_?reduce|allreduce_prototype|custom_all_?reduce",
+        r"custom_ar::|(vllm|sgl_kernel|sglang|aiter)::.*(all_?(reduce|gather|to_?all)|reduce_?scatter)|qr_all_reduce",
+    ),
+    _Family(
+        "TensorRT-LLM",
+        r"(one|two)shot_?all_?reduce|all_?reduce_?fusion|lamport|moe_?alltoall|userbuffers",
+        r"(trtllm|tensorrt_llm|flashinfer)::.*(all_?(reduce|gather|to_?all)|reduce_?scatter)",
+    ),
+    _Family("NVSHMEM", r"(nv|roc|i|x)_?shmemx?i?_|nvshmem|rocshmem", r"nvshmem|rocshmem"),
+    _Family(
+        "DeepEP",
+        r"deep_?ep::(?!layout)|internode(_ll)?::|intranode::|pplx|a2a_(dispatch|combine)",
+        r"deep_?ep::|pplx::",
+    ),
+    _Family("other libraries", r"\b(hccl|mccl|oneccl|xccl|eccl)|HcclAll|ccl_kernel|ub_stream_recv|gloo"),
+    # A name that tells it, of whatever library.
+    _Family(
+        "collectives by name",
+        r"all_?reduce|all_?gather(?!_copy)|reduce_?scatter|all_?to_?all|\ba2a\b|nvls|multi_?cast_?(reduce|store)",
+        r"^(_?c10d(_functional)?)::(all|reduce_scatter|_?reduce_scatter|broadcast|send|recv|scatter|gather|barrier)",
+    ),
+)
+_KERNELS = [(family.name, re.compile(family.kernels, re.IGNORECASE)) for family in _FAMILIES]
+_OPERATORS = [(one.name, re.compile(one.operators, re.IGNORECASE)) for one in _FAMILIES if one.operators]
+_WITHIN = re.compile(
+    r"(block|warp|wave|cta|cluster|thread|lane|quad|simd|cub)_?(::)?\w*_?(all_?reduce|reduce)|"
+    r"triton_(poi|per|red|tem|for)_fused",
+    re.IGNORECASE,
+)
+"""Names of sums within one device, and of fused kernels, which tell all operators that they come from."""
+_TOLD = (
+    (
+        re.compile(
+            r"cross_device_reduce|quick_?reduce|allreduce_prototype|shot_reduce|lamport", re.IGNORECASE
+        ),
+        "all_reduce",
+    ),
+    (re.compile(r"(deep_?ep|internode|intranode|pplx|a2a).*(dispatch|combine)", re.IGNORECASE), "all_to_all"),
+)
+"""Collectives of kernels whose names say it in other words."""
+_HINTS = re.compile(
+    r"peer|remote|p2p|\bipc|signal_pad|inter_?(node|gpu|device)|multi_?(gpu|device|node)|cross_?(gpu|rank|device)|"
+    r"nvlink|rdma|ibgda|fabric|_rank\b|(wait|set)_flag",
+    re.IGNORECASE,
+)
+
+
+def family_of_kernel(name: str) -> str:
+    """Library whose kernel communicates by its name; empty: none."""
+    found = next((family for family, pattern in _KERNELS if pattern.search(name)), "")
+    return "" if found == _FAMILIES[-1].name and _WITHIN.search(name) else found
+
+
+def family_of_operator(name: str) -> str:
+    """Library whose operator communicates, and whose own kernels therefore do; empty: none."""
+    return next((family for family, pattern in _OPERATORS if pattern.search(name)), "")
+
+
+def may_communicate(name: str) -> bool:
+    """Whether a kernel of no known library has a name of what touches several devices."""
+    return _HINTS.search(name) is not None
+
+
+def collective_of_kernel(name: str) -> str:
+    """Collective that a kernel carries out by words of its library; empty: they do not tell."""
+    return next((collective for pattern, collective in _TOLD if pattern.search(name)), "")
