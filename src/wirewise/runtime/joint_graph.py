@@ -33,6 +33,7 @@ from torch.fx.traceback import annotate
 from wirewise.errors import InputError
 from wirewise.runtime.data_parallel.capture import TRACING, FunctionalLoss, Loss, StepInputs, tensors_of, tidy
 from wirewise.runtime.data_parallel.categories import flops_of
+from wirewise.runtime.python_state import traced_alike
 from wirewise.runtime.refusals import refused
 from wirewise.runtime.whole_modules import WholeModules
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
@@ -82,10 +83,15 @@ def capture_step(model: nn.Module, inputs: Any, loss: Loss = model_loss, *, whol
     """
     leaves, structure = tensors_of(inputs)
     opaque = WholeModules(model, inputs, loss)
+
+    def trace() -> tuple[fx.GraphModule, _Ends]:
+        with opaque.in_place():
+            return _traced(model, leaves, structure, loss)
+
     while True:
         try:
-            with opaque.in_place():
-                module, ends = _traced(model, leaves, structure, loss)
+            run = None if opaque.without_memory else opaque.run
+            module, ends = traced_alike(model, [loss], trace, lambda made: made[0].code, run)
             break
         except InputError:
             raise
@@ -404,9 +410,10 @@ def _arguments(
     if node.target is operator.getitem:
         source: Any = node.args[0]
         return (numbers[source],), ("self",), {"index": node.args[1]}
-    if not isinstance(node.target, OpOverload):
+    if not isinstance(node.target, OpOverload) or WholeModules.named(node):
         read = node.all_input_nodes
-        return tuple(numbers[one] for one in read), ("self",) * len(read), {}
+        drawn = {"random": True} if WholeModules.draws(node) else {}
+        return tuple(numbers[one] for one in read), ("self",) * len(read), drawn
     inputs: list[int] = []
     roles: list[str] = []
     arguments: dict[str, Any] = {}

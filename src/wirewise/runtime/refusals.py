@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import sysconfig
 import traceback
 from pathlib import Path
 
@@ -9,9 +11,10 @@ import torch
 
 from wirewise.errors import InputError
 
-__all__ = ["own_line", "refused"]
+__all__ = ["is_users_file", "line_of", "own_line", "refused"]
 
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1] / "runtime"))
+_PYTHON = sysconfig.get_path("stdlib")
 
 _HINTS = {
     (
@@ -57,7 +60,16 @@ def refused(model: str, error: Exception) -> InputError:
 
 def own_line(error: Exception) -> str:
     """File, line and code of the last frame that is neither torch's nor ours; nothing where there is none."""
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((*_INSIDE, "<"))
-    ]
-    return f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users_file(f.filename)]
+    return line_of(frames[-1].filename, frames[-1].lineno or 0) if frames else ""
+
+
+def line_of(file: str, number: int) -> str:
+    """File, number and code of a line."""
+    return f"{file}:{number}: {linecache.getline(file, number).strip()}"
+
+
+def is_users_file(file: str) -> bool:
+    """Whether code of a file is neither torch's, Python's nor ours."""
+    own = file.startswith(_PYTHON) and "site-packages" not in file
+    return not own and not file.startswith((*_INSIDE, "<"))

@@ -218,6 +218,34 @@ def refusals(rank, plan):
     return told, float(loss.detach())
 
 
+def by_name(model, batch):
+    """A loss of a batch with names."""
+    return model(batch["x"], batch["target"])
+
+
+def named_batch(rows=32):
+    model, (x, target) = MODELS["mlp"](batch=rows)
+    return model, {"x": x, "target": target}
+
+
+def called_by_name(rank, plan):
+    """Losses of a batch with names, given in other orders."""
+    model, batch = named_batch()
+    parallel = parallelize(model, plan, capture_step(model, batch, by_name), timeout_s=30.0)
+    turned = dict(reversed(batch.items()))
+    return [float(parallel(turned).detach()), float(parallel(**turned).detach())]
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_a_batch_with_names_is_taken_in_any_order():
+    step = capture_step(*named_batch(), by_name)
+    plan = data_parallel(step, capture_step(*named_batch(16), by_name), 2)
+    model, batch = named_batch()
+    for found in run_ranks_as_processes(2, called_by_name, plan):
+        assert found == pytest.approx([float(by_name(model, batch).detach())] * 2, rel=1e-5)
+
+
 @pytest.mark.dist
 @pytest.mark.slow
 def test_calls_that_a_captured_step_would_ignore_are_refused():
@@ -231,7 +259,7 @@ def test_calls_that_a_captured_step_would_ignore_are_refused():
                 "captured in training mode",
                 "(train() or eval(), 1 modules)",
                 "torch.autocast('cpu')",
-                "with dict",
+                "the batch is 1 entries; expected 2 entries as captured",
                 "twice",
             ),
             strict=True,

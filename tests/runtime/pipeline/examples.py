@@ -130,7 +130,7 @@ def alone(
                 found.backward()
                 total += float(found.detach()) / len(feeds)
         for parameter, own in zip(weights, stale, strict=True):
-            parameter.grad = own.grad / len(feeds)
+            parameter.grad = None if own.grad is None else own.grad / len(feeds)
         if clip is not None:
             nn.utils.clip_grad_norm_(weights, clip)
         made.step()

@@ -6,6 +6,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
 from wirewise.runtime.data_parallel.categories import category_of, flops_of
+from wirewise.runtime.python_state import traced_alike
 from wirewise.trace.operators import FusionGraph, Operator
 
 __all__ = [
@@ -160,7 +162,9 @@ def capture(model: nn.Module, loss: Loss, example_batch: Any) -> Capture:
     """
     leaves, structure = tensors_of(example_batch)
     step = FunctionalLoss(model, loss, structure)
-    module, signature = _exported(step, leaves)
+    module, signature = traced_alike(
+        model, [loss], partial(_exported, step, leaves), lambda made: made[0].code
+    )
     tidy(module)
     trained = tuple(name for name, p in model.named_parameters() if p.requires_grad)
     buffers = tuple(name for name, _ in model.named_buffers())

@@ -20,6 +20,7 @@ from wirewise.errors import PlanError
 from wirewise.planners.parallel.rhino.rules import LOSSES
 from wirewise.runtime.parallel.groups import MeshGroups
 from wirewise.runtime.parallel.parts import Placements, local_shape, part_of_mesh
+from wirewise.runtime.whole_modules import WholeModules
 
 __all__ = ["SUM", "LocalOperator", "argument_of", "draws_random_numbers", "local_operator"]
 
@@ -127,6 +128,8 @@ def local_operator(own: LocalOperator) -> Callable[..., Any]:
 
 def draws_random_numbers(node: fx.Node) -> bool:
     """Whether an operator's result depends on the state of a random number generator."""
+    if WholeModules.draws(node):
+        return True
     tags = getattr(node.target, "tags", ())
     if torch.Tag.nondeterministic_seeded not in tags:
         return False

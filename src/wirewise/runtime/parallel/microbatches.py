@@ -31,7 +31,7 @@ class MicrobatchStep:
 
     graph: OperatorGraph
     module: fx.GraphModule
-    batch: CapturedStep
+    whole: CapturedStep
     """Step of the whole batch."""
     accumulation: Accumulation
 
@@ -39,7 +39,7 @@ class MicrobatchStep:
     def nodes(self) -> tuple[list[fx.Node], list[fx.Node]]:
         """FX nodes of the whole batch's step and of this one, in the order of the graph."""
         found = []
-        for step in (self.batch, self):
+        for step in (self.whole, self):
             named = {node.name: node for node in step.module.graph.nodes}
             found.append([named[node.name] for node in step.graph.nodes])
         return found[0], found[1]
@@ -111,7 +111,7 @@ class MicrobatchStep:
             stack = [number]
             while stack:
                 one = stack[-1]
-                missing = [i for i in self.batch.graph.nodes[one].inputs if i not in known]
+                missing = [i for i in self.whole.graph.nodes[one].inputs if i not in known]
                 if one in known or not missing:
                     stack.pop()
                     if one not in known:
@@ -137,7 +137,7 @@ class MicrobatchStep:
     @cached_property
     def buffers_of_batch(self) -> frozenset[str]:
         """Buffers that are taken for what is computed of the whole batch."""
-        nodes, wanted = self.batch.graph.nodes, set[int]()
+        nodes, wanted = self.whole.graph.nodes, set[int]()
         stack = [*self.given, *(i for one in self.accumulation.totals.values() for i in one)]
         while stack:
             if (one := stack.pop()) not in wanted:
@@ -148,13 +148,13 @@ class MicrobatchStep:
     def _run(
         self, number: int, known: Mapping[int, Any], inputs: Sequence[Tensor], state: Mapping[str, Tensor]
     ) -> Any:
-        record, node = self.batch.graph.nodes[number], self.nodes[0][number]
+        record, node = self.whole.graph.nodes[number], self.nodes[0][number]
         if record.op == "input":
             return inputs[int(record.source)]
         if record.op == "buffer":
             return state[record.source]
         if record.op == "constant":
-            return getattr(self.batch.module, str(node.target))
+            return getattr(self.whole.module, str(node.target))
         places = {source: known[self._numbers[source]] for source in node.all_input_nodes}
         target: Any = node.target
         return target(

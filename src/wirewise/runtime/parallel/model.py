@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
+from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.parallel import DimPlacement, ParallelPlan
+from wirewise.runtime.parallel.batches import batch_tensors
 from wirewise.runtime.parallel.groups import RankGroups
 from wirewise.runtime.parallel.microbatches import of_microbatch
 from wirewise.runtime.parallel.parts import Placements, local_shape, part_of_mesh
@@ -71,7 +73,7 @@ def parallelize(
     ]
     axes = [Transport(meshes[stage].get_group(a), timeout_s=timeout_s) for a in range(len(plan.mesh))]
     runner = StepRunner(own, plan, RankGroups(axes), stage, world)
-    return ParallelModel(model, runner, meshes[stage])
+    return ParallelModel(model, runner, meshes[stage], getattr(step, "batch", None))
 
 
 def torch_placements(placements: Placements) -> list[Placement]:
@@ -95,17 +97,21 @@ class ParallelModel(nn.Module):
     """A model whose step several ranks compute together; `parallelize` makes it.
 
     Parameters and buffers have the names that they had. Called with the whole batch, it gives the loss; its backward
-    pass leaves gradients of the parameters' layouts.
+    pass leaves gradients of the parameters' layouts. A batch that was captured as a tuple is given as arguments, one
+    that was captured as a dict as a dict, or by its names, in any order.
 
     Args:
         model: Model whose parameters become DTensors.
         runner: This rank's part of the step.
         mesh: Ranks of this rank's stage.
+        batch: Structure of the captured batch (torch's pytree); None: not known, a row of tensors.
     """
 
-    def __init__(self, model: nn.Module, runner: StepRunner, mesh: DeviceMesh) -> None:
+    def __init__(
+        self, model: nn.Module, runner: StepRunner, mesh: DeviceMesh, batch: pytree.TreeSpec | None = None
+    ) -> None:
         super().__init__()
-        self._runner, self._mesh = runner, mesh
+        self._runner, self._mesh, self._batch = runner, mesh, batch
         self._split(model)
         self._parameters.update(model._parameters)
         self._buffers.update(model._buffers)
@@ -156,13 +162,15 @@ class ParallelModel(nn.Module):
             memory_format=torch.contiguous_format
         )
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *args: Any, **named: Any) -> Tensor:
         """Loss of a whole batch, the same on all ranks.
 
         Raises:
-            InputError: A batch of other shapes than the captured one, or a mode that was not captured.
+            InputError: A batch of another structure, other names or shapes than the captured one, or a mode that was
+                not captured.
             PeerError: A peer is gone.
         """
+        inputs = batch_tensors(self._batch, args, named)
         self._check_call(inputs)
         named = dict(self.named_parameters())
         names = list(self._runner.parameters)

@@ -18,6 +18,7 @@ from wirewise.runtime.parallel.microbatches import MicrobatchStep
 from wirewise.runtime.parallel.parts import part_of_mesh
 from wirewise.runtime.parallel.program import CapturedStep, Phase, RankExecutor, Values
 from wirewise.runtime.transport import Transport
+from wirewise.runtime.whole_modules import WholeModules
 
 __all__ = ["StageChannel", "StepRunner"]
 
@@ -177,6 +178,9 @@ class StepRunner:
                     buffers = self._new_buffers(values)
                     del open_[microbatch]
             gradients = {name: pending.wait() for name, pending in ended.items()}
+            # As autograd leaves them: none for what a branch of a module did not take, which an optimizer then skips.
+            for name in [name for name in gradients if self._is_absent(name)]:
+                del gradients[name]
             loss = self._loss(losses)
             if self._messages is not None:
                 self._messages.finish()
@@ -229,6 +233,9 @@ class StepRunner:
                     if once
                     else InFlightTensor(partial(torch.detach, total))
                 )
+
+    def _is_absent(self, name: str) -> bool:
+        return WholeModules.without_gradient(self.program.nodes[self._gradients[name]])
 
     def _factor(self, number: int) -> float:
         """What a microbatch's output counts with in the batch's."""

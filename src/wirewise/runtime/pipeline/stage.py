@@ -12,6 +12,7 @@ from wirewise.plans import StagePlan
 from wirewise.rng import stream_key
 from wirewise.runtime.pipeline.dtensors import plain_value
 from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
+from wirewise.runtime.pipeline.pass_state import BeforePass, PassState
 from wirewise.runtime.pipeline.split_backward import SplitBackward
 
 __all__ = ["LOSS", "MicrobatchKey", "StageCompute"]
@@ -60,6 +61,15 @@ class StageCompute:
         self._plan, self._replica = plan, replica
         self._sources, self._output, self._loss, self._seed = layers.sources, layers.output, loss, seed
         self._places = {name: place for place, name in enumerate(layers.names)}
+        self._state = PassState(self.modules.values())
+        self._changed: set[str] | None = None
+        """Values from elsewhere that modules change in place; None: no microbatch has told yet."""
+        self._elsewhere = {
+            source
+            for name, sources in layers.sources.items()
+            if name not in self.modules
+            for source in sources
+        }
         self._held: dict[MicrobatchKey, _Held] = {}
         self._split: dict[MicrobatchKey, SplitBackward] = {}
 
@@ -110,8 +120,12 @@ class StageCompute:
             InputError: A module that does not return one tensor.
         """
         held = _Held(dict(values), target, scale)
-        with torch.set_grad_enabled(not self.recompute):
-            self._run(key, held)
+        if self.recompute:
+            with torch.no_grad(), self._state.first() as held.before:
+                self._run(key, held)
+        else:
+            with torch.enable_grad():
+                self._run(key, held)
         self._held[key] = held
         given = {name: held.outputs[name].detach() for name in self.gives}
         if self.has_loss:
@@ -136,12 +150,12 @@ class StageCompute:
             gradients: Gradient of each value that the stage gave and that needs one.
 
         Returns:
-            Gradients of what the stage took, zeros for what the loss does not depend on.
+            Gradients of what the stage took; of what the loss does not depend on, zeros that say so (`_or_none`).
         """
         held, outputs, given = self._roots(key, gradients)
         if outputs:
             torch.autograd.backward(outputs, given)
-        return {name: _or_zeros(leaf.grad, leaf) for name, leaf in held.wanted.items()}
+        return {name: _or_none(leaf.grad, leaf) for name, leaf in held.wanted.items()}
 
     def backward_inputs(self, key: MicrobatchKey, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """First part of a backward pass: gradients of what the stage took; arguments and result as `backward`."""
@@ -151,7 +165,7 @@ class StageCompute:
         found = split.input_gradients()
         self._split[key] = split
         return {
-            name: _or_zeros(gradient, leaf)
+            name: _or_none(gradient, leaf)
             for (name, leaf), gradient in zip(wanted.items(), found, strict=True)
         }
 
@@ -170,18 +184,20 @@ class StageCompute:
         """Outputs from which back-propagation starts, and their gradients."""
         held = self._held.pop(key)
         if self.recompute:
-            with torch.enable_grad():
+            assert held.before is not None
+            with torch.enable_grad(), self._state.again(held.before):
                 self._run(key, held)
         outputs = [held.outputs[name] for name in gradients]
         given = list(gradients.values())
         if self.has_loss:
             outputs.append(held.outputs[LOSS])
             given.append(torch.full_like(held.outputs[LOSS], held.scale))
-        chosen = [number for number, output in enumerate(outputs) if output.requires_grad]
+        chosen = [n for n, output in enumerate(outputs) if output.requires_grad and not _is_none(given[n])]
         return held, [outputs[n] for n in chosen], [given[n] for n in chosen]
 
     def _run(self, key: MicrobatchKey, held: _Held) -> None:
-        values = dict(held.values)
+        values = self._given(held.values)
+        given = {name: value._version for name, value in values.items()}
         devices = sorted({value.device.index for value in values.values() if value.is_cuda})
         with torch.random.fork_rng(devices=devices):
             for name, module in self.modules.items():
@@ -193,10 +209,35 @@ class StageCompute:
                         "wrap it in a module that returns one, or cut it into several"
                     )
                 values[name] = found
+            self._note_changes({name for name, version in given.items() if values[name]._version != version})
             held.outputs = {name: self._plain(name, values[name]) for name in self.gives}
             if self.has_loss:
                 assert held.target is not None
                 held.outputs[LOSS] = self._plain(LOSS, self._loss(values[self._output], held.target))
+
+    def _given(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What modules take; of what they change in place, copies: it is a leaf, and may be taken again.
+
+        The first microbatch copies all, and tells which are needed.
+        """
+        return {
+            name: value.clone() if self._changed is None or name in self._changed else value
+            for name, value in values.items()
+        }
+
+    def _note_changes(self, changed: set[str]) -> None:
+        if self._changed is None:
+            self._changed = changed
+        if name := next(iter(changed & self._elsewhere), ""):
+            raise InputError(
+                f"stage {self.number} changes {name!r} in place, which another stage takes as it was; expected a "
+                "module that makes a new tensor (inplace=False), or all that take it in one stage"
+            )
+        if more := changed - self._changed:
+            raise InputError(
+                f"stage {self.number} changes {min(more)!r} in place, which it did not in the first microbatch; "
+                "expected the same in each, or a module that makes a new tensor (inplace=False)"
+            )
 
     def _plain(self, name: str, value: Tensor) -> Tensor:
         """This rank's part of an output, which may be a DTensor."""
@@ -209,6 +250,8 @@ class _Held:
     def __init__(self, values: dict[str, Tensor], target: Tensor | None, scale: float) -> None:
         self.values, self.target, self.scale = values, target, scale
         self.outputs: dict[str, Tensor] = {}
+        self.before: BeforePass | None = None
+        """State before the forward pass, where it will be done again."""
 
     @property
     def wanted(self) -> dict[str, Tensor]:
@@ -216,8 +259,17 @@ class _Held:
         return {n: v for n, v in self.values.items() if n != INPUT and v.requires_grad}
 
 
-def _or_zeros(gradient: Tensor | None, leaf: Tensor) -> Tensor:
-    return torch.zeros_like(leaf) if gradient is None else gradient
+def _or_none(gradient: Tensor | None, leaf: Tensor) -> Tensor:
+    """A gradient as it travels: none is negative zeros, which count as zeros wherever they are added."""
+    return torch.full_like(leaf, -0.0) if gradient is None else gradient
+
+
+def _is_none(gradient: Tensor) -> bool:
+    """Whether a gradient that came is none, so that what lies behind it gets none either, as in one process."""
+    flat = gradient.detach().reshape(-1)
+    if not flat.numel() or not (flat[0] == 0 and flat[0].signbit()):
+        return False
+    return bool((flat == 0).all() and flat.signbit().all())
 
 
 def _seed(seed: int, devices: Iterable[int]) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import fx, nn
 
 from wirewise.errors import InputError
+from wirewise.runtime.python_state import ChangesError, traced_alike
 from wirewise.trace.layers import INPUT
 
 __all__ = ["traced_layers"]
@@ -145,12 +146,23 @@ def _followed(model: nn.Module, leaves: set[str], several: bool) -> tuple[_Trace
         )
     inputs = max(len(needed), 1)
     defaults = {p.name: p.default for p in given[inputs:]}
-    while True:
-        tracer = _Tracer(set(leaves))
+    leaves = set(leaves)
+
+    def trace() -> _Tracer:
+        found = _Tracer(set(leaves))
         try:
-            tracer.trace(model, defaults or None)
+            found.trace(model, defaults or None)
         except _AgainError:
-            leaves = tracer.leaves
+            leaves.update(found.leaves)
+            raise
+        return found
+
+    while True:
+        try:
+            tracer = traced_alike(model, (), trace, lambda made: str(made.graph), tensors=False)
+        except ChangesError:
+            raise
+        except _AgainError:
             continue
         except Exception as error:
             raise InputError(f"{_place(model, error)}; {_HELP}") from error

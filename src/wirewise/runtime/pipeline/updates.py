@@ -132,7 +132,7 @@ class GradientExchange:
         """Mean over replicas, sum over stages that share, norm over all; blocks until all ranks have come.
 
         Args:
-            gradients: Gradients of this rank by name, which are changed.
+            gradients: Gradients of this rank by name, of parameters that have one; they are changed.
             scale: Factor that the loss had.
             update: Number of the update.
 
@@ -144,32 +144,47 @@ class GradientExchange:
             gradients = self._mean(gradients)
         for name, (number, transport) in self._shared.items():
             what = f"the sum of the gradients of {name!r} over the stages that share it"
-            gradients[name] = self._journal.agree(
-                update, number + 1, partial(_summed, transport, gradients[name], what)
-            )
-        if scale != 1.0:
+            flat = self._flagged(name, gradients.pop(name, None))
+            summed = self._journal.agree(update, number + 1, partial(_summed, transport, flat, what))
+            if summed[-1] > 0:
+                gradients[name] = summed[:-1].view(self._parts[name].shape)
+        if scale != 1.0 and gradients:
             torch._foreach_div_(list(gradients.values()), scale)
         if self._everyone is None:
             return Settled(gradients, 0.0, True)
         own = sum(
             float(gradients[name].double().square().sum()) / alike
             for name, alike in sorted(self._counted.items())
+            if name in gradients
         )
         norm = torch.tensor(own / self._replica_count, dtype=torch.float64)
         what = "the norm of the gradients"
         total = float(self._journal.agree(update, 0, partial(_summed, self._everyone, norm, what)))
         return Settled(gradients, total**0.5 if total == total else total, total < float("inf"))
 
+    def _flagged(self, name: str, gradient: Tensor | None) -> Tensor:
+        """A gradient with one more element, which says whether there is one, [elements + 1]."""
+        if gradient is None:
+            return self._parts[name].detach().new_zeros(self._parts[name].numel() + 1)
+        return torch.cat([gradient.reshape(-1), gradient.new_ones(1)])
+
     def _mean(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Means over replicas, where one of them has a gradient; it counts as zero for the others."""
         assert self._reducer is not None
-        self._reducer.begin()
+        device = next(iter(self._parts.values())).device
+        present = torch.tensor([float(name in gradients) for name in self._parts], device=device)
+        self._reducer.begin(beside=present)
         for name, parameter in self._parts.items():
-            parameter.grad = gradients[name]
+            parameter.grad = gradients.get(name)
         self._reducer.finish()
-        found = {name: p.grad for name, p in self._parts.items()}
+        found = {
+            name: parameter.grad
+            for (name, parameter), count in zip(self._parts.items(), present.tolist(), strict=True)
+            if count > 0 and parameter.grad is not None
+        }
         for parameter in self._parts.values():
             parameter.grad = None
-        return found  # type: ignore[return-value]
+        return found
 
     def close(self) -> None:
         """End the reducer."""
@@ -252,7 +267,7 @@ class WeightUpdates:
         self._started = None
         if self._clip is not None and settled.finite and settled.norm > 0:
             factor = min(1.0, self._clip / (settled.norm + 1e-6))
-            if factor < 1.0:
+            if factor < 1.0 and settled.gradients:
                 torch._foreach_mul_(list(settled.gradients.values()), factor)
         before = self._weights.advance()
         if settled.finite:
@@ -265,7 +280,8 @@ class WeightUpdates:
     def _step(self, before: dict[str, Tensor], gradients: dict[str, Tensor]) -> None:
         self._correction.begin(before)
         for name, parameter in self._weights.named.items():
-            parameter.grad = with_part(gradients[name], parameter)
+            # None stays none: an optimizer with momentum or weight decay would move a parameter by zeros.
+            parameter.grad = with_part(gradients[name], parameter) if name in gradients else None
         for optimizer in self._optimizers:
             optimizer.step()
         for parameter in self._weights.named.values():

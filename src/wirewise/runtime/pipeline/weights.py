@@ -65,12 +65,13 @@ class Weights:
         self._install(self._versions[version % self.versions])
 
     def take_gradients(self, version: int) -> dict[str, Tensor]:
-        """This rank's gradients that have added up in a version, zeros where there is none; they start anew."""
+        """This rank's gradients that have added up in a version, of parameters that got one; they start anew."""
         found = {}
         for name, original in self.named.items():
             own = self._versions[version % self.versions][original]
             gradient = own_gradient(own)
-            found[name] = torch.zeros_like(local_part(own)) if gradient is None else gradient
+            if gradient is not None:
+                found[name] = gradient
             own.grad = None
         return found
 

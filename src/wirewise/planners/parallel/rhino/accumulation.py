@@ -75,7 +75,8 @@ def blocks_of_part(cut: DimPlacement, rows: DimPlacement, count: int) -> int | N
 def random_operator(graph: OperatorGraph) -> str:
     """Name of a node that draws random numbers; nothing: there is none."""
     for node in graph.nodes:
-        if operator_name(node) in _RANDOM or _attends_with_dropout(node):
+        drawn = bool(node.arguments.get("random")) and node.op.startswith("module.")
+        if drawn or operator_name(node) in _RANDOM or _attends_with_dropout(node):
             return node.name
     return ""
 

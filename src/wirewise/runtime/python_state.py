@@ -1,0 +1,297 @@
+"""State of a model that torch's tracers do not see: Python's random numbers, counters, attributes that a pass changes.
+
+A tracer runs the forward pass once. What the pass reads and changes besides tensors of parameters, buffers and the
+batch is then what it was in that one run, in every later step. Such a model is refused by the line that changes it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, fx, nn
+
+from wirewise.errors import InputError
+from wirewise.runtime.refusals import is_users_file, line_of
+
+__all__ = ["ChangesError", "PythonState", "refuse_changes", "traced_alike"]
+
+T = TypeVar("T")
+
+_OWN = frozenset(vars(nn.Module())) | {"forward", "training"}
+"""Attributes that torch keeps in every module, and what stands in for a forward pass while it is traced."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_DEEP, _LONG = 3, 1000
+"""How far containers are looked into; what lies deeper, or is longer, is compared by identity."""
+
+
+class ChangesError(InputError):
+    """A forward pass changes state that a tracer does not see."""
+
+
+class _Held(NamedTuple):
+    """A tensor by its identity; another one in its place is another value."""
+
+    number: int
+
+
+class PythonState:
+    """What a forward pass might carry on from step to step without a tracer seeing it.
+
+    Args:
+        model: Model whose modules' attributes are looked at, and those of their classes.
+        functions: Further functions of a step, such as the loss, whose closures and globals are looked at, as those of
+            the forward passes are.
+    """
+
+    def __init__(self, model: nn.Module, functions: Iterable[Any] = ()) -> None:
+        self._model, self._functions = model, list(functions)
+        self._kept = [(module, dict(vars(module))) for module in model.modules()]
+        self.values = {name: read() for name, read in self.readers()}
+
+    def readers(self) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """What is looked at: its name, and what reads it now."""
+        yield "Python's random numbers (random)", lambda: random.getstate()
+        if "numpy" in sys.modules:
+            yield (
+                "NumPy's random numbers (numpy.random)",
+                lambda: _printed(sys.modules["numpy"].random.get_state()),
+            )
+        for path, module in self._model.named_modules():
+            if _is_torchs(type(module)):
+                continue
+            for name in vars(module).keys() - _OWN:
+                yield ".".join(filter(None, (path, name))), partial(_attribute, module, name)
+        for kind in {type(module) for module in self._model.modules()}:
+            if not _is_torchs(kind):
+                yield from self._of_class(kind)
+        for function in self._functions:
+            yield from _of_function(function)
+
+    @staticmethod
+    def _of_class(kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
+        for name, value in list(vars(kind).items()):
+            if not name.startswith("__") and not callable(value):
+                yield f"{kind.__name__}.{name}", partial(_attribute, kind, name)
+        yield from _of_function(getattr(kind, "forward", None))
+
+    def differing(self, later: PythonState) -> list[str]:
+        """Names of what another look found changed, or new."""
+        missing = object()
+        return [name for name, value in later.values.items() if self.values.get(name, missing) != value]
+
+    def moving(self, later: PythonState) -> list[str]:
+        """Names of what changed and is no tensor that was set anew."""
+        return [name for name in self.differing(later) if not _is_tensor(later.values[name])]
+
+    def restore(self) -> None:
+        """Put the attributes of all modules back."""
+        for module, own in self._kept:
+            forward = vars(module).get("forward")
+            vars(module).clear()
+            vars(module).update(own)
+            if forward is not None:
+                vars(module)["forward"] = forward
+
+
+def traced_alike(
+    model: nn.Module,
+    functions: Iterable[Any],
+    trace: Callable[[], T],
+    code: Callable[[T], str],
+    run: Callable[[], Any] | None = None,
+    *,
+    tensors: bool = True,
+) -> T:
+    """What a tracer makes of a model, if it would make the same of it in the next step.
+
+    Attributes of modules are afterwards what they were. Values that are kept after the first pass, such as tables of
+    positions, are no state; tensors that a pass sets anew before it reads them are none either.
+
+    Args:
+        model: Model that is traced.
+        functions: Further functions of the step.
+        trace: Traces the step.
+        code: What was traced as text.
+        run: Runs the forward pass in earnest; None: the model has no memory.
+        tensors: Whether tensors that attributes keep are looked at; else whoever traces does that.
+
+    Raises:
+        InputError: Names what the forward pass changes, and the line.
+    """
+    functions = list(functions)
+    first = PythonState(model, functions)
+    found = trace()
+    after = PythonState(model, functions)
+    if not (first.differing(after) if tensors else first.moving(after)):
+        return found
+    try:
+        if run is not None:
+            first.restore()
+            run()
+        second = PythonState(model, functions)
+        again = trace()
+        third = PythonState(model, functions)
+        changed = second.differing(third)
+        moving = second.moving(third)
+        if moving or (changed and code(again) != code(found)):
+            raise _refusal(model, functions, moving or changed, run or trace)
+        return again
+    finally:
+        first.restore()
+
+
+@contextmanager
+def refuse_changes(model: nn.Module, what: str) -> Iterator[None]:
+    """Raise where the forward passes inside change state that nobody would repeat.
+
+    Args:
+        model: Module that is run.
+        what: Why it may not change any.
+
+    Raises:
+        InputError: Names the state.
+    """
+    before = PythonState(model)
+    yield
+    if changed := before.differing(PythonState(model)):
+        raise InputError(
+            f"the forward pass of {type(model).__name__} changes {', '.join(changed[:4])}, and {what}"
+        )
+
+
+def _refusal(model: nn.Module, functions: list[Any], names: list[str], run: Callable[[], Any]) -> InputError:
+    line = _line_that_changes(model, functions, set(names), run)
+    return ChangesError(
+        f"the forward pass of {type(model).__name__} changes {', '.join(names[:4])}{f' at {line}' if line else ''}, "
+        "which a captured step does once, when it is captured, and never again; expected state in buffers, changed by "
+        "torch's operations, and random numbers of torch: register_buffer it, or decide outside of the forward pass"
+    )
+
+
+def _line_that_changes(
+    model: nn.Module, functions: list[Any], names: set[str], run: Callable[[], Any]
+) -> str:
+    """The user's line after which some state is another; nothing where it is not found."""
+    readers = [read for name, read in PythonState(model, functions).readers() if name in names]
+    before, last, found = [read() for read in readers], ("", 0), list[str]()
+
+    def look(frame: Any, event: str, _: Any) -> Any:
+        nonlocal last
+        if found or not is_users_file(frame.f_code.co_filename):
+            return None if event == "call" else look
+        if last[1] and [read() for read in readers] != before:
+            found.append(line_of(*last))
+            return None
+        last = (frame.f_code.co_filename, frame.f_lineno) if event == "line" else last
+        return look
+
+    tracer = sys.gettrace()
+    sys.settrace(look)
+    try:
+        run()
+    except Exception:  # what it changes was seen, or not, by then
+        pass
+    finally:
+        sys.settrace(tracer)
+    return found[0] if found else ""
+
+
+def _of_function(function: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Values of a function's closure, and globals that its code names."""
+    code = getattr(function, "__code__", None)
+    if code is None or not is_users_file(code.co_filename):
+        return
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        yield f"{function.__qualname__}.{name}", partial(_content, cell)
+    own: Mapping[str, Any] = function.__globals__
+    for name in code.co_names:
+        if name in own and not callable(own[name]) and not isinstance(own[name], ModuleType):
+            yield f"{function.__module__}.{name}", partial(_global, own, name)
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    return _read(vars(owner).get(name))
+
+
+def _global(owner: Mapping[str, Any], name: str) -> Any:
+    return _read(owner.get(name))
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return _read(cell.cell_contents)
+    except ValueError:  # empty
+        return None
+
+
+def _read(value: Any, depth: int = _DEEP) -> Any:
+    """A value that can be compared with what it is later."""
+    if isinstance(value, _PLAIN):
+        return (type(value).__name__, value) if value == value else "nan"
+    if isinstance(value, Tensor | fx.Proxy | weakref.ref):
+        return _Held(id(value))
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, torch.Generator):
+        return bytes(value.get_state().numpy())
+    if isinstance(value, itertools.count):
+        return repr(value)
+    if _is_numpys(value):
+        return _printed(value.bit_generator.state if hasattr(value, "bit_generator") else value.get_state())
+    if depth and isinstance(value, list | tuple | set | frozenset | dict) and len(value) <= _LONG:
+        entries = value.items() if isinstance(value, dict) else value
+        return (type(value).__name__, [_read(one, depth - 1) for one in entries])
+    if depth and (own := _record_of(value)) is not None:
+        return (id(value), [(name, _read(one, depth - 1)) for name, one in own.items()])
+    return id(value)
+
+
+def _is_torchs(kind: type) -> bool:
+    """Whether a class is one of torch's own, whose passes keep no state in attributes but lists of weights."""
+    return kind.__module__.partition(".")[0] == "torch"
+
+
+def _is_numpys(value: Any) -> bool:
+    return type(value).__module__.startswith("numpy.random") and type(value).__name__ in (
+        "Generator",
+        "RandomState",
+    )
+
+
+def _record_of(value: Any) -> dict[str, Any] | None:
+    """Attributes of a plain object, past what its class does when they are asked for; None: it is something else."""
+    if isinstance(value, nn.Module | type | ModuleType) or callable(value):
+        return None
+    if type(value).__module__.partition(".")[0] in ("torch", "builtins", "logging"):
+        return None
+    try:
+        return dict(object.__getattribute__(value, "__dict__"))
+    except AttributeError:
+        return None
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor, or a container of nothing else that can change."""
+    if isinstance(value, _Held):
+        return True
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], list):
+        return any(_is_tensor(one) for one in value[1])
+    return False
+
+
+def _printed(state: Any) -> str:
+    """A state with arrays, whole."""
+    if isinstance(state, dict):
+        return repr({name: _printed(one) for name, one in state.items()})
+    if isinstance(state, tuple):
+        return repr([_printed(one) for one in state])
+    return repr(state.tobytes()) if hasattr(state, "tobytes") else repr(state)
