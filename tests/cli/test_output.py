@@ -1,11 +1,12 @@
 import io
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from wirewise.cli import output
-from wirewise.cli.output import print_comparison, print_table, write_json
+from wirewise.cli.output import print_comparison, print_table, print_text, write_json
 from wirewise.errors import InputError
 from wirewise.results import Comparison, Variant
 
@@ -66,3 +67,30 @@ def test_a_comparison_is_its_table_its_result_and_its_notes(capsys):
     )
     print_comparison(found)
     assert capsys.readouterr().out == "plan\tstep\na\ta s\nb\tb s\nb is faster.\nEmulated: all of it.\n"
+
+
+HOSTILE = "\x1b]0;OWNED\x07\x1b[31mred\u202e\r\n\tw"
+
+
+def test_control_characters_of_files_are_shown_and_not_sent(capsys, monkeypatch):
+    print_table(["name"], [[HOSTILE]])
+    print_text(HOSTILE)
+    out = capsys.readouterr().out
+    assert out == (
+        "name\n\\x1b]0;OWNED\\x07\\x1b[31mred\\u202e\\r\\n\\tw\n"
+        "\\x1b]0;OWNED\\x07\\x1b[31mred\\u202e\\r\n\tw\n"
+    )
+    stream = io.StringIO()
+    monkeypatch.setattr(output, "Console", lambda: Console(file=stream, force_terminal=True, width=120))
+    print_table(["name"], [[HOSTILE]], title=f"[red]{HOSTILE}")
+    assert "OWNED" in stream.getvalue() and "\x07" not in stream.getvalue() and "]0;" in stream.getvalue()
+    assert "[red]" in stream.getvalue() and "\u202e" not in stream.getvalue()
+
+
+def test_commands_print_texts_through_one_function():
+    """A direct echo would send what a file holds to the terminal."""
+    folder = Path(output.__file__).parent
+    direct = {path.name for path in folder.glob("*.py") if "typer.echo(" in path.read_text()}
+    # JSON, TOML and scripts, which escape by themselves or are for another program; the version.
+    assert direct == {"main.py", "output.py", "slurm.py", "topo.py"}
+    assert (folder / "main.py").read_text().count("typer.echo(") == 1

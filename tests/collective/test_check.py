@@ -119,3 +119,10 @@ def test_large_programs_are_checked_in_little_time():
     check(program)
     inputs = [np.array([r]) for r in range(256)]
     assert same(run(program, inputs), expected(program, inputs))
+
+
+@pytest.mark.parametrize("share", [1e300, 1e-12])
+def test_shares_that_leave_a_chunk_without_bytes_are_refused(share):
+    ring = build("all_reduce", "ring", 3)
+    with pytest.raises(ProgramError, match="expected at most 1e\\+09 times the smallest"):
+        check(msgspec.structs.replace(ring, shares=(share, *(1.0,) * (ring.chunks - 1))))

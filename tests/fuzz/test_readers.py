@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import resource
+import shutil
 import signal
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import pytest
+import torch
 from benchmarks.random_steps import random_step
 
 from tests.cli.bad_input import GOOD_GRAPH, GOOD_TOPOLOGY
@@ -24,6 +26,7 @@ from tests.recipes.test_stalls import report
 from tests.trace.profiled import Profiled, info
 from tests.trace.synthetic import make
 from tests.trace.test_operator_graph import GOOD
+from tests.trace.test_queue_logs import HELIOS, PHILLY, ROOM
 from tests.trace.test_tasks import change
 from wirewise import collective, graph, plans, topology
 from wirewise.cli.msccl import File
@@ -35,10 +38,16 @@ from wirewise.errors import WirewiseError
 from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES
 from wirewise.planners.collective.taccl.sketch import load_profile, load_sketch
 from wirewise.planners.fusion.disco.estimator import Estimator
+from wirewise.planners.jobs import tapfinger
+from wirewise.planners.placement.tag import network
 from wirewise.profile.stalls.report import load_report
 from wirewise.recipes import resuming
 from wirewise.recipes.job import FullGraphJob
+from wirewise.runtime.recovery.job_record import check_folder
+from wirewise.runtime.recovery.logs import LoggedMessages, MessageKey, SenderLog
+from wirewise.runtime.state_files import read_state, write_state
 from wirewise.sim.analysis import analyse
+from wirewise.sim.jobs import draw_queue
 from wirewise.trace import (
     Trace,
     chakra,
@@ -47,11 +56,15 @@ from wirewise.trace import (
     load,
     read_fusion_graph,
     read_operator_graph,
+    read_queue,
+    read_queue_log,
+    read_speeds,
     read_stage_trace,
     read_tasks,
     write_trace,
 )
 from wirewise.trace.gradients import read_gradient_trace
+from wirewise.trace.recovery import ProtectedStage, RecoveryTrace, read_recovery_trace
 
 MUTANTS = 2000
 MOST_S = 5
@@ -151,6 +164,43 @@ def sizes_of_job(path: Path) -> Any:
     return resuming.read_job(path.parent, {})
 
 
+def state(folder: Path) -> bytes:
+    tree = {"step": 3, "weights": [torch.arange(5.0)], "seen": {1: "a"}, "mask": torch.tensor([True])}
+    write_state(folder / "good.state", tree)
+    return (folder / "good.state").read_bytes()
+
+
+KEY = MessageKey(0, 1, 2, 0)
+
+
+def log_of_messages(folder: Path) -> bytes:
+    log = SenderLog(folder, 0)
+    log.append(KEY, torch.arange(6.0))
+    log.commit(1)
+    log.close()
+    (path,) = (folder / "rank-0" / "to-rank-1").glob("*.log")
+    return path.read_bytes()
+
+
+def read_log(path: Path) -> Any:
+    (segment,) = (path.parent / "rank-0" / "to-rank-1").glob("*.log")
+    segment.write_bytes(path.read_bytes())
+    return LoggedMessages([path.parent], 1).take(KEY)
+
+
+JOB = {"model": {"w": "float32 [3]"}, "optimizer": ["SGD"], "scheduler": [], "lr": [0.1], "world_size": 2}
+
+
+def saved_data(folder: Path) -> bytes:
+    torch.save({name: torch.from_numpy(GOOD_GRAPH[name]) for name in GOOD_GRAPH}, folder / "good.pt")
+    return (folder / "good.pt").read_bytes()
+
+
+def read_saved_data(path: Path) -> Any:
+    shutil.rmtree(path.parent / "out", ignore_errors=True)
+    return graph.convert(str(path), path.parent / "out")
+
+
 def text(content: bytes | str) -> Callable[[Path], bytes]:
     return lambda folder: content if isinstance(content, bytes) else content.encode()
 
@@ -193,6 +243,31 @@ READERS: dict[str, Reader] = {
     "graph": Reader(npz, "graph.npz", graph.read_graph),
     "part": Reader(part, "part-0.npz", read_part),
     "parts": Reader(meta, "meta.json", lambda path: graph.read_meta(path.parent)),
+    "state of a rank": Reader(state, "step-3.rank-0.state", read_state),
+    "log of messages": Reader(log_of_messages, "mutant.log", read_log),
+    "job of checkpoints": Reader(
+        text(msgspec.json.encode(JOB)), "job.json", lambda path: check_folder(path.parent, dict(JOB), 0)
+    ),
+    "queue": Reader(text(msgspec.json.encode(draw_queue(jobs=4))), "queue.json", read_queue),
+    **{
+        f"log of {name}": Reader(text(log), "log", lambda path, name=name: read_queue_log(name, path, ROOM))
+        for name, log in (("helios", HELIOS), ("philly", json.dumps(PHILLY)))
+    },
+    "speeds": Reader(text("lm,1,1,26\nlm,2,1,11\nlm,1,2,36\nlm,2,2,6\n"), "times.csv", read_speeds),
+    "recovery": Reader(
+        text(
+            msgspec.json.encode(
+                RecoveryTrace(stages=(ProtectedStage(ranks=(0, 1), compute_s=1.0),), step_s=2.0)
+            )
+        ),
+        "recovery.json",
+        read_recovery_trace,
+    ),
+    "weights of tag": Reader(text(network.SHIPPED.read_bytes()), "weights.npz", network.read_weights),
+    "weights of tapfinger": Reader(
+        text(tapfinger.SHIPPED.read_bytes()), "weights.npz", tapfinger.read_weights
+    ),
+    "saved data": Reader(saved_data, "data.pt", read_saved_data),
     "stopped run": Reader(text(msgspec.json.encode(FullGraphJob())), "job.json", sizes_of_job),
 }
 

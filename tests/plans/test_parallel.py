@@ -99,4 +99,6 @@ def test_sums_may_go_together():
 
 def test_another_graph_is_refused():
     with pytest.raises(PlanError, match="make the plan again"):
-        plan().check_graph("1" * 16)
+        plan().check_graph("1" * 16, len(plan().placements))
+    with pytest.raises(PlanError, match=r"entries - at .* expected one for each of the 99 nodes"):
+        plan().check_graph(plan().graph, 99)

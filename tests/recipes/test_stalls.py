@@ -223,3 +223,10 @@ def test_gains_of_a_trace_without_data_ops():
     assert gain.ci95_s[0] <= gain.mean_s <= gain.ci95_s[1]
     # Nothing hides the last bucket: 2 MB at 250 MB/s.
     assert gain.mean_s == pytest.approx(0.008, abs=2e-4)
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, "many", -1, float("inf"), True])
+def test_a_fact_that_is_no_number_is_named(value):
+    facts = report().facts | {"reductions": value}
+    with pytest.raises(InputError, match=r"\$\.facts\.reductions is .*expected a finite number"):
+        workload(msgspec.structs.replace(report(), facts=facts), 100)

@@ -7,8 +7,9 @@ import time
 import pytest
 
 from tests.harness.tiers import slow
-from wirewise.errors import PeerError
-from wirewise.runtime.startup import meet
+from wirewise.errors import InputError, PeerError
+from wirewise.hosts import rank_variables
+from wirewise.runtime.startup import meet, start_group
 
 
 def meeting(here, size, timeout_s):
@@ -53,3 +54,30 @@ def test_a_late_rank_is_waited_for():
     found, _ = meeting([0, 1, 2], 3, 30.0)
     found[0].set("word", "given")
     assert [store.get("word") for store in found.values()] == [b"given"] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"RANK": "x"}, "RANK is 'x'; expected an integer of at least 0"),
+        ({"RANK": ""}, "RANK is ''; expected an integer"),
+        ({"RANK": "5"}, "RANK is 5 and WORLD_SIZE 2; expected a rank of 0 to 1"),
+        ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is '-2'; expected an integer of at least 1"),
+        ({"MASTER_PORT": None}, "MASTER_PORT is not set"),
+        ({"MASTER_ADDR": None}, "MASTER_ADDR is not set"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_named_at_once(monkeypatch, changes, message):
+    for name, value in (rank_variables(0, 2, "127.0.0.1", 29_999) | changes).items():
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=message):
+        start_group(600.0)
+
+
+def test_a_port_in_use_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        with pytest.raises(PeerError, match=f"cannot open the store at 127.0.0.1:{port}: the port is in use"):
+            meet(0, 2, "127.0.0.1", port, timeout_s=5.0)

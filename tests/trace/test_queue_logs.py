@@ -119,12 +119,20 @@ def test_speeds_become_kinds(tmp_path):
         read_speeds(path)
 
 
-def test_a_torn_amount_takes_no_memory(tmp_path):
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("lm,1,1,26\nlm,1,400000,6\n", "was not measured with 1 processors and 2 accelerators"),
+        ("lm,1,1,26\nlm,1,1000000000,6\n", "has up to 1 processors and 1000000000 accelerators"),
+        ("lm,1000000,1000000,6\n", "expected a table of at most 1,000,000 figures"),
+    ],
+)
+def test_a_torn_amount_takes_no_memory(tmp_path, lines, message):
     path = tmp_path / "times.csv"
-    path.write_text("lm,1,1,26\nlm,1,1000000000,6\n")
+    path.write_text(lines)
     tracemalloc.start()
     try:
-        with pytest.raises(InputError, match="was not measured with 1 processors and 2 accelerators"):
+        with pytest.raises(InputError, match=message):
             read_speeds(path)
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from wirewise.cli.output import Said, run_folder, write_out
+from wirewise.cli.output import Said, print_text, run_folder, write_out
 from wirewise.errors import InputError
 from wirewise.report.figures import seconds, signed
 from wirewise.results import Advice
@@ -34,7 +34,7 @@ def advise(command: Sequence[str], out: Path | None, asked: AdviceOptions, json:
     if not command:
         raise InputError("no command was given; expected one after --, such as -- torchrun train.py")
     with run_folder(out, "advise") as folder:
-        found = recipe.advise(command, folder, lambda text: typer.echo(text, err=json == "-"), asked)
+        found = recipe.advise(command, folder, lambda text: print_text(text, err=json == "-"), asked)
     write_out(json, msgspec.to_builtins(found), *_said(found))
     if found.verdict == "unknown":
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ from wirewise import plans
 from wirewise.cli.programs import tell
 from wirewise.cli.topo import open_topology
 from wirewise.errors import InputError, PlanError
-from wirewise.plans import JobPlan, PlacementPlan, Plan
+from wirewise.plans import JobPlan, ParallelPlan, PlacementPlan, Plan
 
 __all__ = ["check"]
 
@@ -34,14 +34,15 @@ def check(source: str, on: str | None, job: Path | None, json: str | None) -> bo
 
 
 def _faults(plan: Plan, on: str | None, job: Path | None) -> Iterator[str]:
-    if job is not None and not isinstance(plan, (PlacementPlan, JobPlan)):
+    if job is not None and not isinstance(plan, (PlacementPlan, JobPlan, ParallelPlan)):
         raise InputError(
-            f"got --job for a plan of {plan.family}; only plans of placement and jobs are made for a job"
+            f"got --job for a plan of {plan.family}; expected one of placement, jobs or parallel, which are made "
+            "for one"
         )
     # Programs are checked without what simulates placements, which takes time to import.
     from wirewise.planners.placement import faults, host_faults, problem_of
     from wirewise.sim import predict
-    from wirewise.trace import read_queue, read_tasks
+    from wirewise.trace import read_operator_graph, read_queue, read_tasks
 
     topology = None if on is None else open_topology(on)
     try:
@@ -49,6 +50,9 @@ def _faults(plan: Plan, on: str | None, job: Path | None) -> Iterator[str]:
             plan.check(topology)
         if isinstance(plan, JobPlan) and job is not None:
             predict(plan, read_queue(job), None)
+        if isinstance(plan, ParallelPlan) and job is not None:
+            graph = read_operator_graph(job)
+            plan.check_graph(graph.digest, len(graph.nodes))
         if not isinstance(plan, PlacementPlan):
             return
         tasks = None if job is None else read_tasks(job)

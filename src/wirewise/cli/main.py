@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 import wirewise
 from wirewise import jit
 from wirewise.cli.options import Given, refuse, with_options
-from wirewise.cli.output import FolderOption, JsonOption, note, write_out
+from wirewise.cli.output import FolderOption, JsonOption, note, print_text, write_out
 from wirewise.cli.recover import HostOptions
 from wirewise.cli.requests import Check, Conditions, Export, Request
 from wirewise.errors import InputError, WirewiseError
@@ -70,14 +70,14 @@ class _Root(TyperGroup):
         except WirewiseError as error:
             if ctx.params.get("debug"):
                 raise
-            typer.echo(f"wirewise: {error}", err=True)
+            print_text(f"wirewise: {error}", err=True)
             raise typer.Exit(2) from error
         except BrokenPipeError:
             raise  # Typer ends quietly when the reader of a pipe has gone.
         except OSError as error:
             if ctx.params.get("debug"):
                 raise
-            typer.echo(
+            print_text(
                 f"wirewise: {error}; free space, or choose a place that can be read and written (--debug shows where)",
                 err=True,
             )

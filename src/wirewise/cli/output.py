@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ __all__ = [
     "note",
     "print_comparison",
     "print_table",
+    "print_text",
     "progress",
     "run_folder",
     "run_recipe",
@@ -33,6 +35,9 @@ __all__ = [
     "write_out",
 ]
 
+_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that move a cursor, color what follows or reverse its order; tabs and line feeds do none of it."""
+_OF_CELLS = str.maketrans({"\n": "\\n", "\t": "\\t"})
 Found = TypeVar("Found", bound=msgspec.Struct)
 Said = str | tuple[Sequence[str], Iterable[Sequence[str]]]
 """A line, or the titles and rows of a table."""
@@ -136,11 +141,11 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, title: 
     console = Console()
     if not console.is_terminal:
         for row in [titles, *rows]:
-            typer.echo("\t".join(row))
+            typer.echo("\t".join(map(_one_line, row)))
         return
-    table = Table(*titles, title=title, title_justify="left")
+    table = Table(*titles, title=None if title is None else Text(_one_line(title)), title_justify="left")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(Text, map(_one_line, row)))
     console.print(table)
 
 
@@ -160,7 +165,7 @@ def write_out(json: str | None, record: Mapping[str, Any], *said: Said) -> None:
         return
     for part in said:
         if isinstance(part, str):
-            typer.echo(part)
+            print_text(part)
         else:
             print_table(*part)
 
@@ -180,14 +185,27 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 def note(text: str) -> None:
     """Tell what goes on, on stderr: stdout is the table's, or the JSON object's."""
-    typer.echo(text, err=True)
+    print_text(text, err=True)
+
+
+def print_text(text: str, *, err: bool = False) -> None:
+    """Print text whose parts may come from a file: control characters are shown, not sent to the terminal."""
+    typer.echo(_HARMFUL.sub(_escaped, text), err=err)
+
+
+def _one_line(text: str) -> str:
+    return _HARMFUL.sub(_escaped, text).translate(_OF_CELLS)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def print_comparison(found: Comparison) -> None:
     """Print what was compared as a table, then the result and the notes, a line each."""
     print_table(found.titles, found.rows)
     for line in (found.sentence, *found.notes):
-        typer.echo(line)
+        print_text(line)
 
 
 def run_recipe(
@@ -212,9 +230,9 @@ def run_recipe(
         plan: File of the plan to use, if the recipe writes one.
     """
     with run_folder(out, command) as folder:
-        found = run(folder, lambda text: typer.echo(text, err=json == "-"))
+        found = run(folder, lambda text: print_text(text, err=json == "-"))
         report = save_result(folder, found, page(found))
     write_json(json, msgspec.to_builtins(found))
     if json != "-":
         print_comparison(compared(found))
-        typer.echo(f"Plan: {plan(folder, found)}, report: {report}" if plan else f"Report: {report}")
+        print_text(f"Plan: {plan(folder, found)}, report: {report}" if plan else f"Report: {report}")

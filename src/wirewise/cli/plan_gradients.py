@@ -15,6 +15,7 @@ from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.planners.fusion.cupcake import compression_problem, parse_split
 from wirewise.plans import DECODES, FusionPlan
+from wirewise.plans.fusion import LOSSES
 from wirewise.report.figures import seconds
 from wirewise.trace.gradients import read_gradient_trace
 from wirewise.units import parse_rate
@@ -132,10 +133,20 @@ def gradients(trace: Path, method: str, words: Words, out: Path | None, json: st
     planning_s = time.perf_counter() - begin
     said = (
         f"A step of {found.world_size} ranks takes {seconds(found.predicted_step_s)} simulated under the plan and "
-        f"{seconds(found.baseline_step_s)} with each gradient on its own; no plan takes less than "
-        f"{seconds(found.lower_bound_s)} (gap {_gap(found):.2%})." + _of_splits(found)
+        f"{seconds(found.baseline_step_s)} with each gradient on its own{_of_codecs(found)}; no plan takes less than "
+        f"{seconds(found.lower_bound_s)} (gap {_gap(found):.2%})." + _of_splits(found) + _of_losses(found)
     )
     tell(found, out, json, said, found.table(), record=_record(found, planning_s))
+
+
+def _of_codecs(found: FusionPlan) -> str:
+    return f" under {' and '.join(found.codecs)}" if found.codecs else ""
+
+
+def _of_losses(found: FusionPlan) -> str:
+    """What lossy codecs leave of the gradients; seconds alone say nothing of what training loses."""
+    said = "; ".join(f"{codec} sends {LOSSES.get(codec, 'less')}" for codec in found.codecs)
+    return f" Lossy: {said}, so compare the loss of a training, too." if said else ""
 
 
 def _of_splits(found: FusionPlan) -> str:

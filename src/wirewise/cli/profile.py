@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from wirewise.cli.output import JsonOption, write_out
+from wirewise.cli.output import JsonOption, print_text, write_out
 from wirewise.cli.profile_stages import stages
 from wirewise.cli.stalls import recommend, stalls
 from wirewise.errors import InputError
@@ -57,7 +57,7 @@ def trace(
             f"What bounds a step: wirewise trace show {out}",
         )
     if code:
-        typer.echo(f"wirewise: the command ended with exit code {code}", err=True)
+        print_text(f"wirewise: the command ended with exit code {code}", err=True)
     raise typer.Exit(code if code >= 0 else 128 - code)
 
 
@@ -87,7 +87,7 @@ def operators(
 
     for found in collect(samples, seed=seed, structures=structures, sizes=sizes):
         if json != "-":
-            typer.echo(
+            print_text(
                 f"{found[0].source}: {len(found[0].operators)} operators at {len(found)} sizes", err=True
             )
     known, kept = split(read_samples(samples))

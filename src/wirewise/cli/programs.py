@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from wirewise import collective
 from wirewise.cli.msccl import File
-from wirewise.cli.output import write_json
+from wirewise.cli.output import print_text, write_json
 from wirewise.cli.requests import Check, Export
 from wirewise.cli.sources import is_msccl, program_of
 from wirewise.cli.topo import open_topology
@@ -72,7 +70,7 @@ def tell(source: str, found: Sequence[str], right: str, json: str | None, unknow
     )
     if json != "-":
         more = f" (and {len(found) - 1} more: --json - lists them)" if len(found) > 1 else ""
-        typer.echo(f"{source}: {'not checked: ' if verdict == 'not checked' else ''}{reason}{more}")
+        print_text(f"{source}: {'not checked: ' if verdict == 'not checked' else ''}{reason}{more}")
     return not found
 
 
@@ -85,7 +83,7 @@ def export(asked: Export) -> None:
     write_json(asked.json, {"format": asked.to, "files": [str(path) for path in files]})
     if asked.json != "-":
         names = f"{files[0]}" if len(files) == 1 else f"{files[0]} to {files[-1].name}"
-        typer.echo(f"Wrote {names}. {form.use.format(file=asked.out)}")
+        print_text(f"Wrote {names}. {form.use.format(file=asked.out)}")
 
 
 @dataclass(frozen=True)

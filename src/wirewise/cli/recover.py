@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import typer
 
 from wirewise import options as opt
 from wirewise.allocation import HostPlace, current_host, interface_of, interface_towards
 from wirewise.cli.options import Given
-from wirewise.cli.output import note, run_folder, write_json
+from wirewise.cli.output import note, print_text, run_folder, write_json
 from wirewise.errors import InputError
 from wirewise.runtime.recovery.limits import AgentLimits
 from wirewise.runtime.recovery.resume_options import ResumeOptions
@@ -168,7 +167,7 @@ def _prepare(place: HostPlace, token: str) -> None:
         if interface not in (None, "lo"):
             os.environ["GLOO_SOCKET_IFNAME"] = interface
     if len(place.hosts) > 1 and not (token or os.environ.get("WIREWISE_TOKEN")):
-        typer.echo(
+        print_text(
             "No secret of the job: whoever reaches its store may write to it. Set WIREWISE_TOKEN to one on all hosts.",
             err=True,
         )

@@ -30,7 +30,11 @@ class Check(opt.Options, frozen=True, kw_only=True):
     source: str
     on: Annotated[str | None, opt.about("Topology that a plan must fit.")] = None
     job: Annotated[
-        Path | None, opt.about("Tasks that a plan of placement must fit, a file of `plan placement`.")
+        Path | None,
+        opt.about(
+            "What a plan must fit: tasks of a plan of placement, the queue of one of jobs, the operators of one of "
+            "parallel."
+        ),
     ] = None
     fifo: Annotated[
         opt.Count | None,

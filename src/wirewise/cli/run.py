@@ -12,7 +12,16 @@ import typer
 
 from wirewise.cli import collectives
 from wirewise.cli.options import Given, on_hosts, with_options
-from wirewise.cli.output import FolderOption, JsonOption, note, run_folder, run_recipe, write_json, write_out
+from wirewise.cli.output import (
+    FolderOption,
+    JsonOption,
+    note,
+    print_text,
+    run_folder,
+    run_recipe,
+    write_json,
+    write_out,
+)
 from wirewise.cli.sampling import Tasks, chosen_tasks
 from wirewise.errors import InputError, PeerError
 from wirewise.options import fields_of
@@ -67,7 +76,7 @@ def adaqp(
         report.write_page(report.page_html(result, recipe.saved_plan(folder, job)), page)
     if not quiet:
         report.print_result(result)
-        typer.echo(f"Report: {page}")
+        print_text(f"Report: {page}")
     write_json(json, report.to_json_object(result))
 
 
@@ -86,7 +95,7 @@ def dpro(
 
     quiet = json == "-"
     with run_folder(out, "dpro") as folder:
-        result, analysis, trace = recipe.run(command, folder, wish, lambda text: typer.echo(text, err=quiet))
+        result, analysis, trace = recipe.run(command, folder, wish, lambda text: print_text(text, err=quiet))
         low, high = result.ci95
         told = {
             "recorded, replayed": f"{result.measured_step_s * 1e3:.1f} ms, {result.error:+.1%}",
@@ -352,7 +361,7 @@ def _survive(
         found, killed = swift_command.run(
             command,
             folder,
-            lambda text: typer.echo(text, err=json == "-"),
+            lambda text: print_text(text, err=json == "-"),
             spares=asked.spares,
             kills=kills,
             seed=asked.seed,
@@ -393,7 +402,7 @@ def _run(job: FullGraphJob, folder: Path, progress: TrainingProgress, *, resume:
     except PeerError as error:
         raise PeerError(f"{error}{_way_on(folder)}") from error
     except KeyboardInterrupt:
-        typer.echo(f"wirewise: stopped{_way_on(folder)}", err=True)
+        print_text(f"wirewise: stopped{_way_on(folder)}", err=True)
         raise
 
 

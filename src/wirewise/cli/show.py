@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-import typer
 
 from wirewise import collective, plans, topology
 from wirewise.cli import msccl
-from wirewise.cli.output import note, print_table, write_json, write_out
+from wirewise.cli.output import note, print_table, print_text, write_json, write_out
 from wirewise.cli.requests import Request
 from wirewise.cli.sources import is_name, kind_of
 from wirewise.cli.topo import open_topology
@@ -75,7 +74,7 @@ def _show_plan(plan: Plan, asked: Request) -> None:
     if asked.json != "-":
         print_table(*plan.table(), title=headline)
         for line in _page(asked):
-            typer.echo(line)
+            print_text(line)
 
 
 def _pictures(plan: Plan, asked: Request) -> Iterator[str]:

@@ -10,7 +10,7 @@ import typer
 
 from wirewise import topology
 from wirewise.cli.options import need_ranks
-from wirewise.cli.output import JsonOption, print_table, write_json, write_out
+from wirewise.cli.output import JsonOption, print_table, print_text, write_json, write_out
 from wirewise.errors import TopologyError
 from wirewise.topology.machines import MACHINES
 from wirewise.units import format_rate, parse_rate
@@ -51,7 +51,7 @@ def show(source: _Source, json: JsonOption = None) -> None:
     write_json(json, msgspec.to_builtins(found))
     if json == "-":
         return
-    typer.echo(f"{found.name}: {found.description}" if found.description else found.name)
+    print_text(f"{found.name}: {found.description}" if found.description else found.name)
     hosts = [
         [host.name, " ".join(d.name for d in found.devices if d.host == host.name) or "-"]
         for host in found.hosts
@@ -87,7 +87,7 @@ def check(file: Annotated[Path, typer.Argument(help="A topology file.")], json: 
         )
     if json != "-":
         counts = f"{len(found.hosts)} hosts, {len(found.ranks)} ranks, {len(found.links)} links"
-        typer.echo(f"{file}: {found.name} is fine: {counts}, every rank reaches every other")
+        print_text(f"{file}: {found.name} is fine: {counts}, every rank reaches every other")
 
 
 @app.command()

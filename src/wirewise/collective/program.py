@@ -209,11 +209,19 @@ def _group_faults(program: Program) -> Iterator[str]:
         yield f"got the root {program.root}; expected a rank of the group, {known}"
 
 
+_MOST_RATIO = 1e9
+
+
 def _share_faults(program: Program) -> Iterator[str]:
     if program.shares and len(program.shares) != program.chunks:
         yield f"got {len(program.shares)} shares; expected one for each of {program.chunks} chunks, or none"
     if not all(math.isfinite(share) and share > 0 for share in program.shares):
         yield "got a share that is not above 0; leave out chunks without data"
+    elif program.shares and max(program.shares) > _MOST_RATIO * min(program.shares):
+        yield (
+            f"got shares of {min(program.shares):g} to {max(program.shares):g}; expected at most {_MOST_RATIO:g} times "
+            "the smallest, whose chunk would have no byte"
+        )
 
 
 def _transfer_faults(program: Program) -> Iterator[str]:

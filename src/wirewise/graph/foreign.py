@@ -36,7 +36,8 @@ def to_numpy(value: Any) -> NDArray[Any]:
         except (TypeError, RuntimeError) as error:
             raise GraphError(
                 f"the Data object holds a tensor of {value.dtype} that NumPy does not take "
-                f"({str(error).splitlines()[0][:100]}); expected another type of number: convert it, bfloat16 by .float()"
+                f"({str(error).splitlines()[0][:100]}); expected another type of number: convert it, bfloat16 by "
+                ".float()"
             ) from error
     return np.asarray(value)
 

@@ -5,7 +5,7 @@ from wirewise.hosts.fork_server import ForkedProcess, ForkServer
 from wirewise.hosts.ownership import OwnedName, owner_is_gone, owner_tag
 from wirewise.hosts.ports import free_port, listen
 from wirewise.hosts.processes import children_of, die_with_parent, end_session, is_computing
-from wirewise.hosts.variables import rank_variables
+from wirewise.hosts.variables import integer_variable, rank_variables
 
 __all__ = [
     "ForkServer",
@@ -16,6 +16,7 @@ __all__ = [
     "die_with_parent",
     "end_session",
     "free_port",
+    "integer_variable",
     "is_computing",
     "listen",
     "owner_is_gone",

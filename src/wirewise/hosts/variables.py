@@ -2,7 +2,37 @@
 
 from __future__ import annotations
 
-__all__ = ["rank_variables"]
+import os
+
+from wirewise.errors import InputError
+
+__all__ = ["integer_variable", "rank_variables"]
+
+
+def integer_variable(name: str, default: int | None = None, *, least: int = 0) -> int:
+    """Integer value of an environment variable.
+
+    Args:
+        name: Name of the variable.
+        default: Value where the variable is not set; None: it has to be.
+        least: Smallest integer that is accepted.
+
+    Raises:
+        InputError: It is not set, no integer, or less.
+    """
+    text = os.environ.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        value = int(text or "")
+    except ValueError:
+        value = least - 1
+    if value < least:
+        got = "not set" if text is None else repr(text)
+        raise InputError(
+            f"the environment variable {name} is {got}; expected an integer of at least {least}, as torchrun sets it"
+        )
+    return value
 
 
 def rank_variables(

@@ -25,6 +25,25 @@ DECODES = ("inline", "lazy", "queue")
 own."""
 
 
+LOSSES = {
+    "fp16": "16 bits of each value",
+    "bf16": "16 bits of each value",
+    "topk": "the largest values, 1 % of them by default",
+    "dgc": "the largest values, 1 % of them by default",
+    "randomk": "random values, 1 % of them by default",
+    "efsign": "signs and a scale",
+    "signsgd": "signs",
+    "signum": "signs of the momentum",
+    "onebit": "signs and two scales",
+    "qsgd": "8 bits of each value",
+    "terngrad": "-1, 0 or 1 for each value",
+    "int8": "8 bits of each value",
+    "int4": "4 bits of each value",
+    "powersgd": "two factors of rank 4",
+}
+"""What is sent of the gradients, by codec."""
+
+
 class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Gradients that travel together."""
 
@@ -263,6 +282,11 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
             if not isfinite(value) or value < 0:
                 yield f"{name} is {value} - at `$.{name}`; expected a finite figure of at least 0"
 
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """Lossy codecs of the buckets, each once."""
+        return tuple(dict.fromkeys(bucket.codec for bucket in self.buckets if bucket.codec != "none"))
+
     def table(self) -> tuple[list[str], list[list[str]]]:
         """One row a bucket, then one for each other decision that changes the step."""
         plain = all(bucket.way == "all_reduce" for bucket in self.buckets)
@@ -284,7 +308,10 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
             rows.append(["precision", "-", self.precision, "-", "-", "-"])
         if self.accumulation > 1:
             rows.append(["accumulation", str(self.accumulation), "micro-steps", "-", "-", "-"])
-        figures = {"predicted": self.predicted_step_s, "without plan": self.baseline_step_s}
+        for codec in self.codecs:
+            rows.append([f"lossy: {codec}", "-", f"sends {LOSSES.get(codec, 'less')}", "-", "-", "-"])
+        baseline = f"each gradient alone, {', '.join(self.codecs)}" if self.codecs else "without plan"
+        figures = {"predicted": self.predicted_step_s, baseline: self.baseline_step_s}
         figures |= {"best with codecs": self.compressed_step_s, "best without": self.uncompressed_step_s}
         figures["best without splits"] = self.unsplit_step_s
         for label, seconds in {**figures, "lower bound": self.lower_bound_s}.items():

@@ -226,16 +226,25 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
                 return stage, tuple(reversed(place))
         raise PlanError(f"rank {rank} has no stage; expected one of 0 to {self.world_size - 1}")
 
-    def check_graph(self, digest: str) -> None:
-        """Raise if the plan was made for another graph.
+    def check_graph(self, digest: str, nodes: int) -> None:
+        """Raise if the plan was made for another graph, or lacks some of its nodes.
+
+        Args:
+            digest: Digest of the graph.
+            nodes: Number of its nodes.
 
         Raises:
-            PlanError: Says both digests.
+            PlanError: Says both digests, or both numbers.
         """
         if digest != self.graph:
             raise PlanError(
                 f"plan {self.planner!r} was made for the graph {self.graph!r} - at `$.graph`; this one is {digest!r}: "
                 "the model, its batch or the version of torch differs, make the plan again"
+            )
+        if len(self.placements) != nodes:
+            raise PlanError(
+                f"plan {self.planner!r} has {len(self.placements)} entries - at `$.placements` and `$.stage_of`; "
+                f"expected one for each of the {nodes} nodes of the graph, make the plan again"
             )
 
     @property

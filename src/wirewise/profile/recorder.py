@@ -15,6 +15,7 @@ import torch
 
 from wirewise.errors import TraceError
 from wirewise.files import make_folder
+from wirewise.hosts import integer_variable
 from wirewise.profile.clock import Clock, Mark
 from wirewise.trace.files import RankWriter, rank_file
 from wirewise.trace.records import Header, Op, Probe
@@ -197,7 +198,7 @@ def header(
         rank=rank,
         world_size=world_size,
         host=host,
-        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        local_rank=integer_variable("LOCAL_RANK", 0),
         groups=dict(groups),
         run=run,
         comm_slots=1 if "nccl" in backend else 2,

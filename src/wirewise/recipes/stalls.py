@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -191,13 +192,13 @@ def workload(stalls: StallReport, samples: float) -> Workload:
         samples: Samples that the whole job trains on.
 
     Raises:
-        InputError: The batch is not known.
+        InputError: The batch is not known, or a fact is no number.
     """
-    batch = stalls.facts.get("batch")
-    if not batch or not samples > 0:
-        raise InputError(f"got a batch of {batch} and {samples} samples; expected both above 0")
-    ranks, size = stalls.ranks, float(stalls.facts.get("gradient_bytes", 0))
-    reductions = float(stalls.facts.get("reductions") or 1)
+    batch = _fact(stalls, "batch", 0)
+    if not batch > 0 or not samples > 0:
+        raise InputError(f"got a batch of {batch:g} and {samples:g} samples; expected both above 0")
+    ranks, size = stalls.ranks, _fact(stalls, "gradient_bytes", 0)
+    reductions = _fact(stalls, "reductions", 1) or 1
     plain = Workload(
         samples=samples,
         batch=batch,
@@ -212,6 +213,15 @@ def workload(stalls: StallReport, samples: float) -> Workload:
     ring = plain.ring_s(stalls.link_bytes_per_s, ranks)
     seen = stalls.interconnect_s.mean_s + stalls.network_s.mean_s
     return plain.hiding(max(0.0, ring - max(0.0, seen)))
+
+
+def _fact(stalls: StallReport, name: str, default: float) -> float:
+    value = stalls.facts.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise InputError(f"$.facts.{name} is {value!r}; expected a finite number of at least 0")
+    return value
 
 
 def counterfactuals(trace: Trace) -> dict[str, Amount]:

@@ -160,7 +160,7 @@ def parallel_sections(
             "Modules", ["The graph of the step does not lie beside the plan, so its modules are not drawn."]
         )
     else:
-        plan.check_graph(graph.digest)
+        plan.check_graph(graph.digest, len(graph.nodes))
         rows = module_rows(plan, graph)
         lead = (
             "Modules from the first to the last, lines where an output is taken further below, how their largest "

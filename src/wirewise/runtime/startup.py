@@ -12,7 +12,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from wirewise.allocation import take_place
-from wirewise.errors import PeerError
+from wirewise.errors import InputError, PeerError
+from wirewise.hosts import integer_variable
 
 __all__ = ["companion", "join_group", "meet", "start_group"]
 
@@ -31,13 +32,20 @@ def start_group(timeout_s: float, backend: str = "gloo") -> None:
         backend: "gloo", or "nccl" with the device that LOCAL_RANK names.
 
     Raises:
+        InputError: A variable is missing, no number, or a rank that the job does not have.
         PeerError: Ranks did not come; the message names them.
     """
     take_place()
     if backend == "nccl":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = meet(rank, size, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout_s=timeout_s)
+        torch.cuda.set_device(integer_variable("LOCAL_RANK"))
+    rank, size = integer_variable("RANK"), integer_variable("WORLD_SIZE", least=1)
+    if rank >= size:
+        raise InputError(f"RANK is {rank} and WORLD_SIZE {size}; expected a rank of 0 to {size - 1}")
+    if not (host := os.environ.get("MASTER_ADDR")):
+        raise InputError(
+            "the environment variable MASTER_ADDR is not set; expected the address of rank 0, as torchrun sets it"
+        )
+    store = meet(rank, size, host, integer_variable("MASTER_PORT", least=1), timeout_s=timeout_s)
     join_group(store, rank, size, timeout_s, backend)
 
 
@@ -93,6 +101,11 @@ def meet(rank: int, size: int, host: str, port: int, *, timeout_s: float) -> Sto
         store = PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", shared)
         absent = _absent(store, rank, size, deadline)
     except RuntimeError as error:
+        if opens and ("EADDRINUSE" in str(error) or "address already in use" in str(error).lower()):
+            raise PeerError(
+                f"rank 0 cannot open the store at {host}:{port}: the port is in use, perhaps by another job; choose "
+                "another MASTER_PORT, or let torchrun choose one (--standalone)"
+            ) from error
         raise PeerError(
             f"rank {rank} does not reach the store of rank 0 at {host}:{port} within {timeout_s:g} s; look at the "
             f"log of rank 0, and whether MASTER_ADDR and MASTER_PORT are the same on all hosts. [{error}]"

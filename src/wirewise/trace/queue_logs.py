@@ -31,6 +31,7 @@ from wirewise.trace.queues import EdgeCluster, JobKind, JobQueue, QueuedJob
 __all__ = ["HELIOS_LIKE", "QUEUE_LOGS", "read_queue_log", "read_speeds"]
 
 _HELIOS = ("job_id", "gpu_num", "cpu_num", "submit_time", "duration")
+_MOST_FIGURES = 1_000_000
 _PAI_HEAD = "job_name"
 """First name of a line of names, which some copies of the tables have."""
 _START_S = 14.0
@@ -196,6 +197,11 @@ def _kind_of(
     (low_c, low_g), (high_c, high_g) = (
         [end(amount[n] for amount in times) for n in range(2)] for end in (min, max)
     )
+    if (high_c + 1) * (high_g + 1) > _MOST_FIGURES:
+        raise InputError(
+            f"{path}: {name!r} has up to {high_c} processors and {high_g} accelerators; expected a table of at most "
+            f"{_MOST_FIGURES:,} figures, count coarser units"
+        )
     # Before there is a table, and without a list of the amounts: one of a torn file may be of any size.
     for c in range(low_c, high_c + 1):
         for g in range(low_g, high_g + 1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch.distributed as dist
 
 from wirewise.decoding import decode_json
 from wirewise.files import write_json
+from wirewise.hosts import integer_variable
 from wirewise.profile.ending import end_process
 from wirewise.runtime.full_graph import keep_freed_memory
 from wirewise.runtime.startup import start_group
@@ -105,7 +105,7 @@ def prepare_process(memory: Callable[[], None] = keep_freed_memory) -> None:
     Args:
         memory: Sets what the allocator keeps; called before the first tensor is made.
     """
-    torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
+    torch.set_num_threads(integer_variable("OMP_NUM_THREADS", 1, least=1))
     memory()
 
 

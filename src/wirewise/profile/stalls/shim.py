@@ -17,6 +17,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
+from wirewise.hosts import integer_variable
 from wirewise.profile.ending import end_process
 from wirewise.profile.stalls import data
 from wirewise.profile.stalls.settings import StallSettings
@@ -40,7 +41,7 @@ class _Session:
 
     def __init__(self, settings: StallSettings) -> None:
         self._settings, self._pid = settings, os.getpid()
-        self._rank = int(os.environ.get("RANK", "0"))
+        self._rank = integer_variable("RANK", 0)
         self._optimizer: Callable[[], object] | None = None
         self._file: Any = None
         self._steps = 0
@@ -58,9 +59,7 @@ class _Session:
             self._served[loader] = None
             return original(loader)
         if loader not in self._served:
-            local, ranks = (
-                int(os.environ.get(n, d)) for n, d in (("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
-            )
+            local, ranks = (integer_variable(n, d) for n, d in (("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1)))
             self._served[loader] = data.serve(loader.dataset, self._settings, local, ranks)
         real = loader.dataset
         # Only the new iterator keeps the stand-in; loaders refuse another data set by assignment.

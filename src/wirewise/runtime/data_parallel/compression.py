@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from wirewise.codec.gradients import GradientCodec, make
 from wirewise.errors import InputError, PlanError
+from wirewise.hosts import integer_variable
 from wirewise.plans import Bucket, FusionPlan
 
 __all__ = ["Compression", "check_plan"]
@@ -64,7 +64,7 @@ class Compression:
         Raises:
             PlanError: It is not known, or hosts are not full.
         """
-        size = self.ranks_per_host or int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+        size = self.ranks_per_host or integer_variable("LOCAL_WORLD_SIZE", 0)
         if size < 1 or world_size % size:
             raise PlanError(
                 f"the scheme 'hierarchical' got {size or 'no number of'} ranks a host for {world_size} ranks; expected "

@@ -57,7 +57,7 @@ def parallelize(
         InputError: Steps of one microbatch and of the batch that are not alike.
     """
     plan.check_itself()
-    plan.check_graph(step.graph.digest)
+    plan.check_graph(step.graph.digest, len(step.graph.nodes))
     world = transport_of(timeout_s=timeout_s)
     if world.world_size != plan.world_size:
         raise PlanError(

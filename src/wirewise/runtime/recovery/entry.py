@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wirewise.errors import InputError
+from wirewise.hosts import integer_variable
 from wirewise.runtime.recovery import control
 from wirewise.runtime.recovery.generations import Raised
 
@@ -58,7 +59,7 @@ def enter(descriptor: int, target: Callable[..., None], arguments: tuple[Any, ..
     """
     import torch
 
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.set_num_threads(integer_variable("OMP_NUM_THREADS", 1, least=1))
     code: Any = Path(arguments[0]) if target is run_script else target
     link = control.take_over(Connection(descriptor), code)
     try:

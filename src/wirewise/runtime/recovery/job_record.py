@@ -17,6 +17,7 @@ import msgspec
 import torch
 from torch.utils.data import DataLoader
 
+from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.files import make_folder, read_file, write_json
 from wirewise.runtime.recovery.resume_options import ACCEPTED, accepted_names
@@ -80,15 +81,23 @@ def check_folder(
             f"a change of {', '.join(fixed)} cannot be accepted: no state of a rank fits then; start in another folder"
         )
     path = make_folder(folder) / _FILE
-    before = (
-        read_file(path, "the record of a job", msgspec.json.decode) if path.exists() else _old(path, record)
-    )
+    before = _read(path) if path.exists() else _old(path, record)
     differ = {} if before is None else dict(_differences(before, record))
     if refused := [name for name in differ if name not in accepted]:
         raise InputError(_refusal(path.parent, refused, differ))
     if rank == 0 and before is None:
         write_json(path, record)
     return {name: old for name, (old, _) in differ.items()}
+
+
+def _read(path: Path) -> JobRecord:
+    try:
+        return read_file(path, "the record of a job", lambda content: decode_json(content, JobRecord))
+    except msgspec.DecodeError as error:
+        raise InputError(
+            f"{path} is no record of a job: {error}; expected what a job wrote beside its states. Without the file, "
+            "the states beside it are taken for those of this job"
+        ) from error
 
 
 def note(folder: str | os.PathLike[str], record: JobRecord) -> None:
@@ -110,7 +119,7 @@ def with_accepted(state: TrainingState, changed: JobRecord, record: JobRecord) -
         if (
             name not in changed
             or name not in record
-            or changed[name][place : place + 1] == [record[name][place]]
+            or (isinstance(changed[name], list) and changed[name][place : place + 1] == [record[name][place]])
         ):
             continue
         new, held = record[name][place], state.optimizers[optimizer].param_groups[group]

@@ -31,7 +31,7 @@ def lower_parallel(plan: ParallelPlan, job: Any, links: Any) -> Prediction:
     """
     graph, links = expect("job", job, OperatorGraph, plan), expect("links", links, Links, plan)
     same_ranks(plan, links.world_size, "the links have")
-    plan.check_graph(graph.digest)
+    plan.check_graph(graph.digest, len(graph.nodes))
     if graph.time_s <= 0:
         raise InputError("the operators of the graph have no times; fill in their costs first")
     _check_messages(plan, graph)
