@@ -104,6 +104,41 @@ def test_a_value_is_kept_until_it_has_been_sent():
     assert ends == {(1, 2): pytest.approx(1.0), (0, 1): pytest.approx(1.0), (1, 0): pytest.approx(2.0)}
 
 
+def costing(processors: int, ranks: int = 4) -> Network:
+    """A crossbar on which a message costs each end a millisecond."""
+    return msgspec.structs.replace(crossbar(ranks), message_s=(1e-3,) * ranks, processors=processors)
+
+
+def test_a_message_costs_both_ends():
+    one = program(Transfer(0, 0, 1, 0))
+    assert simulate(one, costing(0, 2), 1e6).finish_s == pytest.approx(3e-3 + LATENCY_S, rel=1e-12)
+    # Textbooks know no such cost.
+    assert simulate(one, costing(0, 2), 1e6, in_rounds=True).finish_s == pytest.approx(1e-3 + LATENCY_S)
+
+
+@pytest.mark.parametrize(("processors", "milliseconds"), [(0, 4), (1, 6), (2, 4), (3, 4)])
+def test_a_rank_handles_one_message_after_the_other(processors, milliseconds):
+    # Three ranks send to one at once: each sends for a millisecond, then the root receives for three.
+    gather = build("gather", "flat", 4)
+    at_once = msgspec.structs.replace(
+        gather, transfers=tuple(msgspec.structs.replace(t, step=0) for t in gather.transfers)
+    )
+    took = simulate(at_once, costing(processors), 4e-3).finish_s
+    assert took == pytest.approx(milliseconds * 1e-3 + LATENCY_S * (milliseconds == 4), abs=2 * LATENCY_S)
+
+
+def test_bytes_of_a_burst_pass_at_once_and_fill_again_with_time():
+    net = pair(Edge(0, 1, 1e6, 0.0, burst_bytes=500.0))
+    flat = program(Transfer(0, 0, 1, 0))
+    for size_bytes, milliseconds in ((400, 0.0), (500, 0.0), (2000, 1.5)):
+        assert simulate(flat, net, size_bytes).finish_s == pytest.approx(milliseconds * 1e-3, abs=1e-15)
+    # The second message finds the bucket overdrawn, and waits until it is even.
+    two = program(Transfer(0, 0, 1, 0), Transfer(1, 0, 1, 1), chunks=2)
+    line = simulate(two, net, 4000)
+    assert line.start_s[0].tolist() == pytest.approx([0.0, 1.5e-3])
+    assert line.finish_s == pytest.approx(3.5e-3)
+
+
 @pytest.mark.parametrize("segments", [1, 2, 7, 32])
 def test_chain_is_a_pipeline(segments):
     line = simulate(build("broadcast", "chain", 6, segments=segments), crossbar(6), 6e6, in_rounds=True)
@@ -197,9 +232,13 @@ def test_rules_are_refused_where_ranks_are_not_alike():
     with pytest.raises(
         TopologyError, match=r"the link from .* has no counterpart; expected hosts of 1 ranks"
     ):
-        simulate(ring, network(uneven), 1e6)
-    assert simulate(
-        regular("all_reduce", "ring", 4, period=2), network(uneven), 1e6
-    ).finish_s == pytest.approx(simulate(ring.explicit(), network(uneven), 1e6).finish_s, rel=1e-12)
+        simulate(ring, msgspec.structs.replace(network(uneven), processors=0), 1e6)
+    pairs = regular("all_reduce", "ring", 4, period=2)
+    for message_s in ((), (1e-4, 2e-4, 1e-4, 2e-4)):
+        own = msgspec.structs.replace(network(uneven), processors=0, message_s=message_s)
+        finish_s = simulate(ring.explicit(), own, 1e6).finish_s
+        assert simulate(pairs, own, 1e6).finish_s == pytest.approx(finish_s, rel=1e-12)
+    with pytest.raises(ProgramError, match="share 1 processors, so that their turns differ"):
+        simulate(pairs, network(uneven), 1e6)
     with pytest.raises(ProgramError, match="from 'leaf7' to 'spine' from more than one host at once"):
         simulate(regular("all_reduce", "ring", 32, period=8), network(preset("dgx-h100x4@rails")), 1e6)

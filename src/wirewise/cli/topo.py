@@ -12,6 +12,7 @@ from wirewise import topology
 from wirewise.cli.options import need_ranks
 from wirewise.cli.output import JsonOption, print_table, print_text, write_json, write_out
 from wirewise.errors import TopologyError
+from wirewise.sim.message_costs import PROBE_BYTES, fit_messages, probe_programs
 from wirewise.topology.machines import MACHINES
 from wirewise.units import format_rate, parse_rate
 
@@ -106,16 +107,25 @@ def probe(
     name: Annotated[str, typer.Option(help="Name of the topology.")] = "measured",
     json: JsonOption = None,
 ) -> None:
-    """Measure latency and rate between all ranks of a running group; start it by torchrun or `wirewise lab run`."""
+    """Measure the links between all ranks of a running group, and what messages cost them.
+
+    Start it by torchrun or `wirewise lab run`.
+    """
     need_ranks("topo probe -o FILE")
-    # Both need torch, which takes seconds to import.
+    # These need torch, which takes seconds to import.
     from wirewise.profile.pairs import probe_topology
+    from wirewise.runtime.collective.measure import program_seconds, shared_processors
     from wirewise.trials.rank import joined
 
     with joined(_TIMEOUT_S) as transport:
         found = probe_topology(name)
+        programs = probe_programs(len(found.ranks))
+        measured = program_seconds(programs, PROBE_BYTES, timeout_s=_TIMEOUT_S)
+        shared = shared_processors()
     if transport.rank:
         return
+    # Processors that others use too are fewer: what the ranks got of them is found out.
+    found = fit_messages(found, programs, measured, processors=range(1, shared + 1) if shared else (0,))
     if out is not None:
         topology.save(found, out)
     write_json(json, msgspec.to_builtins(found))

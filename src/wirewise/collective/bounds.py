@@ -40,7 +40,7 @@ _ALIKE = 1e-9
 
 
 class Bound(NamedTuple):
-    """A time that no algorithm can beat: `bytes_leaving / bandwidth_bytes_per_s`."""
+    """A time that no algorithm can beat: `bytes_leaving / bandwidth_bytes_per_s`, less what edges let pass at once."""
 
     seconds: float
     cut: tuple[int, ...]
@@ -109,6 +109,19 @@ def bound(
     _check(network, collective, size_bytes, root, group)
     if len(group) == 1 or size_bytes == 0:
         return Bound(0.0, (), float("inf"), 0.0)
+    found = _bound(network, collective, size_bytes, root, group)
+    if not any(edge.burst_bytes for edge in network.edges):
+        return found
+    # What fits into the buckets of the edges passes at once; without a cut those of all edges count.
+    inside = set(found.vertices)
+    crossing = (e for e in network.edges if not inside or (e.source in inside and e.target not in inside))
+    late = found.bytes_leaving - sum(edge.burst_bytes for edge in crossing)
+    return found._replace(seconds=max(late, 0.0) / found.bandwidth_bytes_per_s)
+
+
+def _bound(
+    network: Network, collective: Collective, size_bytes: float, root: int, group: tuple[int, ...]
+) -> Bound:
     found = capacities(network)
     if collective == "all_to_all":
         return _all_to_all(network, found, size_bytes / len(group), group)

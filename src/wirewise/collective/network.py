@@ -25,6 +25,8 @@ class Edge(NamedTuple):
     target: int
     bandwidth_bytes_per_s: float
     latency_s: float
+    burst_bytes: float = 0.0
+    """Bytes that pass at once after a pause, before the rate binds."""
 
 
 class Use(NamedTuple):
@@ -69,6 +71,10 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     ranks: int
     vertices: tuple[str, ...]
     edges: tuple[Edge, ...]
+    message_s: tuple[float, ...] = ()
+    """Processor seconds that each message costs a rank, at either end, [ranks]. Defaults to none."""
+    processors: int = 0
+    """Processors that all ranks share, as where they run on one machine. Defaults to one of its own for each rank."""
     fabric: tuple[int, ...] = ()
     """Switches between hosts, which choose paths by themselves; hosts and ranks choose theirs."""
     hashing: Hashing | None = None
@@ -212,6 +218,16 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         row = self._row.get(source * self.ranks + target)
         return float("inf") if row is None else float(self.table.latency_s[row])
 
+    def delay(self, source: int, target: int) -> float:
+        """Seconds of a message without bytes: `latency`, and what it costs the processors of both ends.
+
+        Where ranks share processors, it is that of messages of all ranks at once.
+        """
+        if not self.message_s:
+            return self.latency(source, target)
+        waiting = max(self.ranks / self.processors, 1.0) if self.processors else 1.0
+        return self.latency(source, target) + waiting * (self.message_s[source] + self.message_s[target])
+
     def neighbours(self, source: int) -> tuple[int, ...]:
         """Ranks that a transfer from `source` can go to."""
         first, end = np.searchsorted(self.table.pair, [source * self.ranks, (source + 1) * self.ranks])
@@ -253,16 +269,21 @@ def network(
     names = (*kept, *others)
     place = {name: number for number, name in enumerate(names)}
     edges = [
-        Edge(place[s], place[t], link.bandwidth_bytes_per_s, link.latency_s)
+        Edge(place[s], place[t], link.bandwidth_bytes_per_s, link.latency_s, link.burst_bytes)
         for link in topology.links
         if (kinds is None or link.kind in kinds) and not {link.source, link.target} & left_out
         for s, t in link.directions
     ]
+    costs = {host.name: host.message_s for host in topology.hosts}
+    costs |= {device.name: device.message_s for device in topology.devices}
+    message_s = tuple(costs[rank] for rank in kept)
     made = Network(
         name=topology.name,
         ranks=len(kept),
         vertices=names,
         edges=tuple(edges),
+        message_s=message_s if any(message_s) else (),
+        processors=topology.processors,
         fabric=tuple(place[switch.name] for switch in topology.switches if switch.host is None),
     )
     _check_joined(made)

@@ -27,6 +27,8 @@ _LONG_S = 0.2
 """A block that takes so long is one whose rate counts: it outlasts what a shaped link lets pass at once, and the
 packets in which it passes bytes. At 25 Mbit/s blocks of 0.1 s found rates from 0.94 to 1.13 of the true one."""
 _REPEATS = 3
+_BURST_S, _PAUSE_S, _BURSTS, _CLEAR = 5e-3, 0.02, 7, 0.1
+"""A burst is looked for in so many seconds of a link's rate, each time after a pause, and must be this part of it."""
 _LONGEST_S, _RINGS = 2.0, 3
 """A block takes at most about so long on the slowest of links that are all used at once, in so many rings."""
 
@@ -42,6 +44,8 @@ class PairRates(NamedTuple):
     """Bytes per second of each rank to all others at once, [ranks]."""
     arriving: NDArray[np.float64]
     """Bytes per second from all others at once to each rank, [ranks]."""
+    burst_bytes: NDArray[np.float64]
+    """Bytes of each pair that pass at once after a pause, before the rate binds, [ranks, ranks]."""
 
 
 def probe_topology(name: str = "measured") -> Topology:
@@ -68,14 +72,14 @@ def measure_pairs() -> PairRates:
     _need_several()
     group = message_group()
     ranks, own = dist.get_world_size(), dist.get_rank()
-    rate, latency = np.zeros((ranks, ranks)), np.zeros((ranks, ranks))
+    rate, latency, burst = (np.zeros((ranks, ranks)) for _ in range(3))
     leaving, arriving = np.zeros(ranks), np.zeros(ranks)
     for source in range(ranks):
         for target in range(ranks):
             if source != target:
-                seconds, size = _pair(group, source, target)
+                measured = _pair(group, source, target)
                 if own == source:
-                    latency[source, target], rate[source, target] = seconds, size
+                    latency[source, target], rate[source, target], burst[source, target] = measured
     sizes = _sum(rate) + np.eye(ranks)
     for rank in range(ranks):
         others = [r for r in range(ranks) if r != rank]
@@ -86,7 +90,7 @@ def measure_pairs() -> PairRates:
             total = sum(_size(r, _LONG_S) for _, _, r in flows)
             seconds = statistics.median(_at_once(group, flows) for _ in range(_REPEATS))
             found[rank] = total / seconds
-    return PairRates(sizes, _sum(latency), leaving, arriving)
+    return PairRates(sizes, _sum(latency), leaving, arriving, _sum(burst))
 
 
 def measure_rings() -> NDArray[np.float64]:
@@ -154,11 +158,11 @@ def _sum(own: NDArray[np.float64]) -> NDArray[np.float64]:
     return total.numpy()
 
 
-def _pair(group: Any, source: int, target: int) -> tuple[float, float]:
-    """Latency in seconds and rate in bytes per second, known to the source."""
+def _pair(group: Any, source: int, target: int) -> tuple[float, float, float]:
+    """Latency in seconds, rate in bytes per second, and burst in bytes, known to the source."""
     dist.barrier()
     if dist.get_rank() not in (source, target):
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     trips = [_round_trip(group, source, target, 1) for _ in range(_ROUND_TRIPS)]
     wait, size = min(trips), _FIRST_BYTES
     while True:
@@ -173,7 +177,20 @@ def _pair(group: Any, source: int, target: int) -> tuple[float, float]:
         _round_trip(group, source, target, size) - _round_trip(group, source, target, size // 4)
         for _ in range(_REPEATS)
     ]
-    return wait / 2, (size - size // 4) / max(statistics.median(slopes), 1e-9)
+    rate = (size - size // 4) / max(statistics.median(slopes), 1e-9)
+    rate = _told(group, source, target, rate)
+    return wait / 2, rate, _burst(group, source, target, wait, rate)
+
+
+def _burst(group: Any, source: int, target: int, wait: float, rate: float) -> float:
+    """Bytes that pass faster than the rate allows after a pause; 0 where they are few."""
+    size, trips = max(_FIRST_BYTES, min(int(rate * _BURST_S), _MOST_BYTES)), []
+    for _ in range(_BURSTS):
+        time.sleep(_PAUSE_S)
+        trips.append(_round_trip(group, source, target, size))
+    # Whatever else is busy only slows a trip down.
+    early = size - rate * max(min(trips) - wait, 0.0)
+    return early if early > _CLEAR * size else 0.0
 
 
 def _round_trip(group: Any, source: int, target: int, size_bytes: int) -> float:

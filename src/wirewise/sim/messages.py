@@ -40,12 +40,22 @@ class Trip(NamedTuple):
     """[M]"""
     s_per_byte: Floats
     """Seconds a byte takes on each edge, [edges]."""
+    burst_s: Floats
+    """Seconds of bytes that each edge lets pass at once after a pause; none where no edge does, [edges] or [0]."""
+    latency_s: Floats
+    """Part of `travel_s` that does not grow with the bytes, [M]."""
     exclusive: bool
     """Whether a message holds all its edges for all of `travel_s`."""
     target: Ints
     """[M]"""
+    sending_s: Floats
+    """What the source's processor takes to send a message, [M]."""
     adding_s: Floats
-    """What the target takes to add a message to its own values, [M]."""
+    """What the target's processor takes to receive a message and to add it to its own values, [M]."""
+    source: Ints
+    """[M]"""
+    processors: int
+    """Processors that all ranks share; 0: each has its own."""
 
 
 class _State(NamedTuple):
@@ -62,8 +72,10 @@ class _State(NamedTuple):
     free: Floats
     """When each edge is free."""
     busy: Floats
-    adder_free: Floats
-    """When each rank has added what it got."""
+    processor_free: Floats
+    """When each rank has sent, received and added what it had to."""
+    shared_free: Floats
+    """When each shared processor is free."""
     woken: NDArray[np.bool_]
     """Whether there is an event for the time at which an edge is free."""
     arrived: Ints
@@ -109,8 +121,22 @@ def _take_in(d: Dependences, trip: Trip, s: _State, now: float) -> None:
             _finish(d, s, item, now)
         else:
             rank = trip.target[message]
-            s.adder_free[rank] = max(s.adder_free[rank], now) + trip.adding_s[message]
-            schedule(s.events, len(s.start) + item, s.adder_free[rank])
+            schedule(s.events, len(s.start) + item, _compute(s, rank, now, trip.adding_s[message]))
+
+
+@inner
+def _compute(s: _State, rank: int, now: float, seconds: float) -> float:
+    """Occupy a rank, and a processor where ranks share them, as soon as both are free; when that ends."""
+    begins = max(s.processor_free[rank], now)
+    if len(s.shared_free):
+        first = 0
+        for other in range(1, len(s.shared_free)):
+            if s.shared_free[other] < s.shared_free[first]:
+                first = other
+        begins = max(begins, s.shared_free[first])
+        s.shared_free[first] = begins + seconds
+    s.processor_free[rank] = begins + seconds
+    return begins + seconds
 
 
 @inner
@@ -126,34 +152,50 @@ def _blocked(trip: Trip, s: _State, message: int, now: float) -> int:
     """The edge of the route that is busy the longest, or -1."""
     found, until, route = -1, now, trip.route[message]
     for k in range(trip.first[route], trip.first[route + 1]):
-        if s.free[trip.edges[k]] > until:
-            found, until = trip.edges[k], s.free[trip.edges[k]]
+        edge = trip.edges[k]
+        if _free_s(trip, s, edge) > until:
+            found, until = edge, _free_s(trip, s, edge)
     return found
+
+
+@inner
+def _free_s(trip: Trip, s: _State, edge: int) -> float:
+    """When an edge takes the next message: its bucket may be overdrawn by one message at a time."""
+    return s.free[edge] - trip.burst_s[edge] if len(trip.burst_s) else s.free[edge]
 
 
 @inner
 def _start(d: Dependences, trip: Trip, s: _State, item: int, now: float) -> None:
     segment, message = divmod(item, len(d.source))
     s.start[item] = now
-    route = trip.route[message]
+    leaves = now
+    if trip.sending_s[message] > 0.0:
+        leaves = _compute(s, trip.source[message], now, trip.sending_s[message])
+    route, travel_s = trip.route[message], trip.travel_s[message]
+    if len(trip.burst_s):
+        travel_s = trip.latency_s[message]
     for k in range(trip.first[route], trip.first[route + 1]):
         edge = trip.edges[k]
         whole = trip.travel_s[message] if trip.exclusive else trip.size_bytes[message] * trip.s_per_byte[edge]
         hold = trip.fraction[k] * whole
-        s.free[edge] = now + hold
+        if len(trip.burst_s):
+            s.free[edge] = max(s.free[edge], leaves) + hold
+            travel_s = max(travel_s, trip.latency_s[message] + s.free[edge] - leaves - trip.burst_s[edge])
+        else:
+            s.free[edge] = leaves + hold
         s.busy[edge] += hold
-        _wake(s, edge)
-    schedule(s.events, item, now + trip.travel_s[message])
+        _wake(trip, s, edge)
+    schedule(s.events, item, leaves + travel_s)
     for k in range(d.by_send.first[message], d.by_send.first[message + 1]):
         _pass(d, s, d.by_send.items[k], segment)
 
 
 @inner
-def _wake(s: _State, edge: int) -> None:
+def _wake(trip: Trip, s: _State, edge: int) -> None:
     """Look at the edge again when it is free, if any item waits there."""
     if s.items.top[edge] >= 0 and not s.woken[edge]:
         s.woken[edge] = True
-        schedule(s.events, 2 * len(s.start) + edge, s.free[edge])
+        schedule(s.events, 2 * len(s.start) + edge, _free_s(trip, s, edge))
 
 
 @inner
@@ -162,7 +204,7 @@ def _start_or_wait(d: Dependences, trip: Trip, s: _State, now: float) -> None:
     item = pop(s.starters)
     came_from = s.items.waits_at[item]
     if came_from >= 0:
-        if s.free[came_from] > now:
+        if _free_s(trip, s, came_from) > now:
             return
         leave(s.items, s.starters, came_from)
     blocked = _blocked(trip, s, item % len(d.source), now)
@@ -170,8 +212,8 @@ def _start_or_wait(d: Dependences, trip: Trip, s: _State, now: float) -> None:
         _start(d, trip, s, item, now)
     else:
         wait(s.items, s.starters, item, blocked)
-        _wake(s, blocked)
-    if came_from >= 0 and s.items.top[came_from] >= 0 and s.free[came_from] <= now:
+        _wake(trip, s, blocked)
+    if came_from >= 0 and s.items.top[came_from] >= 0 and _free_s(trip, s, came_from) <= now:
         schedule(s.starters, s.items.top[came_from], 0.0)
 
 
@@ -235,7 +277,8 @@ def run(d: Dependences, trip: Trip, segments: int, ranks: int) -> tuple[Floats, 
         gate_left=np.tile(d.gate_waits, segments),
         free=np.zeros(edges),
         busy=np.zeros(edges),
-        adder_free=np.zeros(ranks),
+        processor_free=np.zeros(ranks),
+        shared_free=np.zeros(trip.processors),
         woken=np.zeros(edges, np.bool_),
         arrived=np.empty(n, np.int64),
         taken=np.zeros(2, np.int64),

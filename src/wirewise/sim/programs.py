@@ -5,7 +5,9 @@ start, the one of the earliest segment goes first, and in it the one of the earl
 through segments one after the other. It arrives after the route's latency and its bytes at the rate of the
 route, and holds each edge for its bytes there at that edge's own rate: latencies overlap, and switches pass bytes on as
 they come. Where a pair has several equal paths, its bytes spread over them (`collective.routes`). Then its target
-adds or stores it, once what it overwrites has been sent.
+adds or stores it, once what it overwrites has been sent. Edges with a burst are token buckets: after a pause, bytes
+pass at once until the bucket is empty. A message costs the processor of its source time before it leaves, and that of
+its target when it is in (LogP's o; Culler et al. 1993); a rank handles one message after the other.
 """
 
 from __future__ import annotations
@@ -90,6 +92,11 @@ class Simulator:
         self._reduce_s_per_byte, self._in_rounds = reduce_s_per_byte, in_rounds
         self._found = dependences(program, in_rounds)
         if isinstance(program, RegularProgram):
+            if network.processors and network.message_s:
+                raise ProgramError(
+                    f"regular program {program.name!r}: all ranks of network {network.name!r} share "
+                    f"{network.processors} processors, so that their turns differ; simulate its explicit() form"
+                )
             self._table, self._class = classes_of_routes(program, network, self._found)
             rule, self._ranks = program.rule, program.period
         else:
@@ -119,7 +126,10 @@ class Simulator:
         sizes = np.bincount(found.message, bytes_of, messages).astype(np.float64)
         added = np.bincount(found.message, bytes_of * found.reduces, messages)
         adding_s = (self._reduce_s_per_byte * added).astype(np.float64)
-        travel_s = routes.latency_s[self._route] + sizes / routes.rate_bytes_per_s[self._route]
+        message_s = np.array(self._network.message_s or [0.0] * self._network.ranks)
+        latency_s = routes.latency_s[self._route]
+        travel_s = latency_s + sizes / routes.rate_bytes_per_s[self._route]
+        bursts = np.array([edge.burst_bytes / edge.bandwidth_bytes_per_s for edge in self._network.edges])
         return Trip(
             route=self._route,
             first=routes.first,
@@ -128,9 +138,16 @@ class Simulator:
             travel_s=travel_s + adding_s if self._in_rounds else travel_s,
             size_bytes=sizes,
             s_per_byte=np.array([1 / edge.bandwidth_bytes_per_s for edge in self._network.edges]),
+            burst_s=bursts if bursts.any() and not self._in_rounds else np.empty(0),
+            latency_s=latency_s,
             exclusive=self._in_rounds,
+            source=found.source % self._ranks,
+            processors=0
+            if self._in_rounds or self._ranks < self._network.ranks
+            else self._network.processors,
             target=found.target % self._ranks,
-            adding_s=np.zeros(messages) if self._in_rounds else adding_s,
+            sending_s=np.zeros(messages) if self._in_rounds else message_s[found.source],
+            adding_s=np.zeros(messages) if self._in_rounds else adding_s + message_s[found.target],
         )
 
 

@@ -116,6 +116,8 @@ def save(topology: Topology, path: str | os.PathLike[str]) -> None:
 
 
 def _line_of(key: str, value: str | float) -> str:
+    if isinstance(value, int):
+        return f"{key} = {value}\n"
     if isinstance(value, str):
         return f'{key} = "{_MUST_ESCAPE.sub(_escape, value)}"\n'
     return f"{key} = {float(value)!r}\n"

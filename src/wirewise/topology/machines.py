@@ -15,6 +15,8 @@ from wirewise.errors import TopologyError
 from wirewise.topology.model import Device, Direction, Host, Link, LinkKind, Switch, Topology, cable
 
 __all__ = [
+    "LAB_LATENCY_S",
+    "LAB_MESSAGE_S",
     "MACHINES",
     "dual_cards",
     "machine",
@@ -29,7 +31,12 @@ __all__ = [
 _GB = 1e9
 _FABRIC_LATENCY_S = 7e-7
 _NETWORK_LATENCY_S = 1.7e-6
-_LAB_LATENCY_S = 5e-5
+LAB_LATENCY_S = 5e-5
+LAB_MESSAGE_S = 4e-5
+"""Processor seconds of a message over TCP on a small machine that is busy, an order of magnitude: 20 to 100 us fit
+all-reduces of 64 bytes to 64 kB on four hosts."""
+_HOST_MESSAGE_S = 1e-5
+"""Processor seconds of a message of a rank that has a machine to itself, an order of magnitude."""
 
 # Rows of the number of NVLinks between the GPUs of an NDv2, labelled as in TACCL and TE-CCL. The DGX-1V is the
 # same graph with other labels.
@@ -143,7 +150,7 @@ def dual_cards(hosts: int = 1) -> Topology:
 
 
 def pairwise_hosts(
-    name: str, rates: Mapping[tuple[int, int], str | float], *, latency_s: float = _LAB_LATENCY_S
+    name: str, rates: Mapping[tuple[int, int], str | float], *, latency_s: float = LAB_LATENCY_S
 ) -> Topology:
     """Hosts with a link of its own for each pair, both ways; each host is one rank.
 
@@ -164,7 +171,8 @@ def pairwise_hosts(
     return Topology(
         name=name,
         description="Hosts with a link for each pair. The latency is an order of magnitude.",
-        hosts=tuple(Host(name=f"host{n}") for n in hosts),
+        hosts=tuple(Host(name=f"host{n}", message_s=LAB_MESSAGE_S) for n in hosts),
+        processors=1,
         links=tuple(links),
     )
 
@@ -204,7 +212,7 @@ def _made(name: str, hosts: int, gpus: int, links: list[Link], switches: list[Sw
     return Topology(
         name=name,
         description="Fabric and network ports, at the rates of published models. Latencies are orders of magnitude.",
-        hosts=tuple(Host(name=f"host{n}") for n in range(hosts)),
+        hosts=tuple(Host(name=f"host{n}", message_s=0.0 if gpus else _HOST_MESSAGE_S) for n in range(hosts)),
         devices=tuple(Device(name=f"gpu{n}", host=f"host{n // gpus}") for n in range(hosts * gpus)),
         switches=tuple(switches),
         links=tuple(links),

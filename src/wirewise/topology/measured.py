@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -29,6 +30,7 @@ def from_pairs(
     latency_s: ArrayLike,
     leaving: ArrayLike,
     arriving: ArrayLike,
+    burst_bytes: ArrayLike = 0.0,
     kind: LinkKind = "ethernet",
     description: str = "",
 ) -> Topology:
@@ -44,6 +46,7 @@ def from_pairs(
         latency_s: One way, of a message without bytes, [ranks, ranks].
         leaving: Bytes per second that each rank sends to all others at once, [ranks].
         arriving: Bytes per second that each rank gets from all others at once, [ranks].
+        burst_bytes: Bytes that each pair lets pass at once after a pause, [ranks, ranks], or of all.
         kind: Kind of the links.
         description: Where the figures come from.
 
@@ -65,7 +68,24 @@ def from_pairs(
     else:
         switches = tuple(Switch(name=f"{r}-{way}", kind="network") for r in ranks for way in ("out", "in"))
         links = list(_through_ports(ranks, rates, waits, out, into, kind))
+    burst = np.broadcast_to(np.asarray(burst_bytes, np.float64), rates.shape)
+    links = [_bursting(link, ranks, burst) for link in links]
     return Topology(name=name, description=description, hosts=hosts, switches=switches, links=tuple(links))
+
+
+def _bursting(link: Link, ranks: Sequence[str], burst: Matrix) -> Link:
+    """The link with the burst of its pair; of a port, with the median over the pairs that use it."""
+    place = {
+        name: number for number, rank in enumerate(ranks) for name in (rank, f"{rank}-out", f"{rank}-in")
+    }
+    a, b = place.get(link.source), place.get(link.target)
+    if a is not None and b is not None and a != b:
+        size = float(burst[a, b])
+    else:
+        own = a if a is not None else b
+        others = [r for r in range(len(ranks)) if r != own]
+        size = float(np.median(burst[own, others])) if own is not None else 0.0
+    return msgspec.structs.replace(link, burst_bytes=size)
 
 
 def _check(count: int, rates: Matrix, waits: Matrix, *ends: Vector) -> None:

@@ -22,10 +22,12 @@ Direction = Literal["both", "one"]
 LinkKind = Literal["ethernet", "infiniband", "nvlink", "pcie", "socket", "xgmi"]
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A machine; as the end of a link, its memory."""
 
     name: str
+    message_s: float = 0.0
+    """Processor seconds that a message costs a rank on it, to send as to receive (LogP's o); of devices, their own."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -41,6 +43,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Factor by which it computes faster than the device that a job was measured on."""
     memory_bytes: float = 0.0
     """Room for tensors; 0: not known."""
+    message_s: float = 0.0
+    """Processor seconds that a message costs its rank, to send as to receive (LogP's o)."""
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -52,7 +56,7 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Name of the host that it is part of; None: it stands between hosts."""
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A cable, or several that are used as one."""
 
     source: str = msgspec.field(name="from")
@@ -66,6 +70,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     direction: Direction = "both"
     """"one": only from `source` to `target`."""
     kind: LinkKind = "ethernet"
+    burst_bytes: float = 0.0
+    """Bytes that pass at once after a pause, before the rate binds: the token bucket of a shaped link."""
 
     @property
     def directions(self) -> list[tuple[str, str]]:
@@ -104,6 +110,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One a rank; without any, each host is one rank."""
     switches: tuple[Switch, ...] = ()
     links: tuple[Link, ...] = ()
+    processors: int = 0
+    """Processors that all ranks share where their hosts are parts of one machine, as in a lab; 0: they share none."""
 
     def __post_init__(self) -> None:
         for fault in _faults(self):
@@ -131,12 +139,20 @@ class _Fault(NamedTuple):
 def _faults(topology: Topology) -> Iterator[_Fault]:
     if not _is_name(topology.name):
         yield _Fault("name", f"got {topology.name!r}; {_NAME_RULE}")
+    if topology.processors < 0:
+        yield _Fault("processors", f"got {topology.processors}; expected a number of at least 0")
     if not topology.hosts:
         yield _Fault("hosts", "got no host; expected at least one")
     seen: dict[str, str] = {}
     for part in ("hosts", "devices", "switches"):
         yield from _name_faults(part, getattr(topology, part), seen)
     hosts = {host.name for host in topology.hosts}
+    for part in ("hosts", "devices"):
+        for number, end in enumerate(getattr(topology, part)):
+            if not (math.isfinite(end.message_s) and end.message_s >= 0):
+                yield _Fault(
+                    f"{part}[{number}].message_s", f"got {end.message_s}; expected seconds, at least 0"
+                )
     for number, device in enumerate(topology.devices):
         if device.host not in hosts:
             yield _Fault(f"devices[{number}].host", _no_such("host", device.host, hosts))
@@ -185,6 +201,8 @@ def _link_faults(links: tuple[Link, ...], ends: set[str]) -> Iterator[_Fault]:
         if not (math.isfinite(link.bandwidth_bytes_per_s) and link.bandwidth_bytes_per_s > 0):
             got = link.bandwidth_bytes_per_s
             yield _Fault(f"{path}.bandwidth_bytes_per_s", f"got {got}; expected bytes per second, above 0")
+        if not (math.isfinite(link.burst_bytes) and link.burst_bytes >= 0):
+            yield _Fault(f"{path}.burst_bytes", f"got {link.burst_bytes}; expected bytes, at least 0")
         for source, target in link.directions:
             other = seen.setdefault((source, target, link.kind), number)
             if other != number:

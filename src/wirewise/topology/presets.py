@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from wirewise import units
 from wirewise.errors import InputError, TopologyError
 from wirewise.topology.clusters import FABRICS, behind
-from wirewise.topology.machines import MACHINES, dual_cards, machine, nvswitch_hosts, single_ranks
+from wirewise.topology.machines import (
+    LAB_LATENCY_S,
+    LAB_MESSAGE_S,
+    MACHINES,
+    dual_cards,
+    machine,
+    nvswitch_hosts,
+    single_ranks,
+)
 from wirewise.topology.model import Device, Host, Link, Switch, Topology, cable
 
 __all__ = ["PRESETS", "dgx1p", "dgx1v", "lab_hosts", "nvswitch_machine", "pcie_machine", "preset"]
@@ -30,7 +38,6 @@ _NVLINK_BYTES_PER_S = 25 * _GB
 _NVLINK_1_BYTES_PER_S = 20 * _GB
 _QPI_BYTES_PER_S = 2 * 19.2 * _GB
 """Two links of 9.6 GT/s with two bytes a transfer, each way."""
-_LAB_LATENCY_S = 5e-5
 _LAB_MEMORY_BYTES_PER_S = 2e9
 """TCP between two processes of a host, an order of magnitude."""
 _NVLINK_LATENCY_S = 2e-6
@@ -50,7 +57,7 @@ _CUBE_MESH = {
 
 
 def lab_hosts(
-    rates: Sequence[str | float], *, latency_s: float = _LAB_LATENCY_S, ranks_per_host: int = 1
+    rates: Sequence[str | float], *, latency_s: float = LAB_LATENCY_S, ranks_per_host: int = 1
 ) -> Topology:
     """Hosts around one network switch, as `wirewise lab` builds them.
 
@@ -71,8 +78,12 @@ def lab_hosts(
     return Topology(
         name=f"lab-{len(hosts)}" + (f"x{ranks_per_host}" if ranks_per_host > 1 else ""),
         description="Hosts of a lab. The latency is an order of magnitude.",
-        hosts=tuple(Host(name=host) for host in hosts),
-        devices=tuple(Device(name=rank, host=host, kind="cpu") for rank, host in ranks),
+        hosts=tuple(Host(name=host, message_s=0.0 if ranks else LAB_MESSAGE_S) for host in hosts),
+        devices=tuple(
+            Device(name=rank, host=host, kind="cpu", message_s=LAB_MESSAGE_S) for rank, host in ranks
+        ),
+        # Hosts of a lab share one machine.
+        processors=1,
         switches=(Switch(name="bridge", kind="network"),),
         links=(
             *(

@@ -280,7 +280,7 @@ def program_of(
     if segments is None:
         block = max(program.chunk_bytes(problem.size_bytes))
         ends = {(t.source, t.target) for t in program.transfers}
-        latency = max((problem.network.latency(*pair) for pair in ends), default=0.0)
+        latency = max((problem.network.delay(*pair) for pair in ends), default=0.0)
         per_byte = max((1 / problem.network.rate(*pair) for pair in ends), default=0.0)
         segments = pipeline_segments(block, latency, per_byte, program.steps)
     return msgspec.structs.replace(program, segments=segments)

@@ -109,7 +109,7 @@ def _sizes(problem: CollectiveProblem) -> list[int]:
     """Chunks of a block that are worth a try: as long as a chunk lasts longer than latencies; see `_LONGER`."""
     net, found = problem.network, [1]
     blocks = len(demands(problem))
-    latency = float(np.median([net.latency(*pair) for pair in pairs(net)] or [0.0]))
+    latency = float(np.median([net.delay(*pair) for pair in pairs(net)] or [0.0]))
     rate = max((net.rate(*pair) for pair in pairs(net)), default=1.0)
     while (
         2 * found[-1] <= _MOST_CHUNKS

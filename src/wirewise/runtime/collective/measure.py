@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +20,7 @@ from wirewise.errors import PeerError, ProgramError
 from wirewise.runtime.collective.group import CollectiveGroup, connect
 from wirewise.runtime.transport import Transport, transport_of
 
-__all__ = ["call_of", "check_members", "compare"]
+__all__ = ["call_of", "check_members", "compare", "program_seconds", "shared_processors"]
 
 
 def compare(
@@ -123,3 +126,49 @@ def call_of(
     name = program.collective if group else names.get(program.collective, program.collective)
     function = getattr(group or dist, name)
     return lambda: function(*arguments[program.collective], **options), target
+
+
+def program_seconds(
+    programs: Mapping[str, Program],
+    size_bytes: int,
+    *,
+    repeats: int = 15,
+    times: int = 4,
+    timeout_s: float = 120.0,
+) -> dict[str, float]:
+    """Median seconds of each program, taken in turns; the same on all ranks, that of the slowest one.
+
+    Args:
+        programs: Programs by name, of all ranks of the default process group.
+        size_bytes: The larger buffer of a rank, in or out.
+        repeats: Rounds, in each of which every program has its turn.
+        times: Calls of a program in a row, of which the mean counts.
+        timeout_s: Seconds to wait, as in `connect`.
+
+    Raises:
+        PeerError: A rank is gone.
+    """
+    found: dict[str, list[float]] = {name: [] for name in programs}
+    with connect(timeout_s=timeout_s) as group:
+        calls = {name: call_of(p, size_bytes, group, {"program": p})[0] for name, p in programs.items()}
+        transport = transport_of(timeout_s=timeout_s)
+        for call in calls.values():
+            call()
+        for _ in range(repeats):
+            for name, call in calls.items():
+                found[name].append(_timed(partial(_often, call, times), transport) / times)
+        transport.barrier("the end of the measurement")
+    return {name: statistics.median(seconds) for name, seconds in found.items()}
+
+
+def _often(call: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
+def shared_processors() -> int:
+    """Processors of the machine that all ranks run on; 0: they run on several. All ranks call it."""
+    own = (Path("/proc/sys/kernel/random/boot_id").read_text(), len(os.sched_getaffinity(0)))
+    seen: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(seen, own)
+    return max(count for _, count in seen) if len({boot for boot, _ in seen}) == 1 else 0
