@@ -163,7 +163,7 @@ def test_gradient_sizes_that_are_not_known_are_spread():
     [
         (
             "bandwith=x2",
-            "expected one of algorithm, bandwidth, bucket_mb, codec, latency, no_communication, ranks",
+            "expected one of algorithm, balanced, bandwidth, bucket_mb, codec, latency, no_communication, ranks",
         ),
         ("bandwidth=7:x2", "expected \\* or 0 to 1"),
         ("bandwidth=fast", "rate 'fast' is not understood"),

@@ -17,6 +17,7 @@ from wirewise.errors import TraceError
 from wirewise.files import make_folder
 from wirewise.hosts import integer_variable
 from wirewise.profile.clock import Clock, Mark
+from wirewise.profile.processor import ProcessorTimes
 from wirewise.trace.files import RankWriter, rank_file
 from wirewise.trace.records import Header, Op, Probe
 
@@ -91,6 +92,7 @@ class Recorder:
         self._forms: dict[Op, int] = {}
         self._rows: list[tuple[int, int, Mark, Mark, int]] = []
         self._pending: list[Pending] = []
+        self._steps: list[tuple[int, Mark, Mark, ProcessorTimes]] = []
         self._groups = dict(first_line.groups)
         self._numbers: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -109,6 +111,11 @@ class Recorder:
         """Take an op that is over."""
         if self.active:
             self._rows.append((self.step, form, start, end, seq))
+
+    def add_step(self, start: Mark, end: Mark, spent: ProcessorTimes) -> None:
+        """Take a step that is over, with the processor's time that the script's thread had in it."""
+        if self.active:
+            self._steps.append((self.step, start, end, spent))
 
     def open(self, name: str, group: str, form: int, start: Mark, seq: int, size_bytes: int) -> Pending:
         """Take a communication whose end is not known yet; it is written once `Pending.end` is set."""
@@ -155,7 +162,7 @@ class Recorder:
 
     def _fail(self, error: TraceError) -> None:
         self.failed, self.active = True, False
-        self._rows, self._pending = [], []
+        self._rows, self._pending, self._steps = [], [], []
         when = f"stopped recording in step {self.step}" if self.step >= 0 else "records nothing"
         sys.stderr.write(f"wirewise: rank {self.header.rank} {when}: {error}. The job goes on\n")
 
@@ -174,9 +181,30 @@ class Recorder:
             by_step.setdefault(step, []).append((form, begin_us, max(int(end_s * 1e6), begin_us), seq))
         for step, short in sorted(by_step.items()):
             self._writer.times(step, short)
+        self._write_steps()
         if self.step % _STEPS_A_CLOCK_READING == 0:
             self._writer.clock(time.perf_counter(), time.time_ns())
         self._writer.flush()
+
+    def _write_steps(self) -> None:
+        steps, self._steps = self._steps, []
+        for row in steps:
+            step, start, end, spent = row
+            begin_s, end_s = self.clock.seconds(start), self.clock.seconds(end)
+            if begin_s is None or end_s is None:
+                self._steps.append(row)
+                continue
+            # Whole microseconds, as those of ops.
+            begin_s, end_s = int(begin_s * 1e6) * 1e-6, int(end_s * 1e6) * 1e-6
+            op = Op(
+                name="step",
+                kind="step",
+                start_s=begin_s,
+                end_s=max(begin_s, end_s),
+                step=step,
+                **spent._asdict(),
+            )
+            self._writer.write([op])
 
     def close(self) -> None:
         """Write what is left and close the file."""

@@ -26,6 +26,7 @@ from wirewise.profile.buckets import BucketNames
 from wirewise.profile.clock import HostClock, Mark, clock_of
 from wirewise.profile.collectives import CollectiveHooks
 from wirewise.profile.modules import BackwardPass, ModuleHooks
+from wirewise.profile.processor import ProcessorClock, ProcessorTimes
 from wirewise.profile.programs import CarriedOut
 from wirewise.profile.recorder import Pending, Recorder, header
 
@@ -90,7 +91,7 @@ class Tracer:
         if self._round_trips:
             self._messages = probes.message_group()
             self._probe()
-        self._mark = self._recorder.mark
+        self._mark, self._processor = self._recorder.mark, ProcessorClock()
         self._step_form = self._recorder.form("step", "step")
         self._script = self._recorder.form("script", "other")
         self._collectives = CollectiveHooks(self._recorder)
@@ -196,7 +197,7 @@ class Tracer:
             return
         recorder, now = self._recorder, self._mark()
         if recorder.active:
-            recorder.add(self._step_form, self._step_start, now)
+            self._add_step(now)
             if isinstance(recorder.clock, HostClock):
                 # On the CPU the main thread computes where nothing else is known.
                 recorder.add(self._script, self._step_start, now)
@@ -208,6 +209,14 @@ class Tracer:
         self._names.settle()
         self._index += 1
         self._begin()
+
+    def _add_step(self, now: Mark) -> None:
+        begun, spent = self._step_times, self._processor.read()
+        if begun is None or spent is None:
+            self._recorder.add(self._step_form, self._step_start, now)
+        else:
+            own = ProcessorTimes(*(after - before for before, after in zip(begun, spent, strict=True)))
+            self._recorder.add_step(self._step_start, now, own)
 
     def close(self) -> None:
         """Stop recording, compare clocks once more with the other ranks and close the file."""
@@ -225,6 +234,7 @@ class Tracer:
             with suppress(RuntimeError):
                 self._recorder.probes(probes.probe(self._messages, self._round_trips))
         self._recorder.close()
+        self._processor.close()
 
     def __enter__(self) -> Tracer:
         return self
@@ -253,7 +263,7 @@ class Tracer:
         if self.over:
             self._recorder.flush()
             self._unhook()
-        self._step_start = self._mark()
+        self._step_start, self._step_times = self._mark(), self._processor.read()
 
     def _unhook(self) -> None:
         if not self._hooked:

@@ -11,6 +11,7 @@ from wirewise.sim.analysis import TraceAnalysis
 from wirewise.sim.breakdown import Breakdown
 from wirewise.sim.diagnose import words
 from wirewise.sim.steps import ReplayReport, StepPrediction
+from wirewise.sim.stragglers import processor_seconds
 from wirewise.trace.clocks import ClockQuality
 from wirewise.trace.records import Trace
 from wirewise.units import format_rate
@@ -52,15 +53,18 @@ class TextTable(NamedTuple):
 
 
 def rank_rows(trace: Trace, analysis: TraceAnalysis) -> TextTable:
-    """Ranks with their hosts, ops and compute; the straggler is marked."""
-    titles = ["rank", "host", "ops", "compute a step", ""]
+    """Ranks with their hosts, ops, compute and processor time; the straggler is marked."""
+    spent = processor_seconds(trace)
+    known = [] if spent is None else ["on a processor", "waiting for one"]
+    titles = ["rank", "host", "ops", "compute a step", *known, ""]
     rows = []
-    for recorded, compute in zip(trace.ranks, analysis.compute_s, strict=True):
+    for place, (recorded, compute) in enumerate(zip(trace.ranks, analysis.compute_s, strict=True)):
         rank = recorded.header.rank
         remarks = ["straggler"] if rank == analysis.diagnosis.straggler_rank else []
         remarks += [] if recorded.complete else ["cut off"]
         ops = f"{len(recorded.ops):,}"
-        rows.append([str(rank), recorded.header.host, ops, seconds(compute), ", ".join(remarks)])
+        own = [] if spent is None else [seconds(float(part[place])) for part in spent]
+        rows.append([str(rank), recorded.header.host, ops, seconds(compute), *own, ", ".join(remarks)])
     return TextTable(titles, rows)
 
 

@@ -12,6 +12,7 @@ from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.breakdown import Breakdown
 from wirewise.sim.diagnose import (
+    BALANCED,
     DATA_READY,
     NO_COMMUNICATION,
     NO_LATENCY,
@@ -23,7 +24,7 @@ from wirewise.sim.links import prepare
 from wirewise.sim.replay import StepReplay, is_compute, replay
 from wirewise.sim.sensitivity import LinkSensitivity, OpSensitivity, link_sensitivity, op_sensitivity
 from wirewise.sim.steps import RecordedStep, ReplayReport, StepPrediction, replay_changed, replay_steps
-from wirewise.sim.stragglers import compute_seconds, find_straggler
+from wirewise.sim.stragglers import compute_seconds, find_straggler, find_uneven
 from wirewise.sim.traces import TraceRecording, record
 from wirewise.sim.whatif import parse
 from wirewise.trace.chrome import places
@@ -195,6 +196,8 @@ def _own(trace: Trace, compute_s: NDArray[np.float64]) -> list[str]:
     """Changes that only some traces have."""
     straggler = find_straggler(trace, compute_s)
     found = [straggler_gone(straggler)] if straggler else []
+    if find_uneven(compute_s):
+        found.append(BALANCED)
     if any(op.kind == "data" for rank in trace.ranks for op in rank.ops):
         found.append(DATA_READY)
     return found

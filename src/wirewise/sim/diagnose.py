@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.sim.steps import ReplayReport, StepPrediction
-from wirewise.sim.stragglers import Straggler, find_slow_host, find_straggler
+from wirewise.sim.stragglers import (
+    Straggler,
+    compute_seconds,
+    find_slow_host,
+    find_straggler,
+    find_uneven,
+    processor_seconds,
+)
 from wirewise.sim.usage import unrecorded_share
 from wirewise.trace.records import Trace
 
 __all__ = [
+    "BALANCED",
     "DATA_READY",
     "NO_COMMUNICATION",
     "NO_LATENCY",
@@ -24,6 +32,7 @@ __all__ = [
     "words",
 ]
 
+BALANCED = "balanced"
 NO_COMMUNICATION = "no_communication"
 NO_LATENCY = "latency=0"
 DATA_READY = "scale=data:x0"
@@ -33,14 +42,16 @@ _UNREAL = (NO_COMMUNICATION, NO_LATENCY, "bandwidth=*:x4")
 _LEAST_SHARE = 0.15
 _LEAST_GAIN = 0.01
 _LARGE_ERROR = 0.1
+_PREEMPTED_SHARE = 0.1
+_MOST_NAMED = 4
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """What bounds a step."""
 
     bound: str
-    """ "network", "latency", "straggler", "data", or what fills most of the step: "compute", "wait" (communication and
-    waiting), "unknown" (nothing recorded)."""
+    """ "network", "latency", "straggler", "imbalance", "data", or what fills most of the step: "compute", "wait"
+    (communication and waiting), "unknown" (nothing recorded)."""
     share: float
     """Share by which a step gets shorter without the bound; of the last three kinds their share of the step."""
     best_change: str
@@ -48,6 +59,12 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     gain_s: float
     """Seconds by which a step gets shorter with it."""
     straggler_rank: int | None
+    straggler_cause: str | None
+    """Why it takes longer (`Straggler.cause`)."""
+    uneven: list[tuple[int, int]]
+    """(rank, number of steps in which it computes longest) where ranks do so in turns; empty: they do not."""
+    preempted_share: float | None
+    """Share of the mean rank's step in which its script waited for a processor; None: not recorded."""
     slow_link_host: str | None
     """Host whose link is slow; None: there is none, or the trace cannot tell."""
     sentence: str
@@ -75,22 +92,31 @@ def diagnose(
             bounds, the others of what to do. A bound whose change is missing is not considered.
         compute_s: What `stragglers.compute_seconds` gives of the trace, where that is known.
     """
-    straggler, host = find_straggler(trace, compute_s), find_slow_host(trace)
+    seconds = compute_seconds(trace) if compute_s is None else compute_s
+    straggler, host, uneven = find_straggler(trace, seconds), find_slow_host(trace), find_uneven(seconds)
     base = report.predicted_step_s
     gains = {change: base - found.predicted_step_s for change, found in what_ifs.items()}
     bound, share = _bound(report, gains, straggler, unrecorded_share(trace))
     best = max((c for c in gains if c not in _UNREAL), key=gains.__getitem__, default="")
     if not best or gains[best] < _LEAST_GAIN * base:
         best = ""
-    said = [_bound_words(bound, share, base, straggler)]
-    if best and best == {"data": DATA_READY, "straggler": straggler and straggler_gone(straggler)}.get(bound):
+    said = [_bound_words(bound, share, base, straggler, uneven)]
+    known = {"data": DATA_READY, "imbalance": BALANCED, "straggler": straggler and straggler_gone(straggler)}
+    if best and best == known.get(bound):
         said.append("No other change tried gives more.")
     else:
         said.append(_change_words(best, base - gains[best], base) if best else _nothing_words(gains))
     if straggler and bound != "straggler":
-        said.append(f"Rank {straggler.rank} computes {straggler.factor:.3g} times as long as the others.")
+        said.append(f"Rank {straggler.rank} {_slower_words(straggler)}.")
     if host is not None:
         said.append(f"The slowest link is that of host {host}.")
+    preempted = _preempted_share(trace)
+    if (
+        preempted is not None
+        and preempted >= _PREEMPTED_SHARE
+        and not (straggler and straggler.cause == "preempted")
+    ):
+        said.append(f"Ranks wait {100 * preempted:.0f} % of it for a processor, which others use.")
     if abs(report.error) > _LARGE_ERROR:
         said.append(f"The replay is off by {100 * report.error:+.0f} %, so take what changes give with care.")
     return Diagnosis(
@@ -99,6 +125,9 @@ def diagnose(
         best_change=best,
         gain_s=gains.get(best, 0.0),
         straggler_rank=straggler.rank if straggler else None,
+        straggler_cause=straggler.cause if straggler else None,
+        uneven=uneven,
+        preempted_share=preempted,
         slow_link_host=host,
         sentence=" ".join(said),
     )
@@ -113,6 +142,7 @@ def words(change: str) -> str:
         NO_COMMUNICATION: "communication that takes no time",
         NO_LATENCY: "no latency",
         DATA_READY: "data that is ready in time",
+        BALANCED: "compute that is even among ranks",
         "bandwidth": f"{whose} at {amount.removeprefix('x')} times the rate"
         if amount.startswith("x")
         else "",
@@ -131,6 +161,7 @@ def _bound(
         "latency" if 2 * latency > network else "network": max(network, latency) / base,
         "data": gains.get(DATA_READY, 0.0) / base,
         "straggler": gains.get(straggler_gone(straggler), 0.0) / base if straggler else 0.0,
+        "imbalance": 0.0 if straggler else gains.get(BALANCED, 0.0) / base,
     }
     worst = max(shares, key=shares.__getitem__)
     if shares[worst] >= _LEAST_SHARE:
@@ -141,7 +172,35 @@ def _bound(
     return most, fills[most]
 
 
-def _bound_words(bound: str, share: float, base: float, straggler: Straggler | None) -> str:
+def _preempted_share(trace: Trace) -> float | None:
+    spent = processor_seconds(trace)
+    steps = [op.end_s - op.start_s for rank in trace.ranks for op in rank.ops if op.kind == "step"]
+    return None if spent is None else min(float(spent[1].mean() / np.mean(steps)), 1.0)
+
+
+def _slower_words(straggler: Straggler) -> str:
+    """How much longer a rank takes than the others, and why."""
+    longer = f"{straggler.factor:.3g} times as long as the others"
+    if straggler.cause == "preempted":
+        return (
+            f"takes {longer} though it computes no more: it waits {seconds_words(straggler.preempted_s)} of a step "
+            "for a processor, which others on its machine use"
+        )
+    if straggler.cause == "blocked":
+        return f"takes {longer} though it computes no more: its script sleeps, reads or waits for a lock"
+    return f"computes {longer}"
+
+
+def _turns_words(uneven: Sequence[tuple[int, int]]) -> str:
+    steps = sum(count for _, count in uneven)
+    named = ", ".join(f"rank {rank} in {count}" for rank, count in uneven[:_MOST_NAMED])
+    more = f" and {len(uneven) - _MOST_NAMED} more" if len(uneven) > _MOST_NAMED else ""
+    return f"ranks compute longest in turns ({named}{more} of {steps} steps)"
+
+
+def _bound_words(
+    bound: str, share: float, base: float, straggler: Straggler | None, uneven: Sequence[tuple[int, int]] = ()
+) -> str:
     less = f"{seconds_words(base * (1 - share))} instead of {seconds_words(base)} ({100 * share:.0f} % less)"
     fills = {
         "compute": "Compute bounds the step: it fills",
@@ -152,8 +211,13 @@ def _bound_words(bound: str, share: float, base: float, straggler: Straggler | N
         return f"{fills[bound]} {100 * share:.0f} % of {seconds_words(base)}."
     if bound == "straggler" and straggler:
         return (
-            f"Rank {straggler.rank} bounds the step: it computes {straggler.factor:.3g} times as long as the "
-            f"others, and if it were as fast as they are a step would take {less}."
+            f"Rank {straggler.rank} bounds the step: it {_slower_words(straggler)}, and if it were as fast as they are "
+            f"a step would take {less}."
+        )
+    if bound == "imbalance":
+        return (
+            f"Imbalance bounds the step: {_turns_words(uneven)}, and if all computed as long as their mean, it would "
+            f"take {less}."
         )
     what = {
         "network": ("The network bounds the step", "if communication took no time"),

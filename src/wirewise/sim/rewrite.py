@@ -17,7 +17,15 @@ from wirewise.sim.replay import is_compute
 from wirewise.trace.dataflow import COLLECTIVES, KINDS, Dataflow
 from wirewise.trace.sketch import GraphSketch
 
-__all__ = ["rebucket", "skew_of", "with_algorithm", "with_codec", "with_ranks", "without_communication"]
+__all__ = [
+    "balanced",
+    "rebucket",
+    "skew_of",
+    "with_algorithm",
+    "with_codec",
+    "with_ranks",
+    "without_communication",
+]
 
 
 def without_communication(flow: Dataflow) -> Dataflow:
@@ -53,6 +61,16 @@ def skew_of(flow: Dataflow) -> np.ndarray:
     own = is_compute(flow)
     total = np.bincount(flow.rank[own], flow.duration_s[own], minlength=flow.ranks)
     return total / total.mean() if total.sum() > 0 else np.ones(flow.ranks)
+
+
+def balanced(flow: Dataflow) -> Dataflow:
+    """Every rank computes as long as the mean rank does in this step."""
+    own, skew = is_compute(flow), skew_of(flow)
+    if (skew <= 0).any():
+        raise InputError("a rank computes nothing in a step, so its compute cannot be evened out")
+    return replace(
+        flow, duration_s=np.where(own, flow.duration_s / skew[np.maximum(flow.rank, 0)], flow.duration_s)
+    )
 
 
 def with_ranks(

@@ -15,7 +15,14 @@ from wirewise.trace.match import match, transfer_starts
 from wirewise.trace.records import Trace
 from wirewise.trace.segments import own_work
 
-__all__ = ["Straggler", "compute_seconds", "find_slow_host", "find_straggler"]
+__all__ = [
+    "Straggler",
+    "compute_seconds",
+    "find_slow_host",
+    "find_straggler",
+    "find_uneven",
+    "processor_seconds",
+]
 
 _COMPUTE = ("forward", "backward", "optimizer", "encode", "decode", "other")
 _LEAST_SHARE = 0.05
@@ -33,6 +40,12 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """Median over steps."""
     others_s: float
     """Median of the other ranks."""
+
+    cause: str = "compute"
+    """Why: "compute", "preempted" (others had its processor) or "blocked" (it slept, read or waited for a lock);
+    "compute" where the trace does not tell."""
+    preempted_s: float = 0.0
+    """Seconds of a step in which it waited for a processor, mean over steps; 0: none, or not known."""
 
     @property
     def factor(self) -> float:
@@ -76,7 +89,47 @@ def find_straggler(trace: Trace, seconds: NDArray[np.float64] | None = None) -> 
     least = max(_deviation(np.delete(middle, rank)), chance, _LEAST_SHARE * usual)
     if usual <= 0 or float(np.median(more)) <= least:
         return None
-    return Straggler(rank=rank, compute_s=float(middle[rank]), others_s=usual)
+    cause, preempted_s = _cause(trace, rank, float(middle[rank]) / usual, usual)
+    return Straggler(
+        rank=rank, compute_s=float(middle[rank]), others_s=usual, cause=cause, preempted_s=preempted_s
+    )
+
+
+def processor_seconds(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Seconds that each rank's script had a processor, and waited for one, in the mean step; None: not recorded."""
+    steps = set(trace.steps())
+    marks = [[op for op in rank.ops if op.kind == "step" and op.step in steps] for rank in trace.ranks]
+    if not all(own and all(op.cpu_s >= 0 and op.preempted_s >= 0 for op in own) for own in marks):
+        return None
+    cpu = [float(np.mean([op.cpu_s for op in own])) for own in marks]
+    return np.array(cpu), np.array([float(np.mean([op.preempted_s for op in own])) for own in marks])
+
+
+def find_uneven(seconds: NDArray[np.float64]) -> list[tuple[int, int]]:
+    """(rank, number of steps in which it computes longest), most first, where ranks compute unevenly within steps.
+
+    Args:
+        seconds: What `compute_seconds` gives.
+    """
+    if len(seconds) < 2 or not seconds.size or not (mean := seconds.mean(axis=0)).all():
+        return []
+    if float(np.mean(seconds.max(axis=0) / mean)) < 1 + _LEAST_SHARE:
+        return []
+    ranks, counts = np.unique(seconds.argmax(axis=0), return_counts=True)
+    return sorted(zip(ranks.tolist(), counts.tolist(), strict=True), key=lambda row: -row[1])
+
+
+def _cause(trace: Trace, rank: int, factor: float, others_s: float) -> tuple[str, float]:
+    """Why a rank takes `factor` times as long as the others, and seconds of a step that it waits for a processor."""
+    spent = processor_seconds(trace)
+    if spent is None:
+        return "compute", 0.0
+    (cpu, usual_cpu), (waited, usual_wait) = ((own[rank], np.median(np.delete(own, rank))) for own in spent)
+    # Who computes more also waits more for a processor where these are scarce.
+    if cpu >= usual_cpu * (1 + 0.5 * (factor - 1)):
+        return "compute", float(waited)
+    blocked_s = (factor - 1) * others_s - max(cpu - usual_cpu, 0.0) - max(waited - usual_wait, 0.0)
+    return ("preempted" if waited - usual_wait >= blocked_s else "blocked"), float(waited)
 
 
 def find_slow_host(trace: Trace) -> str | None:

@@ -63,6 +63,7 @@ def parse(text: str, codecs: Mapping[str, CodecEffect] | None = None) -> list[Ch
     - ``straggler=RANK:xF``: that rank computes F times as long
     - ``scale=KIND or NAME:xF``: these ops take F times as long
     - ``no_communication``: communication takes no time
+    - ``balanced``: in each step every rank computes as long as the mean rank does
     - ``algorithm=ring, tree, ps[:SERVERS] or hierarchical``: of the all-reduces
     - ``codec=NAME or ratio:encode:decode``: encoded gradients; seconds a byte
 
@@ -177,10 +178,15 @@ def _scale(value: str) -> Callable[[Setting], Setting]:
     return change
 
 
-def _no_communication(value: str) -> Callable[[Setting], Setting]:
-    if value:
-        raise InputError(f"got no_communication={value}; expected no_communication alone")
-    return lambda s: replace(s, dataflow=rewrite.without_communication(s.dataflow))
+def _alone(word: str, edit: Callable[[Dataflow], Dataflow]) -> Callable[[str], Callable[[Setting], Setting]]:
+    """A change that takes no value."""
+
+    def change(value: str) -> Callable[[Setting], Setting]:
+        if value:
+            raise InputError(f"got {word}={value}; expected {word} alone")
+        return lambda s: replace(s, dataflow=edit(s.dataflow))
+
+    return change
 
 
 def _algorithm(value: str) -> Callable[[Setting], Setting]:
@@ -212,10 +218,11 @@ def _codec(value: str, codecs: Mapping[str, CodecEffect]) -> Callable[[Setting],
 
 _WORDS: dict[str, Callable[[str], Callable[[Setting], Setting]]] = {
     "algorithm": _algorithm,
+    "balanced": _alone("balanced", rewrite.balanced),
     "bandwidth": _bandwidth,
     "bucket_mb": _bucket_mb,
     "latency": _latency,
-    "no_communication": _no_communication,
+    "no_communication": _alone("no_communication", rewrite.without_communication),
     "ranks": _ranks,
     "scale": _scale,
     "straggler": _straggler,

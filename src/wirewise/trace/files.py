@@ -331,6 +331,7 @@ def checked(op: Op) -> Op:
         max(map(abs, (op.seq, op.peer, op.tag))) < _MOST_BYTES
         and abs(op.enqueued_s) <= _MOST_S
         and 0 <= op.gradient_bytes < _MOST_BYTES
+        and max(abs(op.cpu_s), abs(op.preempted_s)) <= _MOST_S
         and all(0 <= size < _MOST_BYTES for size in op.split_bytes)
     ):
         raise msgspec.ValidationError(f"{op.name!r} has a number that is out of all measure: {op}")

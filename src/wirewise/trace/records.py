@@ -83,6 +83,10 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     """Parameters whose gradients a bucket holds."""
     gradient_bytes: int = 0
     """Bytes of the parameters whose gradients a backward op completes; 0: not known."""
+    cpu_s: float = -1.0
+    """Seconds of a step in which the thread of the script had a processor; -1: not known."""
+    preempted_s: float = -1.0
+    """Seconds of a step in which it was ready to run and others had the processors; -1: not known."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
