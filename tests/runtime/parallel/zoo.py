@@ -135,3 +135,269 @@ LAYERS = {
     "penalty of a mean": lambda: layer(lambda x: x.mean().square() + x, *ROWS),
 }
 """Layers by name, each a function that makes model, inputs and loss."""
+
+
+class Attention(nn.Module):
+    """Attention with fewer keys than queries, rotated by places."""
+
+    def __init__(self, width=32, heads=4, keys=2):
+        super().__init__()
+        self.heads, self.keys, self.each = heads, keys, width // heads
+        self.project = nn.Linear(width, (heads + 2 * keys) * self.each, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        angles = torch.arange(16).float()[:, None] / 100 ** (torch.arange(self.each // 2) / (self.each // 2))
+        self.register_buffer("cosines", angles.cos())
+        self.register_buffer("sines", angles.sin())
+
+    def rotated(self, x):
+        first, second = x.chunk(2, -1)
+        cosines, sines = self.cosines[: x.shape[2]], self.sines[: x.shape[2]]
+        return torch.cat([first * cosines - second * sines, first * sines + second * cosines], -1)
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        sizes = [self.heads * self.each, self.keys * self.each, self.keys * self.each]
+        q, k, v = (
+            part.view(batch, length, -1, self.each).transpose(1, 2)
+            for part in self.project(x).split(sizes, -1)
+        )
+        k, v = (one.repeat_interleave(self.heads // self.keys, 1) for one in (self.rotated(k), v))
+        found = functional.scaled_dot_product_attention(self.rotated(q), k, v, is_causal=True)
+        return self.out(found.transpose(1, 2).reshape(batch, length, -1))
+
+
+class Block(nn.Module):
+    """A block of a language model with a gated network."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.first, self.second = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.attention = Attention(width)
+        self.gate, self.down = nn.Linear(width, 2 * 64, bias=False), nn.Linear(64, width, bias=False)
+
+    def forward(self, x):
+        x = x + self.attention(self.first(x))
+        gate, up = self.gate(self.second(x)).chunk(2, -1)
+        return x + self.down(functional.silu(gate) * up)
+
+
+class Language(nn.Module):
+    """A language model whose first and last weights are one."""
+
+    def __init__(self, words=48, width=32, blocks=2):
+        super().__init__()
+        self.words, self.norm = nn.Embedding(words, width), nn.RMSNorm(width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+        self.head = nn.Linear(width, words, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, tokens):
+        x = self.words(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def next_words(model, inputs):
+    scores = model(inputs[0])[:, :-1]
+    return functional.cross_entropy(scores.flatten(0, 1), inputs[1][:, 1:].flatten())
+
+
+class Experts(nn.Module):
+    """All experts of each row, weighted, and a loss that keeps their load even."""
+
+    def __init__(self, width=16, experts=4):
+        super().__init__()
+        self.gate = nn.Linear(width, experts)
+        self.up, self.down = (nn.Parameter(torch.randn(experts, width, width) * 0.2) for _ in range(2))
+
+    def forward(self, x):
+        weights = self.gate(x).softmax(-1)
+        hidden = torch.einsum("bd,edh->ebh", x, self.up).relu()
+        found = torch.einsum("be,ebd->bd", weights, torch.einsum("ebh,ehd->ebd", hidden, self.down))
+        chosen = functional.one_hot(weights.argmax(-1), weights.shape[-1]).float().mean(0)
+        return found, (chosen * weights.mean(0)).sum() * weights.shape[-1]
+
+
+class Tower(nn.Module):
+    """An image classifier with skip connections and norms of groups."""
+
+    def __init__(self, norm=lambda: nn.GroupNorm(2, 8)):
+        super().__init__()
+        self.first, self.down = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, 2, 1)
+        self.middle, self.up = nn.Conv2d(8, 8, 3, padding=1), nn.ConvTranspose2d(8, 8, 2, 2)
+        self.norm, self.last = norm(), nn.Conv2d(16, 2, 1)
+
+    def forward(self, x):
+        first = functional.silu(self.norm(self.first(x)))
+        deep = self.up(functional.silu(self.middle(functional.silu(self.down(first)))))
+        return self.last(torch.cat([first, deep], 1))
+
+
+class Ranked(nn.Module):
+    """Clicks of numbers and of categories that are looked up."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(size, 8) for size in (40, 24))
+        self.dense, self.top = nn.Linear(6, 8), nn.Linear(8 + 3, 1)
+
+    def forward(self, numbers, categories):
+        parts = [self.dense(numbers), *(t(categories[:, i]).mean(1) for i, t in enumerate(self.tables))]
+        crossed = torch.stack(parts, 1)
+        pairs = (crossed @ crossed.transpose(1, 2))[:, [0, 0, 1], [1, 2, 2]]
+        return self.top(torch.cat([parts[0], pairs], 1)).squeeze(-1)
+
+
+class Adapted(nn.Module):
+    """A frozen layer with a small trained one beside it."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.frozen = nn.Linear(width, width).requires_grad_(False)
+        self.a, self.b = nn.Linear(width, 4, bias=False), nn.Linear(4, width, bias=False)
+
+    def forward(self, x):
+        return self.frozen(x) + self.b(self.a(x))
+
+
+class Branching(nn.Module):
+    """Takes one of two layers by its input's values."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.positive, self.negative = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.positive(x) if x.mean() > 0 else self.negative(x)
+
+
+class Rounded(torch.autograd.Function):
+    """Rounds, with the gradient of a line between -1 and 1."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (ctx.saved_tensors[0].abs() < 1)
+
+
+class Pair(nn.Module):
+    """Two towers whose rows are compared with each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(16, 8), nn.Linear(12, 8)
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, left, right):
+        a, b = (functional.normalize(one, dim=-1) for one in (self.left(left), self.right(right)))
+        scores, rows = self.scale.exp() * a @ b.T, torch.arange(len(left))
+        return (functional.cross_entropy(scores, rows) + functional.cross_entropy(scores.T, rows)) / 2
+
+
+def made(model, *inputs, loss=None):
+    """A case of a model that returns its loss, or of a model and a loss."""
+    return (model(), inputs) if loss is None else (model(), inputs, loss)
+
+
+def rows(*shape):
+    torch.manual_seed(1)
+    return torch.randn(*shape)
+
+
+def words(*shape, most=48):
+    torch.manual_seed(2)
+    return torch.randint(most, shape)
+
+
+def checkpointed(model, inputs):
+    return torch.utils.checkpoint.checkpoint(model, inputs[0], use_reentrant=False).square().mean()
+
+
+def in_half(model, inputs):
+    with torch.autocast("cpu", torch.bfloat16):
+        scores = model(inputs[0])
+    return functional.cross_entropy(scores.float(), inputs[1])
+
+
+def balanced(model, inputs):
+    found, aside = model(inputs[0])
+    return functional.mse_loss(found, inputs[1]) + 0.1 * aside
+
+
+def named(model, batch):
+    return functional.cross_entropy(model(batch["x"]), batch["y"]) * 0.5
+
+
+def seeded(model):
+    def build():
+        torch.manual_seed(0)
+        return model()
+
+    return build
+
+
+def stack(*kinds):
+    return seeded(lambda: nn.Sequential(*(kind() for kind in kinds)))
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8))
+
+
+MODELS = {
+    "language": lambda: made(seeded(Language), words(8, 12), words(8, 12), loss=next_words),
+    "experts": lambda: made(seeded(Experts), rows(8, 16), rows(8, 16), loss=balanced),
+    "segmented": lambda: made(
+        seeded(Tower), rows(8, 3, 8, 8), words(8, 8, 8, most=2),
+        loss=lambda m, i: functional.cross_entropy(m(i[0]), i[1]),
+    ),
+    "segmented with batch norm": lambda: made(
+        seeded(lambda: Tower(lambda: nn.BatchNorm2d(8))), rows(8, 3, 8, 8), words(8, 8, 8, most=2),
+        loss=lambda m, i: functional.cross_entropy(m(i[0]), i[1], ignore_index=1),
+    ),
+    "clicks": lambda: made(
+        seeded(Ranked), rows(8, 6), words(8, 2, 3, most=24), rows(8).sigmoid(),
+        loss=lambda m, i: functional.binary_cross_entropy_with_logits(m(i[0], i[1]), i[2]),
+    ),
+    "adapters": lambda: made(
+        stack(Adapted, nn.ReLU, Adapted, lambda: nn.Linear(16, 8)), rows(8, 16), words(8, most=8),
+        loss=lambda m, i: functional.cross_entropy(m(i[0]), i[1], label_smoothing=0.1),
+    ),
+    "a branch": lambda: made(
+        stack(lambda: nn.Linear(16, 16), Branching, nn.ReLU, lambda: nn.Linear(16, 8)), rows(8, 16), words(8, most=8),
+        loss=lambda m, i: functional.cross_entropy(m(i[0]), i[1]),
+    ),
+    "two towers": lambda: made(seeded(Pair), rows(8, 16), rows(8, 12)),
+    "an autograd function": lambda: made(
+        seeded(mlp), rows(8, 16), loss=lambda m, i: Rounded.apply(m(i[0])).square().mean() + m(i[0]).mean()
+    ),
+    "checkpointed": lambda: made(seeded(mlp), rows(8, 16), loss=checkpointed),
+    "in half": lambda: made(seeded(mlp), rows(8, 16), words(8, most=8), loss=in_half),
+    "double": lambda: made(
+        seeded(lambda: mlp().double()), rows(8, 16).double(), loss=lambda m, i: m(i[0]).square().sum()
+    ),
+    "names": lambda: (seeded(mlp)(), {"y": words(8, most=8), "x": rows(8, 16)}, named),
+    "seven rows": lambda: made(seeded(mlp), rows(7, 16), loss=lambda m, i: m(i[0]).square().mean()),
+    "a penalty": lambda: made(
+        seeded(mlp), rows(8, 16), words(8, most=8),
+        loss=lambda m, i: functional.cross_entropy(m(i[0]), i[1]) + sum(p.square().sum() for p in m.parameters()),
+    ),
+    "scores that stay small": lambda: made(
+        seeded(mlp), rows(8, 16), words(8, most=8),
+        loss=lambda m, i: functional.cross_entropy(m(i[0]), i[1]) + 1e-2 * m(i[0]).logsumexp(-1).square().mean(),
+    ),
+    "translation": lambda: made(
+        seeded(lambda: nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True)), rows(8, 5, 16), rows(8, 4, 16),
+        loss=lambda m, i: functional.mse_loss(m(i[0], i[1]), i[1]),
+    ),
+    "sums of neighbours": lambda: made(
+        seeded(mlp), rows(8, 16), words(2, 20, most=8),
+        loss=lambda m, i: m(torch.zeros_like(i[0]).index_add(0, i[1][0], i[0][i[1][1]])).square().mean(),
+    ),
+}  # fmt: skip
+"""Models by name, each a function that makes model, inputs and loss."""

@@ -172,11 +172,11 @@ class RankExecutor:
         }
         self._ends = {*step.graph.gradients.values(), *step.graph.buffers.values(), step.graph.loss}
         self._end = len(self.nodes) - 1
-        gradients = step.graph.gradients
+        ends = {"parameter": step.graph.gradients, "buffer": step.graph.buffers}
         self._owner = {
-            gradients[node.source]: number
+            ends[node.op][node.source]: number
             for number, node in enumerate(step.graph.nodes)
-            if node.op == "parameter" and node.source in gradients
+            if node.op in ends and node.source in ends[node.op]
         }
         self._starts: dict[int, list[int]] = {}
         for number, move in enumerate(plan.moves):
@@ -272,7 +272,7 @@ class RankExecutor:
         return move is not None and self._waits(self.plan.moves[move])
 
     def end_stage(self, number: int) -> int:
-        """Stage where an output of the step ends: of a gradient, that of its parameter."""
+        """Stage where an output of the step ends: that of the parameter or the buffer that it belongs to."""
         return self.plan.stage_of[self._owner.get(number, number)]
 
     def _waits(self, move: Move) -> bool:

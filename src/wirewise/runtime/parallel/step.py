@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -184,6 +184,8 @@ class StepRunner:
             loss = self._loss(losses)
             if self._messages is not None:
                 self._messages.finish()
+            if backward:
+                self._share_buffers(buffers)
         return loss, gradients, buffers
 
     def _timetable(self, *, backward: bool) -> Iterator[tuple[Phase, int]]:
@@ -277,12 +279,38 @@ class StepRunner:
         return {
             name: self._wholly(self.program.end(number, values), self.buffers[name])
             for name, number in self.graph.buffers.items()
-            if self.plan.stage_of[number] == self._stage
+            if self.program.end_stage(number) == self._stage
         }
+
+    def _share_buffers(self, found: dict[str, Tensor]) -> None:
+        """Give new values of buffers to the other stages that take them, which would go on with old ones."""
+        for name, (number, stages) in self._taken_elsewhere.items():
+            assert self._world is not None
+            node, home = self.graph.nodes[number], self.plan.stage_of[number]
+            own = torch.zeros(node.shape, dtype=getattr(torch, node.dtype))
+            if self._world.rank == self.plan.ranks[home][0]:
+                own = found[name].clone(memory_format=torch.contiguous_format)
+            self._world.all_reduce(own, f"the buffer {name!r}")
+            if self._stage in stages:
+                found[name] = own
+
+    @cached_property
+    def _taken_elsewhere(self) -> dict[str, tuple[int, set[int]]]:
+        """Buffers that change and that several stages take: their nodes, and all stages that have them."""
+        nodes, stages = self.graph.nodes, self.plan.stage_of
+        found = {}
+        for number, node in enumerate(nodes):
+            if node.op == "buffer" and node.source in self.graph.buffers:
+                own = {stages[user] for user in self.graph.users[number] if nodes[user].op != "output"}
+                if own | {stages[number]} != {stages[number]}:
+                    found[node.source] = (number, own | {stages[number]})
+        return found
 
     def _loss(self, losses: Sequence[Tensor]) -> Tensor:
         """Loss of the batch, on all ranks."""
-        own = losses[0] if len(losses) == 1 else torch.zeros(())
+        # Of the type that the rank with the loss sends: gloo ends the process where lengths differ.
+        empty = torch.zeros((), dtype=getattr(torch, self.graph.nodes[self.graph.loss].dtype))
+        own = losses[0] if len(losses) == 1 else empty
         if len(losses) > 1:
             own = torch.stack(list(losses)).sum()
         if self.plan.stages > 1 and self._world is not None:

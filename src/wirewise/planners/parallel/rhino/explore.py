@@ -35,6 +35,8 @@ __all__ = ["Level", "ParallelProblem", "Shape", "plan", "plan_of", "sequential",
 Level = Literal["O2", "O3"]
 
 _MESH_NAMES = {1: ("model",), 2: ("data", "model")}
+_TIMED_OUT = "its time was up before any sharding was found; give the search more time"
+_TIMELESS = "no shardings of its operators go together on this mesh; expected another mesh, or fewer stages"
 _TRIES = 4
 _FINALISTS = 3
 
@@ -164,21 +166,21 @@ def plan(
             "two dimensions to be the ranks, and microbatches that divide the samples"
         )
     modes: list[Recompute] = [recompute] if recompute is not None else ["nothing"]
-    found, short = _compared(problem, shapes, modes, strided=strided, ends=ends)
+    found, short, unsolved = _compared(problem, shapes, modes, strided=strided, ends=ends)
     if recompute is None and np.isfinite(problem.memory_bytes) and (not found or short):
-        more, least = _compared(
+        more, least, _ = _compared(
             problem, shapes, [m for m in RECOMPUTE if m != "nothing"], strided=strided, ends=ends
         )
         found, short = found + more, min(filter(None, (short, least)), default=None)
     if not found:
-        raise _no_room(problem, short)
+        raise _no_plan(problem, short, unsolved)
     found.sort(key=lambda one: one.plan.predicted_step_s)
     better = [
         _solved(problem, one.shape, level=level, strided=strided, ends=ends, stage_of=one.plan.stage_of)
         for one in found[:_FINALISTS]
         if perf_counter() < ends and (level == "O2" or len(one.shape.mesh) > 1)
     ]
-    fit = [one for one in better if one is not None and one.memory <= problem.memory_bytes]
+    fit = [one for one in better if isinstance(one, _Candidate) and one.memory <= problem.memory_bytes]
     pool = fit if level == "O2" and fit else [*found, *fit]
     best = min(pool, key=lambda one: one.plan.predicted_step_s)
     return _told(problem, best, found, level=level, seed=seed)
@@ -257,28 +259,29 @@ def _compared(
     *,
     strided: bool,
     ends: float,
-) -> tuple[list[_Candidate], _Short | None]:
-    """The best shardings of every shape that has room, and what is closest of those that have none."""
-    found, short = list[_Candidate](), list[_Short]()
+) -> tuple[list[_Candidate], _Short | None, dict[str, str]]:
+    """The best shardings of every shape with room, what is closest of those without, and why others are none."""
+    found, short, unsolved = list[_Candidate](), list[_Short](), dict[str, str]()
     for mode in modes:
         for shape in shapes:
             if found and perf_counter() > ends:
                 break
             one = _solved(problem, shape._replace(recompute=mode), level="O2" if len(shape.mesh) > 1 else "O3",
                           strided=strided, ends=ends)  # fmt: skip
-            if one is None:
-                continue
-            if one.memory <= problem.memory_bytes:
+            if isinstance(one, str):
+                unsolved[str(shape)] = one
+            elif one.memory <= problem.memory_bytes:
                 found.append(one)
             else:
                 rank = int(np.argmax(one.plan.memory_bytes))
                 short.append(_Short(one.memory, one.shape, rank))
-    return found, min(short, default=None)
+    return found, min(short, default=None), unsolved
 
 
-def _no_room(problem: ParallelProblem, short: _Short | None) -> PlanError:
+def _no_plan(problem: ParallelProblem, short: _Short | None, unsolved: dict[str, str]) -> PlanError:
     if short is None:
-        return PlanError("no sharding of the graph was found in time; give the search more time")
+        reasons = "; ".join(f"{shape}: {why}" for shape, why in list(unsolved.items())[:4])
+        return PlanError(f"no plan was found: {reasons}")
     less = short.needed - problem.memory_bytes
     return PlanError(
         f"no plan has room: rank {short.rank} needs {format_size(round(short.needed))} at least with {short.shape}, "
@@ -346,16 +349,16 @@ def _solved(
     strided: bool,
     ends: float,
     stage_of: Sequence[int] | None = None,
-) -> _Candidate | None:
-    """The best shardings of a shape and the plan that they make; it may have too little room."""
+) -> _Candidate | str:
+    """The best shardings of a shape and their plan, which may have too little room; or why there is none."""
     graph, n = problem.graph, prod(shape.mesh)
     ranks = [tuple(range(s * n, (s + 1) * n)) for s in range(shape.stages)]
     costs = MeshCosts(problem.links, ranks, shape.mesh)
     if stage_of is None:
         try:
             stage_of = _stages(problem, shape, costs)
-        except PlanError:
-            return None
+        except PlanError as error:
+            return str(error)
     again, boundary = recomputed(graph, shape.recompute)
     sharding = ShardingProblem(
         graph=graph,
@@ -391,7 +394,9 @@ def _solved(
         limit = min(limit, chosen.memory) * 0.98 * problem.memory_bytes / best.memory
     # A sum of costs does not see what gradients hide behind; two dimensions of a mesh are no other data parallelism.
     usual = data_parallel(sharding) if best is not None and len(shape.mesh) == 1 else None
-    if best is None or usual is None:
+    if best is None:
+        return _TIMELESS if perf_counter() < ends else _TIMED_OUT
+    if usual is None:
         return best
     both = best, made(usual._replace(bound=best.chosen.bound), known=True)
     return min(both, key=lambda one: (max(one.memory, problem.memory_bytes), one.plan.predicted_step_s))

@@ -303,8 +303,14 @@ class ShardingProblem:
         node = self.graph.nodes[number]
         along = [self._along(number, axis)[0] for axis in range(len(self.mesh))]
         if len(self.mesh) > 1 and node.flops > 0:
-            # What computes much is dealt out along every dimension if it can be.
-            dealt = [[one for one in each if one.share or PARTIAL in one.outputs] or each for each in along]
+            # What computes much is dealt out along every dimension if it can be. What only takes sums, as the gradient
+            # of a loss times a number, has to be computed whole where it is given whole.
+            dealt = [
+                [one for one in each if one.share or PARTIAL in one.outputs]
+                if any(one.share for one in each)
+                else each
+                for each in along
+            ]
             return self._joined(number, dealt) or self._joined(number, along)
         return self._joined(number, along)
 
