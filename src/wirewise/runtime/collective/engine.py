@@ -16,7 +16,8 @@ import select
 import socket
 import threading
 import time
-from collections import defaultdict, deque
+import zlib
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 
 from wirewise.errors import PeerError
@@ -41,6 +42,9 @@ _KINDS = frozenset((DATA, START, ASK, HERE, GONE))
 _EAGER_BYTES = 1 << 20
 _LOOK_S = 0.2
 """How often the loop looks for silent peers and for the end of its wait."""
+_ASK_S = 1.0
+_KEPT = 4096
+"""Operations that are remembered, so that a frame for one that has ended is known to be one too many."""
 _GRACE_S = 1.0
 """Time to tell the others why this rank gives up."""
 _PATIENCE = 4
@@ -65,20 +69,26 @@ class Engine:
         for file in self._by_file:
             self._epoll.register(file, select.EPOLLIN)
         self._active: dict[int, tuple[Execution, Work]] = {}
-        self._ended: list[tuple[Execution, Work, BaseException | None]] = []
+        self._ended: deque[tuple[Execution, Work, BaseException | None]] = deque()
+        self._history = 0
+        """Fingerprint of all operations so far, the same on ranks that called the same ones."""
+        self._called: OrderedDict[int, tuple[int, str]] = OrderedDict()
+        """Fingerprint and name of the last operations, by number; of those that have ended, too."""
         self._early: dict[int, list[tuple[int, FrameHeader, Scratch]]] = defaultdict(list)
         self._lost: dict[int, str] = {}
         self._started: set[tuple[int, int]] = set()
         self._eager_bytes: dict[tuple[int, int], int] = defaultdict(int)
         self._parked: dict[tuple[int, int], deque[Callable[[], None]]] = defaultdict(deque)
         self._error: PeerError | None = None
-        self._since_s = self._asked_since_s = 0.0
+        self._since_s, self._asked_since_s, self._questions = 0.0, 0.0, 0
         """When the first of the operations in flight began; the last progress before peers were asked."""
         self._answered: set[int] = set()
         self._lock = threading.RLock()
         self._driver = threading.Lock()
         self._wanted, self._closing = threading.Event(), False
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._calling = 0
+        """Threads in the background that call callbacks of futures, which may wait for other operations."""
 
     # Operations.
 
@@ -99,6 +109,7 @@ class Engine:
         if not self._active:
             self._since_s = time.perf_counter()
         self._active[execution.operation] = (execution, work)
+        self._note_called(execution)
         try:
             for peer in execution.peers & self._lost.keys():
                 raise self._failure(execution, peer, self._lost[peer])
@@ -111,6 +122,14 @@ class Engine:
                 execution.take(header.segment, header.message, scratch)
         except Exception as error:
             self._give_up(self._as_peer_error(error))
+
+    def _note_called(self, execution: Execution) -> None:
+        """Stamp an operation with all that were called before it: a rank that left one out is found by the next."""
+        self._history = zlib.crc32(b"%d,%d" % (self._history, execution.prepared.fingerprint)) & 0xFFFF
+        execution.stamp = self._history
+        self._called[execution.operation] = execution.stamp, execution.name
+        if len(self._called) > _KEPT:
+            self._called.popitem(last=False)
 
     def ended(self, execution: Execution, error: BaseException | None = None) -> None:
         """An operation is done, or failed; whoever waits hears of it outside the lock."""
@@ -129,11 +148,13 @@ class Engine:
                 work.block(min(_LOOK_S, max(deadline - time.monotonic(), 0.0)))
                 continue
             try:
-                self._drive(lambda: work.is_completed() or time.monotonic() >= deadline)
+                self._turn(self._patience_s)
             finally:
                 self._driver.release()
-            if self._active:
-                self._run_in_background()
+            # Not while this is the thread that moves the bytes: a callback may wait for another operation.
+            self._settle()
+        if self._active:
+            self._run_in_background()
 
     def in_flight(self) -> list[Work]:
         """Operations that have not ended."""
@@ -152,9 +173,7 @@ class Engine:
     def close(self) -> None:
         """End the thread and the connections; operations in flight fail."""
         self._closing = True
-        self._wanted.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._end_threads(lambda: self._calling)
         with self._lock:
             if self._error is None:
                 self._error = PeerError("the group was closed; make another one with `connect`")
@@ -163,13 +182,18 @@ class Engine:
                 link.socket.close()
             self._epoll.close()
         self._settle()
+        # Callbacks that waited for an operation go on now that it has failed.
+        self._end_threads(lambda: 0)
 
     # The loop.
 
     def _run_in_background(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._background, name="wirewise-collective", daemon=True)
-            self._thread.start()
+        """Have a thread move bytes that is not in a callback, which may wait for just these."""
+        with self._lock:
+            if len(self._threads) <= self._calling and not self._closing:
+                thread = threading.Thread(target=self._background, name="wirewise-collective", daemon=True)
+                self._threads.append(thread)
+                thread.start()
         self._wanted.set()
 
     def _background(self) -> None:
@@ -178,13 +202,36 @@ class Engine:
             if self._closing:
                 return
             self._wanted.clear()
-            with self._driver:
-                self._drive(lambda: not self._active or self._closing)
+            while self._active and not self._closing:
+                with self._driver:
+                    if self._active and not self._closing:
+                        self._turn(self._patience_s)
+                if self._ended:
+                    self._settle_in_background()
 
-    def _drive(self, enough: Callable[[], bool]) -> None:
-        patience_s = min(_LOOK_S, self.timeout_s / 8)
-        while not enough():
-            self._turn(patience_s)
+    def _settle_in_background(self) -> None:
+        with self._lock:
+            self._calling += 1
+            replaced = bool(self._active) and any(work.has_future for _, work, _ in self._ended)
+        try:
+            if replaced:
+                self._run_in_background()
+            self._settle()
+        finally:
+            with self._lock:
+                self._calling -= 1
+
+    def _end_threads(self, kept: Callable[[], int]) -> None:
+        """Wait for the end of all threads in the background but so many, which may be in callbacks; not for ever."""
+        others = [thread for thread in self._threads if thread is not threading.current_thread()]
+        until = time.monotonic() + _GRACE_S
+        while sum(thread.is_alive() for thread in others) > kept() and time.monotonic() < until:
+            self._wanted.set()
+            time.sleep(0.001)
+
+    @property
+    def _patience_s(self) -> float:
+        return min(_LOOK_S, self.timeout_s / 8)
 
     def _turn(self, patience_s: float) -> None:
         """Wait for events, and handle those that came."""
@@ -197,7 +244,6 @@ class Engine:
                     self._look_for_silence()
             except Exception as error:
                 self._give_up(self._as_peer_error(error))
-        self._settle()
 
     def _listen(self) -> None:
         """Take in what has come: a rank that only sends waits for nothing, and would not hear that another gave up."""
@@ -206,6 +252,7 @@ class Engine:
                 self._turn(0.0)
             finally:
                 self._driver.release()
+            self._settle()
 
     def _handle(self, link: PeerLink, event: int) -> None:
         if link.peer in self._lost:
@@ -220,11 +267,13 @@ class Engine:
 
     def _settle(self) -> None:
         """Tell the waiting of what has ended, without the lock: they may start the next operation at once."""
-        while self._ended:
+        while True:
             with self._lock:
-                ended, self._ended = self._ended, []
-            for execution, work, error in ended:
-                work.end(execution.memory.finish, error)
+                if not self._ended:
+                    return
+                # One by one: a callback may wait for the next of them, which another thread then tells.
+                execution, work, error = self._ended.popleft()
+            work.end(execution.memory.finish, error)
 
     # Frames out.
 
@@ -236,7 +285,7 @@ class Engine:
 
         def go() -> None:
             fields = (execution.operation, segment, act.message, size_bytes)
-            header = FrameHeader(DATA, execution.prepared.fingerprint, *fields)
+            header = FrameHeader(DATA, execution.stamp, *fields)
             views = execution.memory.views(act.chunks, segment)
             self._put(self._links[act.peer], header, views, done)
 
@@ -247,9 +296,9 @@ class Engine:
                 return
         go()
 
-    def _control(self, peer: int, kind: int, operation: int = 0, text: str = "") -> None:
+    def _control(self, peer: int, kind: int, operation: int = 0, text: str = "", stamp: int = 0) -> None:
         payload = text.encode()
-        header = FrameHeader(kind, 0, operation, 0, 0, len(payload))
+        header = FrameHeader(kind, stamp, operation, 0, 0, len(payload))
         self._put(self._links[peer], header, [memoryview(payload)] if payload else [], None)
 
     def _put(
@@ -300,6 +349,7 @@ class Engine:
             for go in self._parked.pop((header.operation, link.peer), ()):
                 go()
         elif header.kind == ASK:
+            self._compare(link.peer, header, bytes(scratch.view[: header.size_bytes]).decode())
             self._control(link.peer, HERE)
         elif header.kind == HERE:
             self._answered.add(link.peer)
@@ -311,18 +361,31 @@ class Engine:
         found = self._active.get(header.operation)
         if found is None:
             assert scratch is not None
+            if header.operation in self._called:
+                raise self._disagreement(header.operation, peer)
             self._early[header.operation].append((peer, header, scratch))
             return
         self._check(found[0], peer, header)
         found[0].take(header.segment, header.message, scratch)
 
     def _check(self, execution: Execution, peer: int, header: FrameHeader) -> None:
-        same = header.fingerprint == execution.prepared.fingerprint
+        same = header.fingerprint == execution.stamp
         if not same or not execution.expects(peer, header.segment, header.message, header.size_bytes):
-            raise PeerError(
-                f"rank {self.rank} is in {execution.name} and rank {peer} in another operation, or one of another "
-                "program, size or type; let all ranks call the same operations in the same order"
-            )
+            raise self._disagreement(execution.operation, peer)
+
+    def _compare(self, peer: int, header: FrameHeader, name: str) -> None:
+        """Two ranks that wait for each other may be in operations that do not fit."""
+        called = self._called.get(header.operation)
+        if called is not None and called[0] != header.fingerprint:
+            raise self._disagreement(header.operation, peer, name)
+
+    def _disagreement(self, operation: int, peer: int, name: str = "") -> PeerError:
+        now = "is" if operation in self._active else "was"
+        other = f"rank {peer} in {name}" if name else f"rank {peer} in another operation"
+        return PeerError(
+            f"rank {self.rank} {now} in {self._called[operation][1]} and {other}, or one of another program, root, "
+            "size or type, or they called unlike ones before; let all ranks call the same operations in the same order"
+        )
 
     # Peers that die, fall silent or give up.
 
@@ -334,15 +397,21 @@ class Engine:
                 raise self._failure(execution, link.peer, self._lost[link.peer])
 
     def _look_for_silence(self) -> None:
-        """Ask after half of the timeout whether peers are there; who has not answered at its end is silent."""
+        """Ask after a second, and after half of the timeout, whether peers are there and in the same operation.
+
+        Who has not answered the last question at the end of the timeout is silent.
+        """
         moved_s = max([self._since_s, *(link.moved_s for link in self._links.values())])
         idle_s = time.perf_counter() - moved_s
         execution = next(iter(self._active.values()))[0]
         if self._asked_since_s != moved_s:
-            if idle_s > self.timeout_s / 2:
-                self._asked_since_s, self._answered = moved_s, set()
+            self._asked_since_s, self._questions = moved_s, 0
+        due = (min(_ASK_S, self.timeout_s / 4), self.timeout_s / 2)
+        if self._questions < len(due):
+            if idle_s > due[self._questions]:
+                self._questions, self._answered = self._questions + 1, set()
                 for peer in execution.peers:
-                    self._control(peer, ASK)
+                    self._control(peer, ASK, execution.operation, execution.name, execution.stamp)
             return
         silent = sorted(execution.peers - self._answered)
         if idle_s > self.timeout_s and silent:

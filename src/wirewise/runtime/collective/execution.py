@@ -32,6 +32,8 @@ class Execution:
 
     def __init__(self, name: str, operation: int, prepared: Prepared, memory: Memory, engine: Engine) -> None:
         self.name, self.operation, self.prepared, self.memory = name, operation, prepared, memory
+        self.stamp = 0
+        """Fingerprint of the operation and of all that were called before it."""
         self._engine = engine
         self._acts, self._sizes = prepared.acts, prepared.sizes
         self._waits = [list(prepared.acts.waits) for _ in prepared.sizes]

@@ -62,11 +62,18 @@ class Work:
     def get_future(self) -> torch.futures.Future:
         """A future with the result, or with the error."""
         with self._lock:
-            if self._future is None:
-                self._future = torch.futures.Future()
-                if self._ended.is_set():
-                    self._settle()
-            return self._future
+            future, made = self._future, self._future is None
+            if future is None:
+                future = self._future = torch.futures.Future()
+            over = made and self._ended.is_set()
+        if over:
+            self._settle(future)
+        return future
+
+    @property
+    def has_future(self) -> bool:
+        """Whether a future was asked for, whose callbacks may wait for other operations."""
+        return self._future is not None
 
     def block(self, seconds: float) -> None:
         """Wait while another thread moves the bytes."""
@@ -82,12 +89,13 @@ class Work:
         with self._lock:
             self._error = error
             self._ended.set()
-            if self._future is not None:
-                self._settle()
+            future = self._future
+        # Without the lock: a callback may take as long as it likes.
+        if future is not None:
+            self._settle(future)
 
-    def _settle(self) -> None:
-        assert self._future is not None
+    def _settle(self, future: torch.futures.Future) -> None:
         if self._error is None:
-            self._future.set_result(self._result)
+            future.set_result(self._result)
         else:
-            self._future.set_exception(self._error)
+            future.set_exception(self._error)
