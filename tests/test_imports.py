@@ -60,6 +60,22 @@ def test_records_of_plans_do_not_load_readers_of_traces():
     assert "wirewise.trace" not in loaded_by("import wirewise.plans")
 
 
+def test_a_protected_rank_loads_no_planner_no_simulator_and_no_compiler():
+    """A spare loads all of it before it can take a role."""
+    modules = "agent, membership, protection, session"
+    loaded = loaded_by(f"from wirewise.runtime.recovery import {modules}")
+    assert "torch" in loaded
+    assert not loaded & {"numba", "scipy", "wirewise.collective", "wirewise.planners", "wirewise.sim"}
+
+
+def test_a_name_of_a_package_is_not_that_of_a_module_in_it():
+    """Python would set the module in place of a name that is imported when it is asked for."""
+    for name in ("codec.gradients", "plans", "runtime.recovery", "sim"):
+        package = importlib.import_module(f"wirewise.{name}")
+        inside = {module.name for module in pkgutil.iter_modules(package.__path__)}
+        assert not inside & set(package.__all__)
+
+
 def test_kinds_of_tasks_are_the_same_in_traces_and_plans():
     assert trace.tasks.TaskKind == plans.placement.TaskKind
 

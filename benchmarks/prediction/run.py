@@ -1,4 +1,4 @@
-"""The claim about predictions: `wirewise.sim.predict` against what plans of every family take on shaped links.
+"""The claim about predictions: `wirewise.sim.dispatch` against what plans of every family take on shaped links.
 
     python benchmarks/prediction/run.py --preset smoke|paper [--out FILE.md] [--only ROW,...]
 

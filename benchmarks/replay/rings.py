@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError
-from wirewise.sim.data_parallel import LayerCost, buckets
+from wirewise.plans.fusion import ddp_buckets
+from wirewise.sim.data_parallel import LayerCost
 from wirewise.trace.dataflow import COLLECTIVES, KINDS, Dataflow
 
 __all__ = ["ring_step"]
@@ -50,7 +51,7 @@ def ring_step(
     if symmetric and np.ptp(by_rank) > 0:
         raise InputError("got ranks that compute at different speeds; one rank cannot stand for all of them")
     backward = list(reversed(layers))
-    groups = buckets([layer.gradient_bytes for layer in backward], bucket_bytes)
+    groups = ddp_buckets([layer.gradient_bytes for layer in backward], bucket_bytes)
     simulated, rounds = 1 if symmetric else ranks, 2 * (ranks - 1)
     # A rank's ops: forward, the backward ops, the hops, the optimizer.
     hops, first_hop = len(groups) * rounds, 1 + len(backward)

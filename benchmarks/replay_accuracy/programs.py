@@ -13,6 +13,7 @@ from workloads import MB, Work
 
 from wirewise.collective import named_program
 from wirewise.plans import Bucket, FusionPlan
+from wirewise.plans.fusion import ddp_buckets
 from wirewise.profile import Tracer
 from wirewise.runtime.data_parallel import (
     AllReduce,
@@ -21,7 +22,6 @@ from wirewise.runtime.data_parallel import (
     parallel,
     transport_of,
 )
-from wirewise.sim.data_parallel import buckets
 
 COMPRESSED = {"top-k": ("topk", {"ratio": 0.01}), "int8": ("int8", {})}
 
@@ -41,7 +41,7 @@ def by_program(
 def plan_of(work: Work, model: nn.Module) -> FusionPlan:
     named = list(model.named_parameters())[::-1]
     made = []
-    for group in buckets([p.nbytes for _, p in named], work.bucket_mb * MB):
+    for group in ddp_buckets([p.nbytes for _, p in named], work.bucket_mb * MB):
         parameters = tuple(named[i][0] for i in group)
         made.append(Bucket(parameters=parameters, size_bytes=sum(named[i][1].nbytes for i in group)))
     return FusionPlan(world_size=dist.get_world_size(), planner="benchmark", buckets=tuple(made))

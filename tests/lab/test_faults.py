@@ -6,7 +6,7 @@ import pytest
 from wirewise.errors import LabError
 from wirewise.lab import HostFault, RankFault, armed, parse_fault
 from wirewise.lab.faults import FAULTS_VARIABLE, random_kills
-from wirewise.runtime.recovery import points
+from wirewise.runtime import points
 
 
 class Struck:

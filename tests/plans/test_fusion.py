@@ -1,9 +1,12 @@
 import msgspec
 import pytest
 
-from wirewise.errors import PlanError
+from wirewise.errors import InputError, PlanError
 from wirewise.plans import Bucket, FusionPlan, loads
+from wirewise.plans.fusion import ddp_buckets
 from wirewise.plans.splits import PIECE_BLOCK
+
+MIB = 2**20
 
 
 def bucket(*names: str, size_bytes: int = 400, chunks: int = 1) -> Bucket:
@@ -137,3 +140,13 @@ def test_buckets_by_size_are_closed_once_they_are_full():
     assert [b.parameters for b in FusionPlan.by_size(sizes, 4).buckets] == [("a", "b", "c", "d", "e")]
     with pytest.raises(PlanError, match="no buckets"):
         FusionPlan.by_size({}, 4, 100).check_itself()
+
+
+def test_buckets_by_the_rule_of_ddp():
+    assert ddp_buckets([1, 1, 5, 1, 1, 9], 3, first_bytes=2) == [[0, 1], [2], [3, 4, 5]]
+    assert ddp_buckets([0.5], 3, first_bytes=2) == [[0]]
+    # Only where a job gives no cap is that of the first bucket another one.
+    assert ddp_buckets([MIB, MIB, 20 * MIB, 5 * MIB, 1]) == [[0], [1, 2, 3], [4]]
+    assert ddp_buckets([MIB, MIB, 20 * MIB, 3 * MIB, 1], 25 * MIB) == [[0, 1, 2, 3], [4]]
+    with pytest.raises(InputError, match="expected sizes above 0"):
+        ddp_buckets([1.0], 0.0)

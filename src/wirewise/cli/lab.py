@@ -172,7 +172,7 @@ def check_point(fault: lab.RankFault, ranks: int) -> lab.RankFault:
     Raises:
         LabError: There are none.
     """
-    from wirewise.runtime.recovery.points import POINTS
+    from wirewise.runtime.points import POINTS
 
     if fault.point not in POINTS:
         raise LabError(f"{fault}: there is no point {fault.point!r}; expected one of {', '.join(POINTS)}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["FAULTS_VARIABLE", "ArmedFaults", "HostFault", "RankFault", "armed", "parse_fault", "random_kills"]
 
 FAULTS_VARIABLE = "WIREWISE_FAULTS"
-"""Variable in which ranks find their faults, as JSON; `runtime.recovery.points` reads it."""
+"""Variable in which ranks find their faults, as JSON; `runtime.points` reads it."""
 
 _PLAIN = ("kill", "stop", "cut", "heal")
 _AT_POINTS = ("kill", "stop")

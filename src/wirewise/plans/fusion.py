@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf, isfinite
 from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from wirewise.errors import PlanError
+from wirewise.errors import InputError, PlanError
 from wirewise.plans.base import Plan
 from wirewise.plans.splits import PIECE_BLOCK, piece_name, piece_of
 
-__all__ = ["DECODES", "PRECISIONS", "SCHEMES", "Bucket", "FusionPlan", "ParameterSpan"]
+__all__ = [
+    "DDP_BUCKET_BYTES",
+    "DDP_FIRST_BUCKET_BYTES",
+    "DECODES",
+    "LOSSES",
+    "PRECISIONS",
+    "SCHEMES",
+    "Bucket",
+    "FusionPlan",
+    "ParameterSpan",
+    "ddp_buckets",
+]
 
 PRECISIONS = ("float32", "bfloat16")
 """Types in which forward and backward may compute."""
@@ -65,6 +76,45 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def way(self) -> str:
         """Codec and scheme in words."""
         return self.scheme if self.codec == "none" else f"{self.codec} by {self.scheme}"
+
+
+DDP_BUCKET_BYTES = 25 * 2**20
+"""Cap of DistributedDataParallel's buckets where a job gives none."""
+DDP_FIRST_BUCKET_BYTES = 2**20
+"""Size at which its first bucket is closed, so that communication begins early."""
+
+
+def ddp_buckets(
+    sizes: Sequence[float], cap_bytes: float | None = None, first_bytes: float | None = None
+) -> list[list[int]]:
+    """Partition gradients, in the order in which they are ready, by the rule of DistributedDataParallel.
+
+    A bucket is closed as soon as it holds at least its cap.
+
+    Args:
+        sizes: Bytes of each gradient.
+        cap_bytes: Size of a bucket. Defaults to 25 MiB.
+        first_bytes: Size of the first bucket. Defaults to 1 MiB where the cap is the default, else to the cap.
+
+    Returns:
+        Indices of the gradients of each bucket.
+
+    Raises:
+        InputError: A cap that is not above 0.
+    """
+    first = first_bytes if first_bytes is not None else (cap_bytes or DDP_FIRST_BUCKET_BYTES)
+    cap_bytes = DDP_BUCKET_BYTES if cap_bytes is None else cap_bytes
+    if not cap_bytes > 0 or not first > 0:
+        raise InputError(f"bucket caps are {first} and {cap_bytes} bytes; expected sizes above 0")
+    found: list[list[int]] = [[]]
+    held, cap = 0.0, min(first, cap_bytes)
+    for number, size in enumerate(sizes):
+        found[-1].append(number)
+        held += size
+        if held >= cap:
+            found.append([])
+            held, cap = 0.0, cap_bytes
+    return [bucket for bucket in found if bucket]
 
 
 class ParameterSpan(NamedTuple):

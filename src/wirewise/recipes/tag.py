@@ -20,6 +20,7 @@ from wirewise.lab import Lab
 from wirewise.planners.placement.tag import PLANNERS, DeploymentProblem
 from wirewise.plans import save
 from wirewise.plans.deployment import DeployedDevice, DeployedGroup, DeploymentPlan
+from wirewise.plans.fusion import DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES
 from wirewise.recipes.own_links import settled
 from wirewise.recipes.tag_job import BASELINES, DeploymentJob, DeploymentWish
 from wirewise.recipes.tag_models import measured_trace, trace_of
@@ -29,7 +30,7 @@ from wirewise.trials.start import open_network, run_ranks
 
 __all__ = ["lab_links", "make_job", "predicted_s", "problem_of", "run", "summarise"]
 
-_BUCKETS = (1 << 20, 25 << 20)
+_BUCKETS = (DDP_FIRST_BUCKET_BYTES, DDP_BUCKET_BYTES)
 """Bytes of the first bucket of DistributedDataParallel, and of the others."""
 _EQUAL = 1e-5
 _MESSAGE_S = 1e-3

@@ -21,8 +21,8 @@ from wirewise.sim.diagnose import (
     straggler_gone,
 )
 from wirewise.sim.links import prepare
-from wirewise.sim.replay import StepReplay, is_compute, replay
 from wirewise.sim.sensitivity import LinkSensitivity, OpSensitivity, link_sensitivity, op_sensitivity
+from wirewise.sim.step_replay import StepReplay, is_compute, replay
 from wirewise.sim.steps import RecordedStep, ReplayReport, StepPrediction, replay_changed, replay_steps
 from wirewise.sim.stragglers import compute_seconds, find_straggler, find_uneven
 from wirewise.sim.traces import TraceRecording, record

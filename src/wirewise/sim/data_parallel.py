@@ -8,26 +8,18 @@ from typing import NamedTuple
 import numpy as np
 
 from wirewise.collective.named import collective_flows
-from wirewise.errors import InputError
+from wirewise.plans.fusion import ddp_buckets
 from wirewise.trace.dataflow import Dataflow
 from wirewise.trace.modules import NO_OVERHEAD, ModuleTrace, Overhead
 from wirewise.trace.sketch import GraphSketch, SketchNode
 
 __all__ = [
-    "BUCKET_BYTES",
-    "FIRST_BUCKET_BYTES",
     "BucketTransfer",
     "LayerCost",
     "Payload",
-    "buckets",
     "data_parallel_step",
     "module_step",
 ]
-
-BUCKET_BYTES = 25 * 2**20
-"""Cap of buckets where a job gives none."""
-FIRST_BUCKET_BYTES = 2**20
-"""Least size at which the first bucket is closed, so that communication begins early."""
 
 
 class LayerCost(NamedTuple):
@@ -66,36 +58,6 @@ class BucketTransfer(NamedTuple):
     """How each chunk is compressed; None: all-reduced as it is."""
 
 
-def buckets(
-    sizes: Sequence[float], cap_bytes: float | None = None, first_bytes: float | None = None
-) -> list[list[int]]:
-    """Gradients in the order in which they are ready, cut into buckets by the rule of DistributedDataParallel.
-
-    A bucket is closed as soon as it holds at least its cap.
-
-    Args:
-        sizes: Bytes of each gradient.
-        cap_bytes: Bytes of a bucket; none: the default, 25 MiB.
-        first_bytes: Bytes of the first bucket; none: 1 MiB where the cap is the default, else the cap.
-
-    Raises:
-        InputError: A cap that is not above 0.
-    """
-    first = first_bytes if first_bytes is not None else (cap_bytes or FIRST_BUCKET_BYTES)
-    cap_bytes = BUCKET_BYTES if cap_bytes is None else cap_bytes
-    if not cap_bytes > 0 or not first > 0:
-        raise InputError(f"bucket caps are {first} and {cap_bytes} bytes; expected sizes above 0")
-    found: list[list[int]] = [[]]
-    held, cap = 0.0, min(first, cap_bytes)
-    for number, size in enumerate(sizes):
-        found[-1].append(number)
-        held += size
-        if held >= cap:
-            found.append([])
-            held, cap = 0.0, cap_bytes
-    return [bucket for bucket in found if bucket]
-
-
 def data_parallel_step(
     layers: Sequence[LayerCost],
     hosts: Sequence[int],
@@ -130,7 +92,7 @@ def data_parallel_step(
     by_rank = np.ones(len(hosts)) if slowdown is None else np.asarray(slowdown, dtype=np.float64)
     backward = [layer.gradient_bytes for layer in reversed(layers)]
     if transfers is None:
-        groups = buckets(backward, bucket_bytes)
+        groups = ddp_buckets(backward, bucket_bytes)
         transfers = [BucketTransfer(group[-1], sum(backward[i] for i in group)) for group in groups]
     seconds = overhead.launch_s
     ranks = range(len(hosts)) if simulated is None else simulated

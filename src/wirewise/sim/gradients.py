@@ -9,7 +9,7 @@ import numpy as np
 from wirewise.collective.named import collective_flows
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
-from wirewise.sim.replay import replay
+from wirewise.sim.step_replay import replay
 from wirewise.trace.dataflow import COLLECTIVES, Dataflow
 from wirewise.trace.sketch import GraphSketch, SketchNode
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.gradients import Gradients, all_reduces
-from wirewise.sim.replay import replay
 from wirewise.sim.rewrite import without_communication
+from wirewise.sim.step_replay import replay
 from wirewise.sim.steps import without_interference
 from wirewise.sim.traces import record
 from wirewise.trace.dataflow import KINDS, Dataflow

@@ -10,10 +10,10 @@ import numpy as np
 from wirewise.collective.named import collective_flows
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
+from wirewise.plans.fusion import ddp_buckets
 from wirewise.sim.breakdown import members
-from wirewise.sim.data_parallel import buckets
 from wirewise.sim.gradients import Gradients, TransferRegion, all_reduces
-from wirewise.sim.replay import is_compute
+from wirewise.sim.step_replay import is_compute
 from wirewise.trace.dataflow import COLLECTIVES, KINDS, Dataflow
 from wirewise.trace.sketch import GraphSketch
 
@@ -182,7 +182,7 @@ def rebucket(flow: Dataflow, links: Links, cap_bytes: float | None, algorithm: s
     """
     gradients = Gradients(flow, links)
     ready = np.flatnonzero(gradients.sizes > 0)
-    for bucket in buckets(gradients.sizes[ready].tolist(), cap_bytes):
+    for bucket in ddp_buckets(gradients.sizes[ready].tolist(), cap_bytes):
         size = float(gradients.sizes[ready[bucket]].sum())
         gradients.put(int(ready[bucket[-1]]), size, algorithm=algorithm)
     return gradients.sketch.dataflow()

@@ -19,7 +19,7 @@ from wirewise.plans.base import Plan
 from wirewise.plans.fusion import FusionPlan
 from wirewise.plans.recovery import RecoveryPlan
 from wirewise.plans.stages import StagePlan
-from wirewise.sim.predict import predict
+from wirewise.sim.dispatch import predict
 from wirewise.sim.recorded import modules_of_trace
 from wirewise.sim.recovery import losses_of, recovery_figures
 from wirewise.trace.modules import ModuleTrace

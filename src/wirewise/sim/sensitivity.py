@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wirewise.sim.replay import StepReplay, is_compute, replay
+from wirewise.sim.step_replay import StepReplay, is_compute, replay
 
 __all__ = ["LinkSensitivity", "OpSensitivity", "link_sensitivity", "op_sensitivity"]
 

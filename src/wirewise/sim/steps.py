@@ -14,8 +14,8 @@ from wirewise.cost.intervals import percentiles95
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.breakdown import Breakdown, break_down, mean_breakdown, overlap_share
-from wirewise.sim.replay import StepReplay, is_compute, replay
 from wirewise.sim.rewrite import skew_of
+from wirewise.sim.step_replay import StepReplay, is_compute, replay
 from wirewise.sim.whatif import Change, Setting, apply
 from wirewise.trace.dataflow import KINDS, Dataflow
 

@@ -11,8 +11,8 @@ import numpy as np
 from wirewise.collective.named import ALGORITHMS
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
+from wirewise.plans.fusion import DDP_BUCKET_BYTES
 from wirewise.sim import rewrite
-from wirewise.sim.data_parallel import BUCKET_BYTES
 from wirewise.trace.dataflow import KINDS, Dataflow
 from wirewise.units import parse_rate
 
@@ -144,7 +144,7 @@ def _ranks(value: str) -> Callable[[Setting], Setting]:
 
 def _bucket_mb(value: str) -> Callable[[Setting], Setting]:
     given = _number(value, "bucket_mb", least=0.0) * MIB
-    size = None if given == BUCKET_BYTES else given
+    size = None if given == DDP_BUCKET_BYTES else given
     return lambda s: replace(s, dataflow=rewrite.rebucket(s.dataflow, s.links, size, s.algorithm))
 
 

@@ -19,13 +19,13 @@ from tests.runtime.pipeline.examples import batches, loss
 from wirewise.plans import StagePlan
 from wirewise.plans.timetables import StagePass
 from wirewise.runtime.pipeline import LayerGraph, Pipeline
+from wirewise.runtime.points import FAULTS
 from wirewise.runtime.recovery import Member, join
 from wirewise.runtime.recovery.agent import Agent, Recoveries
 from wirewise.runtime.recovery.checkpoints import Checkpoints
 from wirewise.runtime.recovery.helping import Helping
 from wirewise.runtime.recovery.logs import SenderLog
 from wirewise.runtime.recovery.pipelines import train_through_faults
-from wirewise.runtime.recovery.points import FAULTS
 from wirewise.runtime.recovery.recompute import RecoveryJournal
 
 

@@ -12,10 +12,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from wirewise.runtime import recovery
-from wirewise.runtime.recovery import points
+from wirewise.runtime import points, recovery
+from wirewise.runtime.points import FAULTS
 from wirewise.runtime.recovery.agent import Agent, Recoveries
-from wirewise.runtime.recovery.points import FAULTS
 from wirewise.runtime.trees import digest_of
 
 __all__ = ["Average", "run", "train"]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from wirewise.errors import PeerError
+from wirewise.runtime.points import FAULTS
 from wirewise.runtime.recovery import Agent, run_script
-from wirewise.runtime.recovery.points import FAULTS
 
 
 def test_a_script_stays_the_main_program(tmp_path):

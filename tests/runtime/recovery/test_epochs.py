@@ -16,10 +16,10 @@ from tests.runtime.full_graph.training import build_trainer, on_slow_links, smal
 from wirewise.errors import InputError
 from wirewise.graph import Part
 from wirewise.runtime.full_graph import Trainer, checkpoint
+from wirewise.runtime.points import FAULTS
 from wirewise.runtime.recovery.agent import Agent
 from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.epochs import train_epochs
-from wirewise.runtime.recovery.points import FAULTS
 from wirewise.runtime.transport import Transport
 from wirewise.runtime.trees import digest_of
 

@@ -14,8 +14,8 @@ from torch import nn
 from tests.runtime.data_parallel.examples import batch, plan_of
 from wirewise.runtime import recovery
 from wirewise.runtime.data_parallel import Compression
+from wirewise.runtime.points import FAULTS
 from wirewise.runtime.recovery.agent import Agent
-from wirewise.runtime.recovery.points import FAULTS
 from wirewise.runtime.trees import digest_of
 
 STEPS, RANKS = 9, 2

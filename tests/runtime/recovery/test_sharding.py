@@ -23,9 +23,9 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from wirewise.errors import InputError
 from wirewise.runtime import recovery
 from wirewise.runtime.data_parallel.fsdp import compress_fsdp
+from wirewise.runtime.points import FAULTS, reach
 from wirewise.runtime.recovery.agent import Agent, Recoveries
 from wirewise.runtime.recovery.batches import seed_all
-from wirewise.runtime.recovery.points import FAULTS, reach
 from wirewise.runtime.recovery.sharding import Shards
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.trees import digest_of

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.runtime.recovery import aborting
 from wirewise.plans import FusionPlan
 from wirewise.runtime import recovery
+from wirewise.runtime.points import FAULTS
 from wirewise.runtime.recovery.agent import Agent, Recoveries
 from wirewise.runtime.recovery.batches import TrainingBatches
-from wirewise.runtime.recovery.points import FAULTS
 from wirewise.runtime.recovery.seeded import seed_all
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.trees import digest_of

@@ -14,7 +14,7 @@ from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.data_parallel import BucketTransfer, LayerCost, data_parallel_step
 from wirewise.sim.recorded import modules_of_flows, modules_of_trace
-from wirewise.sim.replay import replay
+from wirewise.sim.step_replay import replay
 from wirewise.trace.arrays import Dataflow
 from wirewise.trace.modules import ModuleTrace
 from wirewise.trace.records import Trace

@@ -10,7 +10,7 @@ from wirewise.planners.arrays import Vector
 from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.sim.data_parallel import BucketTransfer, LayerCost, module_step
 from wirewise.sim.modules import Decision, StepSegments, layers, segments, transfers
-from wirewise.sim.replay import StepReplay, replay
+from wirewise.sim.step_replay import StepReplay, replay
 from wirewise.trace.dataflow import KINDS, Dataflow
 
 __all__ = ["Scorer", "step_of"]

@@ -18,12 +18,11 @@ from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.planners.fusion.rules import best_chunks, stages, sync_s, walk
 from wirewise.planners.fusion.score import Scorer
 from wirewise.plans import Bucket, FusionPlan
-from wirewise.sim.data_parallel import buckets
+from wirewise.plans.fusion import DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES, ddp_buckets
 from wirewise.sim.modules import Decision, layers, transfers
 from wirewise.trace.modules import BucketSpan
 
 __all__ = [
-    "DDP_BYTES",
     "DEFAULT_PASSES",
     "Found",
     "Stop",
@@ -36,7 +35,6 @@ __all__ = [
     "starts",
 ]
 
-DDP_BYTES = 25 * 2**20
 """Cap of a bucket of DistributedDataParallel."""
 
 DEFAULT_PASSES = tuple(name for name in PASSES if name != "precision")
@@ -91,12 +89,16 @@ class Stop:
 def capped(problem: FusionProblem, cap_bytes: float, first_bytes: float | None = None) -> Decision:
     """Buckets by the rule of DistributedDataParallel; `first_bytes` none: the same cap for the first."""
     first = cap_bytes if first_bytes is None else first_bytes
-    return Decision(problem.spans(buckets(problem.sizes, cap_bytes, first)))
+    return Decision(problem.spans(ddp_buckets(problem.sizes, cap_bytes, first)))
 
 
 def baseline(problem: FusionProblem) -> Decision:
     """What runs without a plan: the recorded buckets, else those of DistributedDataParallel."""
-    return Decision(problem.recorded) if problem.recorded else capped(problem, DDP_BYTES, 2**20)
+    return (
+        Decision(problem.recorded)
+        if problem.recorded
+        else capped(problem, DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES)
+    )
 
 
 def bounds(
@@ -133,7 +135,7 @@ def starts(problem: FusionProblem, base: Decision, passes: Sequence[str]) -> lis
     for start in {plain, by_rules}:
         found += [dynamic(problem, start, latency_share=share, partition=partition) for share in shares]
     whole = sum(problem.sizes)
-    for cap in (1.0, DDP_BYTES, *(whole / 2**i for i in range(6))):
+    for cap in (1.0, DDP_BUCKET_BYTES, *(whole / 2**i for i in range(6))):
         found.append(replace(plain, buckets=capped(problem, cap).buckets))
     return list(dict.fromkeys(found))
 

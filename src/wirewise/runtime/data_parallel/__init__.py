@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from wirewise.lazy import lazy_names
 from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.parallel import DataParallel, TrainingStep, parallel
@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from wirewise.runtime.data_parallel.ddp import HookState, bucket_caps, hook
     from wirewise.runtime.data_parallel.programs import AllReduce, Observer
     from wirewise.runtime.data_parallel.replanning import Replanner
-
-_LATER = {
-    "closed_loop": ("Trial", "Tuner"),
-    "compiled": ("CompiledStep", "compile_step"),
-    "ddp": ("HookState", "bucket_caps", "hook"),
-    "programs": ("AllReduce", "Observer"),
-    "replanning": ("Replanner",),
-}
-"""Names by module that are imported when asked for: torch's compiler alone takes a second, and graph training needs the
-reducer only."""
 
 __all__ = [
     "AllReduce",
@@ -52,9 +42,14 @@ __all__ = [
     "transport_of",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    for module, names in _LATER.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# torch's compiler alone takes a second to import, and graph training needs the reducer only.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "closed_loop": ("Trial", "Tuner"),
+        "compiled": ("CompiledStep", "compile_step"),
+        "ddp": ("HookState", "bucket_caps", "hook"),
+        "programs": ("AllReduce", "Observer"),
+        "replanning": ("Replanner",),
+    },
+)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from wirewise.codec.gradients import GradientCodec, make
 from wirewise.errors import InputError, PlanError
 from wirewise.hosts import integer_variable
 from wirewise.plans import Bucket, FusionPlan
+
+if TYPE_CHECKING:
+    from wirewise.codec.gradients import GradientCodec
 
 __all__ = ["Compression", "check_plan"]
 
@@ -56,6 +58,9 @@ class Compression:
         Raises:
             InputError: An unknown codec or option.
         """
+        # Loads numba, which trainings without codecs need not wait for.
+        from wirewise.codec.gradients import make
+
         return make(name, **self.options.get(name, {}))
 
     def host_size(self, world_size: int) -> int:

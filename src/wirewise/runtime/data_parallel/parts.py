@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from wirewise.codec.gradients import GradientCodec, Segments
-from wirewise.codec.gradients.codec import Memory
+from wirewise.codec.gradients import Segments
 from wirewise.errors import CodecError
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.members import ParameterSlice
 from wirewise.runtime.data_parallel.pools import Pools
+
+if TYPE_CHECKING:
+    from wirewise.codec.gradients import GradientCodec
+    from wirewise.codec.gradients.codec import Memory
 
 __all__ = ["NonfiniteGradient", "PayloadCodec"]
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from wirewise.codec import gradients
-from wirewise.codec.gradients import GradientCodec, Residuals
+from wirewise.codec.gradients import Residuals
 from wirewise.errors import InputError
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.members import Members, ParameterSlice
+
+if TYPE_CHECKING:
+    from wirewise.codec.gradients import GradientCodec
 
 __all__ = ["Pools", "WithPools", "resize"]
 

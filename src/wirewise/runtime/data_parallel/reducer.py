@@ -28,7 +28,7 @@ from wirewise.runtime.data_parallel.matching import (
     slots_of,
 )
 from wirewise.runtime.data_parallel.pools import Pools, WithPools
-from wirewise.runtime.recovery.points import reach
+from wirewise.runtime.points import reach
 from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["Reducer"]

@@ -10,14 +10,17 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from wirewise.codec.gradients import GradientCodec
 from wirewise.runtime.data_parallel.exchanges import Exchanges
 from wirewise.runtime.data_parallel.parts import NonfiniteGradient, PayloadCodec
 from wirewise.runtime.data_parallel.pools import Pools
+
+if TYPE_CHECKING:
+    from wirewise.codec.gradients import GradientCodec
 
 __all__ = ["SCHEMES", "Scheme", "TensorGroup"]
 

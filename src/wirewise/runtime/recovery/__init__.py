@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wirewise.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from wirewise.runtime.points import reach
     from wirewise.runtime.recovery.agent import Agent, Recovered, Recoveries, run_script
     from wirewise.runtime.recovery.checkpoints import Checkpoints
     from wirewise.runtime.recovery.consistency import Updates
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from wirewise.runtime.recovery.optimizers import Lamb, Lion
     from wirewise.runtime.recovery.pipelines import Membership, train_through_faults
     from wirewise.runtime.recovery.planned import RecoverySettings, settings_of
-    from wirewise.runtime.recovery.points import reach
     from wirewise.runtime.recovery.protection import protect
     from wirewise.runtime.recovery.recompute import RecoveryJournal
     from wirewise.runtime.recovery.session import Training
@@ -26,63 +27,6 @@ if TYPE_CHECKING:
     from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_state
     from wirewise.runtime.recovery.undo import Undoable, check_undo
 
-_WHERE = {
-    "agent": (
-        "Agent",
-        "Recoveries",
-        "Recovered",
-        "run_script",
-    ),
-    "checkpoints": ("Checkpoints",),
-    "consistency": ("Updates",),
-    "decision": (
-        "RecoveryAction",
-        "RecoveryDecision",
-        "RankRecord",
-        "decide",
-    ),
-    "epochs": ("train_epochs",),
-    "helping": (
-        "Helping",
-        "recompute_together",
-    ),
-    "journals": ("Consistency",),
-    "logs": (
-        "LoggedMessages",
-        "MessageKey",
-        "SenderLog",
-    ),
-    "membership": (
-        "Member",
-        "join",
-    ),
-    "optimizers": (
-        "Lamb",
-        "Lion",
-    ),
-    "pipelines": (
-        "Membership",
-        "train_through_faults",
-    ),
-    "planned": (
-        "RecoverySettings",
-        "settings_of",
-    ),
-    "points": ("reach",),
-    "recompute": ("RecoveryJournal",),
-    "protection": ("protect",),
-    "session": ("Training",),
-    "snapshots": ("Snapshots",),
-    "state": (
-        "Stateful",
-        "TrainingState",
-        "copy_state",
-    ),
-    "undo": (
-        "Undoable",
-        "check_undo",
-    ),
-}
 """Names by module, imported when asked for: a decision needs no torch."""
 
 __all__ = [
@@ -123,9 +67,64 @@ __all__ = [
     "train_through_faults",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    for module, names in _WHERE.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# A spare that waits for a role needs a fraction of it.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "agent": (
+            "Agent",
+            "Recoveries",
+            "Recovered",
+            "run_script",
+        ),
+        "checkpoints": ("Checkpoints",),
+        "consistency": ("Updates",),
+        "decision": (
+            "RecoveryAction",
+            "RecoveryDecision",
+            "RankRecord",
+            "decide",
+        ),
+        "epochs": ("train_epochs",),
+        "helping": (
+            "Helping",
+            "recompute_together",
+        ),
+        "journals": ("Consistency",),
+        "logs": (
+            "LoggedMessages",
+            "MessageKey",
+            "SenderLog",
+        ),
+        "membership": (
+            "Member",
+            "join",
+        ),
+        "optimizers": (
+            "Lamb",
+            "Lion",
+        ),
+        "pipelines": (
+            "Membership",
+            "train_through_faults",
+        ),
+        "planned": (
+            "RecoverySettings",
+            "settings_of",
+        ),
+        ".points": ("reach",),
+        "recompute": ("RecoveryJournal",),
+        "protection": ("protect",),
+        "session": ("Training",),
+        "snapshots": ("Snapshots",),
+        "state": (
+            "Stateful",
+            "TrainingState",
+            "copy_state",
+        ),
+        "undo": (
+            "Undoable",
+            "check_undo",
+        ),
+    },
+)

@@ -17,7 +17,7 @@ import torch
 
 from wirewise.errors import InputError
 from wirewise.files import make_folder
-from wirewise.runtime.recovery.points import reach
+from wirewise.runtime.points import reach
 from wirewise.runtime.state_files import read_state, write_state
 from wirewise.runtime.transport import Transport
 from wirewise.runtime.trees import Tree, copied, pack

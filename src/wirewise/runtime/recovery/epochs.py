@@ -17,10 +17,10 @@ import traceback
 from collections.abc import Callable, Iterator
 
 from wirewise.errors import InputError, PeerError
+from wirewise.runtime import points
 from wirewise.runtime.full_graph import checkpoint
 from wirewise.runtime.full_graph.trainer import Trainer
 from wirewise.runtime.full_graph.warm import warm
-from wirewise.runtime.recovery import points
 from wirewise.runtime.recovery.membership import Member, join
 from wirewise.runtime.recovery.snapshots import Snapshots, agree, keep
 from wirewise.runtime.transport import Transport

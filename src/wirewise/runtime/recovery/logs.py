@@ -29,7 +29,7 @@ from torch import Tensor
 from wirewise.errors import InputError
 from wirewise.files import make_folder
 from wirewise.runtime.pipeline.messages import Description
-from wirewise.runtime.recovery.points import reach
+from wirewise.runtime.points import reach
 
 __all__ = ["ALL_RANKS", "LoggedMessages", "MessageKey", "SenderLog", "watermark"]
 

@@ -16,7 +16,8 @@ from torch._C._distributed_c10d import PrefixStore
 
 from wirewise.errors import InputError, PeerError
 from wirewise.hosts import rank_variables
-from wirewise.runtime.recovery import control, points
+from wirewise.runtime import points
+from wirewise.runtime.recovery import control
 from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.generations import Generation
 from wirewise.runtime.recovery.stores import join_store

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 from wirewise.errors import InputError, PeerError
+from wirewise.runtime import points
 from wirewise.runtime.pipeline import Pipeline, UpdateResult
 from wirewise.runtime.pipeline.feed import Batch
-from wirewise.runtime.recovery import points
 from wirewise.runtime.recovery.checkpoints import Checkpoints
 from wirewise.runtime.recovery.helping import Helping, recompute_together
 from wirewise.runtime.recovery.recompute import RecoveryJournal

@@ -13,15 +13,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from wirewise.errors import InputError
 from wirewise.plans import Bucket, FusionPlan
+from wirewise.plans.fusion import ddp_buckets
 from wirewise.runtime.alike import alike_groups
 from wirewise.runtime.data_parallel import Compression, Pools, Reducer
+from wirewise.runtime.points import reach
 from wirewise.runtime.recovery.batches import shares_of
 from wirewise.runtime.recovery.consistency import Updates
 from wirewise.runtime.recovery.folds import OrderedFold
-from wirewise.runtime.recovery.points import reach
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.transport import Transport
-from wirewise.sim.data_parallel import buckets
 
 if TYPE_CHECKING:
     from wirewise.runtime.recovery.sharding import Shards
@@ -203,7 +203,7 @@ def default_plan(model: nn.Module) -> FusionPlan:
     """Buckets by the rule of DistributedDataParallel, from the last parameter to the first."""
     sizes = {name: p.nbytes for name, p in reversed(list(model.named_parameters())) if p.requires_grad}
     names = list(sizes)
-    groups = [[names[place] for place in group] for group in buckets(list(sizes.values()))]
+    groups = [[names[place] for place in group] for group in ddp_buckets(list(sizes.values()))]
     planned = [Bucket(parameters=tuple(group), size_bytes=sum(sizes[n] for n in group)) for group in groups]
     return FusionPlan(world_size=1, planner="by size", buckets=tuple(planned))
 

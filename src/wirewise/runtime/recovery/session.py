@@ -30,7 +30,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from wirewise.errors import InputError, PeerError
-from wirewise.runtime.recovery import control, points
+from wirewise.runtime import points
+from wirewise.runtime.recovery import control
 from wirewise.runtime.recovery.agreement import decide_generation
 from wirewise.runtime.recovery.batches import Drawn, TrainingBatches, shares_of
 from wirewise.runtime.recovery.checkpoints import Checkpoints

@@ -18,7 +18,7 @@ from wirewise.plans.fusion import FusionPlan
 from wirewise.plans.splits import pieces
 from wirewise.sim.lowering.kinds import links_or_none, refuse, same_parameters
 from wirewise.sim.prediction import Prediction, prediction_of
-from wirewise.sim.replay import replay
+from wirewise.sim.step_replay import replay
 from wirewise.sim.timeline import Timeline
 from wirewise.trace.gradients import GradientTrace
 from wirewise.trace.sketch import GraphSketch

@@ -18,7 +18,7 @@ from wirewise.sim.lowering.kinds import expect, links_or_none, refuse, same_para
 from wirewise.sim.modules import Decision, groups_of, layers, one_op_a_launch
 from wirewise.sim.prediction import Prediction, prediction_of
 from wirewise.sim.recorded import modules_of_trace
-from wirewise.sim.replay import replay
+from wirewise.sim.step_replay import replay
 from wirewise.sim.timeline import alike
 from wirewise.trace.modules import ModuleTrace
 from wirewise.trace.records import Trace

@@ -16,7 +16,7 @@ from wirewise.sim.lowering.kinds import links_or_none, refuse, same_parameters
 from wirewise.sim.prediction import Prediction, prediction_of
 from wirewise.sim.region_costs import AnalyticCosts, RegionCosts
 from wirewise.sim.regions import Fusion, arrays, describe
-from wirewise.sim.replay import replay
+from wirewise.sim.step_replay import replay
 from wirewise.sim.timeline import Timeline
 from wirewise.trace.operators import FusionGraph
 from wirewise.trace.sketch import GraphSketch

@@ -12,7 +12,7 @@ from wirewise.plans import FusionPlan
 from wirewise.sim.gradients import Gradients
 from wirewise.sim.lowering.kinds import expect, refuse, same_ranks
 from wirewise.sim.prediction import Prediction, prediction_of
-from wirewise.sim.replay import replay
+from wirewise.sim.step_replay import replay
 from wirewise.trace.dataflow import Dataflow
 
 __all__ = ["lower_recorded", "with_plan"]

@@ -32,7 +32,7 @@ from wirewise.planners.fusion.cupcake.problem import (
 from wirewise.planners.fusion.cupcake.rules import RULES, bucket, by_rule, even, layer_wise, mg_wfbp
 from wirewise.planners.fusion.cupcake.splitting import Split, choose, parse_split, with_splits
 from wirewise.planners.fusion.cupcake.trials import LEAST_GAIN, candidates, fastest, finalists, gain
-from wirewise.plans.fusion import Bucket, FusionPlan
+from wirewise.plans.fusion import DDP_BUCKET_BYTES, Bucket, FusionPlan
 
 __all__ = [
     "LEAST_GAIN",
@@ -253,7 +253,11 @@ def _starts(problem: CompressionProblem) -> list[list[GradientGroup]]:
     found = []
     for option in range(len(problem.options)):
         found += [even(problem, option, count) for count in counts if count <= len(problem.elements)]
-        found += [layer_wise(problem, option), mg_wfbp(problem, option), bucket(problem, option, 25 * 2**20)]
+        found += [
+            layer_wise(problem, option),
+            mg_wfbp(problem, option),
+            bucket(problem, option, DDP_BUCKET_BYTES),
+        ]
     return found
 
 

@@ -22,7 +22,7 @@ from wirewise.errors import PlanError
 from wirewise.planners.fusion.disco.edges import fused_greedily
 from wirewise.planners.fusion.disco.model import State, StepModel, Times
 from wirewise.planners.fusion.disco.moves import METHODS
-from wirewise.sim.data_parallel import buckets
+from wirewise.plans.fusion import ddp_buckets
 
 __all__ = ["BUCKETS", "FUSIONS", "Knobs", "SearchResult", "baselines", "search"]
 
@@ -179,4 +179,4 @@ def capped(model: StepModel, state: State, cap_bytes: float | None) -> State:
         return model.in_buckets(state, ([i] for i in range(len(state.bucket))))
     order = [one for group in model.buckets(state) for one in group]
     sizes = model.arrays.size_bytes[order].tolist()
-    return model.in_buckets(state, ([order[i] for i in group] for group in buckets(sizes, cap_bytes)))
+    return model.in_buckets(state, ([order[i] for i in group] for group in ddp_buckets(sizes, cap_bytes)))

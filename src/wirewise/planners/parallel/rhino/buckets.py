@@ -7,12 +7,13 @@ from itertools import chain, repeat
 
 from msgspec.structs import replace
 
+from wirewise.plans.fusion import DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES
 from wirewise.plans.parallel import ParallelPlan
 from wirewise.trace.operator_graph import OperatorGraph
 
 __all__ = ["DDP_BYTES", "bucketed", "in_buckets"]
 
-DDP_BYTES = (1 << 20, 25 << 20)
+DDP_BYTES = (DDP_FIRST_BUCKET_BYTES, DDP_BUCKET_BYTES)
 """Bytes of the first bucket of DistributedDataParallel, and of the others."""
 
 

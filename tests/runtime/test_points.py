@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wirewise.runtime.recovery import points
+from wirewise.runtime import points
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,35 @@
+"""Names of packages that are imported when they are asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+__all__ = ["lazy_names"]
+
+
+def lazy_names(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """`__getattr__` of a package, so that `from package import name` loads only the module that has the name.
+
+    Args:
+        package: Name of the package, its `__name__`.
+        names: Public names by module, relative to the package; "name=other" gives `other` of the module as `name`. No
+            name is that of a submodule, which Python would set in its place.
+    """
+    modules: dict[str, tuple[str, str]] = {}
+    for module, listed in names.items():
+        for name in listed:
+            public, _, other = name.partition("=")
+            modules[public] = f".{module}", other or public
+
+    def find(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, inner = modules[name]
+        found = getattr(import_module(module, package), inner)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return find
