@@ -75,6 +75,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Processor seconds that each message costs a rank, at either end, [ranks]. Defaults to none."""
     processors: int = 0
     """Processors that all ranks share, as where they run on one machine. Defaults to one of its own for each rank."""
+    shares: bool = False
+    """Whether messages share links fairly, as TCP connections do; otherwise links serve one after the other."""
     fabric: tuple[int, ...] = ()
     """Switches between hosts, which choose paths by themselves; hosts and ranks choose theirs."""
     hashing: Hashing | None = None
@@ -284,6 +286,7 @@ def network(
         edges=tuple(edges),
         message_s=message_s if any(message_s) else (),
         processors=topology.processors,
+        shares=any(link.kind == "ethernet" for link in topology.links if kinds is None or link.kind in kinds),
         fabric=tuple(place[switch.name] for switch in topology.switches if switch.host is None),
     )
     _check_joined(made)

@@ -8,7 +8,7 @@ looked at again when that edge is free. What arrives at one time is taken in bef
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from wirewise.sim.compiled import inner, outer
 from wirewise.sim.heap import Heap, new_heap, pop, schedule
 from wirewise.sim.waiting import Items, leave, new_items, wait
 
-__all__ = ["Trip", "run"]
+__all__ = ["Trip", "arrive", "compute", "finish", "pass_gate", "run", "take_in"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -85,7 +85,7 @@ class _State(NamedTuple):
 
 
 @inner
-def _pass(d: Dependences, s: _State, gate: int, segment: int) -> None:
+def pass_gate(d: Dependences, s: Any, gate: int, segment: int) -> None:
     """Count one message at a gate."""
     gates, messages = len(d.gate_waits), len(d.source)
     s.gate_left[segment * gates + gate] -= 1
@@ -97,11 +97,11 @@ def _pass(d: Dependences, s: _State, gate: int, segment: int) -> None:
         if s.send_left[item] == 0:
             schedule(s.starters, item, 0.0)
     for k in range(d.receives.first[gate], d.receives.first[gate + 1]):
-        _arrive(s, segment * messages + d.receives.items[k])
+        arrive(s, segment * messages + d.receives.items[k])
 
 
 @inner
-def _arrive(s: _State, item: int) -> None:
+def arrive(s: Any, item: int) -> None:
     """Count the arrival, or a gate that lets the target take the message in."""
     s.receive_left[item] -= 1
     if s.receive_left[item] == 0:
@@ -110,7 +110,7 @@ def _arrive(s: _State, item: int) -> None:
 
 
 @inner
-def _take_in(d: Dependences, trip: Trip, s: _State, now: float) -> None:
+def take_in(d: Dependences, trip: Trip, s: Any, now: float) -> None:
     """Write or add what arrived."""
     messages = len(d.source)
     while s.taken[0] < s.taken[1]:
@@ -118,14 +118,14 @@ def _take_in(d: Dependences, trip: Trip, s: _State, now: float) -> None:
         s.taken[0] += 1
         message = item % messages
         if trip.adding_s[message] == 0.0:
-            _finish(d, s, item, now)
+            finish(d, s, item, now)
         else:
             rank = trip.target[message]
-            schedule(s.events, len(s.start) + item, _compute(s, rank, now, trip.adding_s[message]))
+            schedule(s.events, len(s.start) + item, compute(s, rank, now, trip.adding_s[message]))
 
 
 @inner
-def _compute(s: _State, rank: int, now: float, seconds: float) -> float:
+def compute(s: Any, rank: int, now: float, seconds: float) -> float:
     """Occupy a rank, and a processor where ranks share them, as soon as both are free; when that ends."""
     begins = max(s.processor_free[rank], now)
     if len(s.shared_free):
@@ -140,11 +140,11 @@ def _compute(s: _State, rank: int, now: float, seconds: float) -> float:
 
 
 @inner
-def _finish(d: Dependences, s: _State, item: int, now: float) -> None:
+def finish(d: Dependences, s: Any, item: int, now: float) -> None:
     segment, message = divmod(item, len(d.source))
     s.end[item] = now
     for k in range(d.by_receive.first[message], d.by_receive.first[message + 1]):
-        _pass(d, s, d.by_receive.items[k], segment)
+        pass_gate(d, s, d.by_receive.items[k], segment)
 
 
 @inner
@@ -170,7 +170,7 @@ def _start(d: Dependences, trip: Trip, s: _State, item: int, now: float) -> None
     s.start[item] = now
     leaves = now
     if trip.sending_s[message] > 0.0:
-        leaves = _compute(s, trip.source[message], now, trip.sending_s[message])
+        leaves = compute(s, trip.source[message], now, trip.sending_s[message])
     route, travel_s = trip.route[message], trip.travel_s[message]
     if len(trip.burst_s):
         travel_s = trip.latency_s[message]
@@ -187,7 +187,7 @@ def _start(d: Dependences, trip: Trip, s: _State, item: int, now: float) -> None
         _wake(trip, s, edge)
     schedule(s.events, item, leaves + travel_s)
     for k in range(d.by_send.first[message], d.by_send.first[message + 1]):
-        _pass(d, s, d.by_send.items[k], segment)
+        pass_gate(d, s, d.by_send.items[k], segment)
 
 
 @inner
@@ -222,9 +222,9 @@ def _take_event(d: Dependences, s: _State, now: float) -> None:
     items = len(s.start)
     code = pop(s.events)
     if code < items:
-        _arrive(s, code)
+        arrive(s, code)
     elif code < 2 * items:
-        _finish(d, s, code - items, now)
+        finish(d, s, code - items, now)
     else:
         edge = code - 2 * items
         s.woken[edge] = False
@@ -239,10 +239,10 @@ def _simulate(d: Dependences, trip: Trip, s: _State) -> None:
             schedule(s.starters, item, 0.0)
     now = 0.0
     while True:
-        _take_in(d, trip, s, now)
+        take_in(d, trip, s, now)
         while s.starters.size[0]:
             _start_or_wait(d, trip, s, now)
-            _take_in(d, trip, s, now)
+            take_in(d, trip, s, now)
         if s.events.size[0] == 0:
             return
         now = s.events.time[0]

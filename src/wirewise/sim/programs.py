@@ -1,5 +1,8 @@
 """How long a program takes on a network; every figure is simulated, never measured.
 
+On networks of Ethernet, messages share links fairly, as TCP connections do (`sim.fluid`). Elsewhere links serve one
+message after the other.
+
 A message starts once the values that it takes are there and every edge of its route is free. Where several could
 start, the one of the earliest segment goes first, and in it the one of the earliest step, as where ranks work
 through segments one after the other. It arrives after the route's latency and its bytes at the rate of the
@@ -24,6 +27,7 @@ from wirewise.collective.program import Message, Program
 from wirewise.collective.regular import RegularProgram
 from wirewise.errors import ProgramError
 from wirewise.sim.classes import classes_of_routes
+from wirewise.sim.fluid import run_fluid
 from wirewise.sim.messages import Trip, run
 
 __all__ = ["ProgramTimeline", "Simulator", "simulate"]
@@ -118,7 +122,8 @@ class Simulator:
         return ProgramTimeline(self._program, finish_s, start_s, end_s, busy_s[self._class])
 
     def _run(self, segments: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        return run(self._found, self._trip(segments), segments, self._ranks)
+        core = run_fluid if self._network.shares and not self._in_rounds else run
+        return core(self._found, self._trip(segments), segments, self._ranks)
 
     def _trip(self, segments: int) -> Trip:
         found, routes, bytes_of = self._found, self._table, self._bytes / segments

@@ -24,6 +24,7 @@ from wirewise.planners.collective.combine import by_mirror
 from wirewise.planners.collective.demands import block_bytes, demands, pairs
 from wirewise.planners.collective.matching import Links, Matched, match
 from wirewise.planners.collective.problem import CollectiveProblem
+from wirewise.planners.collective.segments import with_best_segments
 
 __all__ = ["synthesize"]
 
@@ -71,6 +72,9 @@ def _best(problem: CollectiveProblem, ends: float, seed: int, chunks: int | None
     tables: dict[int, _Table] = {}
     best: tuple[Matched, _Table] | None = None
     deadline_s, best_size = np.inf, sizes[0]
+    net, of_size = problem.network, dict[int, Program]()
+    # The matching knows neither links that messages share nor what messages cost: there the simulation decides.
+    simulated = net.shares or bool(net.message_s)
     for number in range(runs):
         if best is not None and time.monotonic() > ends:
             break
@@ -78,8 +82,16 @@ def _best(problem: CollectiveProblem, ends: float, seed: int, chunks: int | None
         by_distance, patience = _STYLES[max(number - len(sizes) + 1, 0) % len(_STYLES)]
         table = tables[size] = tables.get(size) or _Table(problem, size)
         found = match(
-            table.links, table.source, table.needs, seed + number, by_distance, patience, deadline_s
+            table.links,
+            table.source,
+            table.needs,
+            seed + number,
+            by_distance,
+            patience,
+            np.inf if simulated and number < len(sizes) else deadline_s,
         )
+        if simulated and np.isfinite(found.finish_s) and (number < len(sizes) or found.finish_s < deadline_s):
+            of_size[size] = _program(problem, found, table)
         if found.finish_s < deadline_s:
             best, best_size, deadline_s = (found, table), size, found.finish_s * (1 - 1e-6)
     if best is None:
@@ -87,7 +99,9 @@ def _best(problem: CollectiveProblem, ends: float, seed: int, chunks: int | None
             f"no run of {runs} brought {problem.collective} to its end; allow more runs, or check that all ranks "
             "are joined in both directions"
         )
-    return _program(problem, *best)
+    if not simulated:
+        return _program(problem, *best)
+    return min(of_size.values(), key=lambda one: with_best_segments(one, net, problem.size_bytes)[1])
 
 
 class _Table:
