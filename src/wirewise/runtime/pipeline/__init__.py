@@ -6,13 +6,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wirewise.runtime.pipeline.evaluation import EvaluationResult
     from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
     from wirewise.runtime.pipeline.trainer import PassRecord, Pipeline, UpdateResult
     from wirewise.runtime.pipeline.updates import DelayCorrection, LossScale
 
-__all__ = ["INPUT", "DelayCorrection", "LayerGraph", "LossScale", "PassRecord", "Pipeline", "UpdateResult"]
+__all__ = [
+    "INPUT",
+    "DelayCorrection",
+    "EvaluationResult",
+    "LayerGraph",
+    "LossScale",
+    "PassRecord",
+    "Pipeline",
+    "UpdateResult",
+]
 
-_WHERE = {"INPUT": "layers", "LayerGraph": "layers", "DelayCorrection": "updates", "LossScale": "updates"}
+_WHERE = {
+    "EvaluationResult": "evaluation",
+    "INPUT": "layers",
+    "LayerGraph": "layers",
+    "DelayCorrection": "updates",
+    "LossScale": "updates",
+}
 """Modules of names; others are of `trainer`. Full-graph training takes journals of messages without the planners."""
 
 

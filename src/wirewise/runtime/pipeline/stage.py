@@ -15,10 +15,10 @@ from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
 from wirewise.runtime.pipeline.pass_state import BeforePass, PassState
 from wirewise.runtime.pipeline.split_backward import SplitBackward
 
-__all__ = ["LOSS", "MicrobatchKey", "StageCompute"]
+__all__ = ["LOSS", "OUTPUT", "MicrobatchKey", "StageCompute"]
 
-LOSS = "loss"
-"""Name of the loss among the outputs of the last stage; a module may not have it."""
+LOSS, OUTPUT = "loss", "output of the model"
+"""Names of the loss and of the model's output among the outputs of the last stage; a module may not have them."""
 
 MicrobatchKey = tuple[int, int]
 """Update and microbatch in it."""
@@ -134,10 +134,32 @@ class StageCompute:
             held.outputs.clear()
         return given
 
+    def evaluate(self, key: MicrobatchKey, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Forward pass over a microbatch that no backward pass follows; `drop` it when all is handed on.
+
+        Args:
+            key: Update and microbatch.
+            values: What the stage takes.
+
+        Returns:
+            What the stage gives, and `OUTPUT` where it has the loss.
+        """
+        self._held[key] = _Held(dict(values), None, 0.0)
+        with torch.no_grad():
+            found = self._values(key, {name: value.clone() for name, value in values.items()})
+        given = {name: self._plain(name, found[name]) for name in self.gives}
+        if self.has_loss:
+            given[OUTPUT] = self._plain(self._output, found[self._output])
+        return given
+
+    def drop(self, key: MicrobatchKey) -> None:
+        """Let go of a microbatch."""
+        del self._held[key]
+
     def needs_gradient(self, key: MicrobatchKey, name: str) -> bool:
         """Whether a value that the stage gave depends on trained parameters, here or further up."""
         held = self._held[key]
-        if not self.recompute:
+        if name in held.outputs:
             return held.outputs[name].requires_grad
         trained = any(True for _ in self.parameters())
         return trained or any(value.requires_grad for value in held.values.values())
@@ -196,8 +218,18 @@ class StageCompute:
         return held, [outputs[n] for n in chosen], [given[n] for n in chosen]
 
     def _run(self, key: MicrobatchKey, held: _Held) -> None:
-        values = self._given(held.values)
-        given = {name: value._version for name, value in values.items()}
+        given = self._given(held.values)
+        versions = {name: value._version for name, value in given.items()}
+        values = self._values(key, given)
+        self._note_changes({name for name, version in versions.items() if given[name]._version != version})
+        held.outputs = {name: self._plain(name, values[name]) for name in self.gives}
+        if self.has_loss:
+            assert held.target is not None
+            held.outputs[LOSS] = self._plain(LOSS, self._loss(values[self._output], held.target))
+
+    def _values(self, key: MicrobatchKey, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What all modules of the stage make of what it takes, and this."""
+        values = dict(given)
         devices = sorted({value.device.index for value in values.values() if value.is_cuda})
         with torch.random.fork_rng(devices=devices):
             for name, module in self.modules.items():
@@ -209,11 +241,7 @@ class StageCompute:
                         "wrap it in a module that returns one, or cut it into several"
                     )
                 values[name] = found
-            self._note_changes({name for name, version in given.items() if values[name]._version != version})
-            held.outputs = {name: self._plain(name, values[name]) for name in self.gives}
-            if self.has_loss:
-                assert held.target is not None
-                held.outputs[LOSS] = self._plain(LOSS, self._loss(values[self._output], held.target))
+        return values
 
     def _given(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What modules take; of what they change in place, copies: it is a leaf, and may be taken again.

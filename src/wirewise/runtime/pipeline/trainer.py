@@ -19,6 +19,7 @@ from wirewise.planners.reshard import alike_links
 from wirewise.plans import StagePlan
 from wirewise.plans.timetables import ActionKind, StagePass
 from wirewise.rng import stream_key
+from wirewise.runtime.pipeline.evaluation import EvaluationResult, evaluate_batch, evaluation_mode
 from wirewise.runtime.pipeline.feed import Batch, BatchFeed
 from wirewise.runtime.pipeline.groups import check_same_plan, make_exchange
 from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
@@ -132,7 +133,7 @@ class Pipeline:
         _check(plan, clip, delay_correction)
         if journal is not None:
             _check_journal(plan, layers)
-        self.plan, self.layers, self._shards = plan, layers, shards
+        self.plan, self.layers, self._shards, self._loss = plan, layers, shards, loss
         self._with_norm = clip is not None or loss_scale is not None
         words = [plan.to_json(), repr(layers.sources), str(seed), str(clip), delay_correction, repr(links)]
         self._digest = hashlib.sha256("\n".join(words).encode()).digest()
@@ -216,6 +217,44 @@ class Pipeline:
             for stage in self.stages.values():
                 stage.forget()
         self._broken = ""
+
+    def evaluate(self, batches: Iterable[Tensor | Batch]) -> Iterator[EvaluationResult]:
+        """Take batches through the model with its newest weights, in evaluation mode and without gradients.
+
+        Every rank calls it with batches of the same sizes, between two `train` or after one; those of a replica are
+        alike. A batch may have any number of rows, so a smaller last one is taken too.
+
+        Args:
+            batches: Inputs, or inputs and targets, [rows, ...] each.
+
+        Yields:
+            Output and loss of each batch, on the ranks with the last stage.
+
+        Raises:
+            InputError: A pipeline that was left in an update, keeps messages in a journal or sends them in order.
+            PeerError: A peer is gone.
+        """
+        if self._broken:
+            raise InputError(f"{self._broken}; make a new Pipeline and load the state of the last checkpoint")
+        if self._in_order or type(self._journal) is not MessageJournal:
+            raise InputError(
+                "messages are kept in a journal, or match by the order of the timetable, where those of an evaluation "
+                "have no place; expected a pipeline over gloo without a journal, or a plain model with its weights"
+            )
+        self._finish()
+        self.weights.originals()
+        for batch in batches:
+            inputs, targets = (batch, None) if isinstance(batch, Tensor) else batch
+            with evaluation_mode(self.stages):
+                yield evaluate_batch(
+                    inputs,
+                    targets,
+                    stages=self.stages,
+                    values=self._values,
+                    plan=self.plan,
+                    update=self.update,
+                    loss=self._loss,
+                )
 
     @property
     def groups(self) -> list[dist.ProcessGroup]:
