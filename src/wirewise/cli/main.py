@@ -7,6 +7,7 @@ their commands.
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import tomllib
 from pathlib import Path
@@ -17,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 import wirewise
-from wirewise import jit
+from wirewise import jit, log
 from wirewise.cli.options import Given, refuse, with_options
 from wirewise.cli.output import FolderOption, JsonOption, note, print_text, write_out
 from wirewise.cli.recover import HostOptions
@@ -118,12 +119,25 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Traceback of an error.")] = False,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose",
+            "-v",
+            count=True,
+            help="Log changes of state on stderr, also of ranks; twice: phases, too.",
+        ),
+    ] = 0,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Version of wirewise.")
     ] = False,
 ) -> None:
     """Options that hold for every command; `debug` is read where errors are caught."""
     jit.announce(note)
+    if verbose:
+        # Ranks that a command starts inherit it.
+        os.environ[log.LEVEL] = "info" if verbose == 1 else "debug"
+    log.configure()
 
 
 @app.command()

@@ -24,11 +24,13 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 
 from wirewise.errors import InputError, PeerError
+from wirewise.log import logger
 from wirewise.runtime.alike import alike_groups, description, digests, first_and_last
 from wirewise.runtime.failures import Failures
 
 __all__ = ["PendingExchange", "Transport", "transport_of"]
 
+_log = logger("transport")
 _MEASURED = "the exchange of measured values"
 _GRACE_S = 3.0
 _GAVE_UP = "another rank gave up"
@@ -333,6 +335,7 @@ class Transport:
         """Describe a failed wait, naming the rank that failed first where the store can tell."""
         if peer is None and len(self.peers) == 1:
             (peer,) = self.peers
+        _log.info("waited in vain in %s for %s: %s", what, "all" if peer is None else f"rank {peer}", cause)
         first = self._failures.first(peer, what)
         if self._apart(what):
             return self._apart_failure(what)

@@ -25,11 +25,13 @@ from wirewise.integrations.pyg.model import Bundle, distributed_copies
 from wirewise.integrations.pyg.outputs import tracked, untracked
 from wirewise.integrations.pyg.own_data import own_data, prepared
 from wirewise.integrations.pyg.view import GraphView
+from wirewise.log import logger
 from wirewise.runtime import full_graph
 from wirewise.runtime.full_graph.local import LocalGraph
 
 __all__ = ["Job"]
 
+_log = logger("graph")
 _READING = threading.Lock()
 """Python 3.11 cannot parse the heads of arrays in several threads at once, which may be ranks."""
 
@@ -168,6 +170,11 @@ class Job:
         bundle = distributed_copies([model, *more], self, view, self._layers)
         self._bundles.add(bundle)
         self._layers += bundle.convolutions
+        _log.info(
+            "%s is distributed, with %d exchanges",
+            " and ".join(type(one).__name__ for one in [model, *more]),
+            bundle.convolutions,
+        )
         twins = tuple(member.twin for member in bundle.members)
         return twins if more else twins[0]
 
@@ -176,6 +183,7 @@ class Job:
 
         States of optimizers stay as they are: make optimizers anew where ranks differed.
         """
+        _log.info("all ranks take the parameters of rank 0")
         for bundle in sorted(self._bundles, key=lambda one: one.number):
             self.transport.broadcast(bundle.state(), "the parameters of job.synchronize")
 

@@ -23,12 +23,14 @@ from wirewise.integrations.pyg.recomputation import in_back_propagation
 from wirewise.integrations.pyg.view import GraphView
 from wirewise.integrations.pyg.watch import ModuleWatch, Recheck
 from wirewise.integrations.pyg.wrapping import refuse_wrapped, refuse_wrappers
+from wirewise.log import logger, set_position
 
 if TYPE_CHECKING:
     from wirewise.integrations.pyg.job import Job
 
 __all__ = ["Bundle", "distributed_copies"]
 
+_log = logger("graph")
 _EVALUATIONS = 16
 """Calls after training that all compare ranks, and distance of later ones; a comparison is one message of 8 bytes."""
 
@@ -137,6 +139,7 @@ class Bundle:
         if training:
             self.job.bits.before_epoch(self.steps)
             exchange.epoch = self.steps
+            set_position(step=self.steps)
             self.steps += 1
 
 
@@ -232,6 +235,7 @@ class _Member:
         if self.exchanges:
             self.bundle.job.exchange.training = False
         self.bundle.gradients.replicas.check("before the proof that rows do not mix")
+        _log.debug("proves that %s mixes no rows", self.kind.__name__)
         prove(self.twin, self.view, args, kwargs, whole=mode not in self.proven)
         self.proven.add(mode)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from wirewise.errors import InputError
+from wirewise.log import logger
 from wirewise.runtime import full_graph
 
 __all__ = ["Replicas", "bits_of"]
 
-_LOG = logging.getLogger("wirewise.pyg")
+_log = logger("graph")
 _WINDOW_BYTES = 1 << 16
 """Bytes of a tensor that one step looks at, by turns; 64 KiB take some 4 microseconds, a million parameters 300."""
 _FACTOR = 1_000_003
@@ -96,7 +96,7 @@ class Replicas:
         for place, ratio in zip(differ, off.tolist(), strict=True):
             if not ratio <= _ROUNDING:
                 raise self._refused(tensors[place][0], len(differ), sums[:, place].tolist())
-        _LOG.warning(
+        _log.warning(
             "%d tensors differed between ranks by rounding; all ranks took those of rank 0", len(differ)
         )
         for place in differ:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from wirewise.errors import InputError, PlanError
+from wirewise.log import logger
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel import changes
 from wirewise.runtime.data_parallel.compression import Compression
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from wirewise.runtime.data_parallel.compiled import CompiledStep
 
 __all__ = ["DataParallel", "TrainingStep", "parallel"]
+
+_log = logger("data_parallel")
 
 
 class TrainingStep(NamedTuple):
@@ -165,6 +168,7 @@ class DataParallel(nn.Module):
             compiled = self._compile(plan)
             self.reducer = self._make(plan=plan, pools=present.pools, alone=False)
             self._compiled = compiled
+            _log.info("goes on with the plan of %s, %d buckets", plan.planner, len(plan.buckets))
         except Exception:
             self._undo()
             self._undo = changes.apply(self.module, present.plan)

@@ -29,6 +29,7 @@ from wirewise.runtime.data_parallel.matching import (
 )
 from wirewise.runtime.data_parallel.pools import Pools, WithPools
 from wirewise.runtime.points import reach
+from wirewise.runtime.ranges import profiled
 from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["Reducer"]
@@ -257,7 +258,8 @@ class Reducer(WithPools):
         """
         if not self._launched:
             return
-        self._direct.wait()
+        with profiled("wait for buckets"):
+            self._direct.wait()
         for bucket in self.buckets:
             bucket.widen()
         if self._carrier is not None:

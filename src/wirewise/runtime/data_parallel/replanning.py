@@ -13,6 +13,7 @@ import msgspec
 import torch
 
 from wirewise.errors import InputError
+from wirewise.log import logger
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel.exchanges import Exchanges
 from wirewise.runtime.data_parallel.parallel import DataParallel
@@ -20,6 +21,7 @@ from wirewise.runtime.transport import Transport
 
 __all__ = ["Replanner", "probe_all_reduce"]
 
+_log = logger("data_parallel")
 _PROBES = 5
 _OTHER = 0.02
 """Share of a step by which a plan must be better: predicted, before it replaces the present one, and measured, before
@@ -154,6 +156,7 @@ class Replanner:
         self._off = 0
         slowdown = self._slowest_probe() / self._at_first_s
         self.changes.append((self._steps, slowdown))
+        _log.info("links take %.2f times as long as at the start; a plan for them is made", slowdown)
         if self.model.transport.rank == 0:
             self._made = self._thread.submit(self._planner, slowdown, self.model.plan)
 

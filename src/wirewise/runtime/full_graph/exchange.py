@@ -25,6 +25,7 @@ from wirewise.runtime.full_graph.boundary import Route
 from wirewise.runtime.full_graph.clock import PhaseClock
 from wirewise.runtime.full_graph.lane import Buffers, Lane
 from wirewise.runtime.full_graph.modes import ExchangeMode
+from wirewise.runtime.ranges import profiled
 from wirewise.runtime.transport import Transport
 
 if TYPE_CHECKING:
@@ -210,7 +211,8 @@ class HaloExchange:
                 f"layer {layer} got {x.shape[0]} rows; expected the {self.part.num_own} own rows of part "
                 f"{self.part.rank}, central rows first"
             )
-        own, token = _Start.apply(x, self, layer, hood, kept is None)
+        with profiled("halo: send"):
+            own, token = _Start.apply(x, self, layer, hood, kept is None)
         return own, Ticket(layer, x.shape[1], x.dtype, token, kept)
 
     def finish(self, ticket: Ticket) -> Float[Tensor, "halo d"]:
@@ -220,7 +222,8 @@ class HaloExchange:
                 f"mode {self.mode.name} returns output gradients (pull), which needs a linear aggregation; "
                 "use the built-in layers or a mode with push"
             )
-        return _Finish.apply(ticket.token, self, ticket)
+        with profiled("halo: receive"):
+            return _Finish.apply(ticket.token, self, ticket)
 
     def __call__(self, x: Float[Tensor, "own d"], layer: int) -> tuple[Tensor, Float[Tensor, "halo d"]]:
         """Own rows and halo rows, without computing in between."""

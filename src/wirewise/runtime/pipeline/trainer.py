@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
+from wirewise.log import logger
 from wirewise.planners.reshard import alike_links
 from wirewise.plans import StagePlan
 from wirewise.plans.timetables import ActionKind, StagePass
@@ -36,10 +37,13 @@ from wirewise.runtime.pipeline.updates import (
 )
 from wirewise.runtime.pipeline.values import ValueExchange
 from wirewise.runtime.pipeline.weights import Weights
+from wirewise.runtime.ranges import profiled
 from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["PassRecord", "Pipeline", "UpdateResult"]
 
+_log = logger("pipeline")
+_PASSES = {"F": "forward", "B": "backward", "I": "backward to inputs", "W": "backward to weights"}
 _AHEAD = 8
 """Actions ahead for which receives are posted."""
 
@@ -346,6 +350,7 @@ class Pipeline:
             PeerError: A peer is gone again.
         """
         self._values.close(lost=True)
+        _log.info("connects its stages anew at update %d", self.weights.newest)
         self.transport = self._meet(
             transport_of(process_group, timeout_s=self.transport.timeout_s, store=store)
         )
@@ -442,7 +447,7 @@ class Pipeline:
         given = self._arrived(stage, step.kind, key, feed)
         self.weights.use(version)
         start_s = time.perf_counter()
-        with self._around(step):
+        with self._around(step), profiled(f"{_PASSES[step.kind]} of stage {step.stage}"):
             found = self._compute(step, stage, key, given, feed, version)
         if self._recorded:
             self.records.append(PassRecord(step, version, start_s, time.perf_counter()))

@@ -30,6 +30,7 @@ from wirewise.errors import InputError, PeerError
 from wirewise.files import make_folder, write_json
 from wirewise.hosts import ForkedProcess, ForkServer, OwnedFolder, is_computing
 from wirewise.hosts.folders import MEMORY
+from wirewise.log import logger, set_position
 from wirewise.runtime.recovery import control
 from wirewise.runtime.recovery.bus import Bus
 from wirewise.runtime.recovery.clock import clock_s
@@ -59,6 +60,7 @@ from wirewise.runtime.recovery.stores import open_store
 
 __all__ = ["PRELOAD", "TOKEN", "Agent", "Recovered", "Recoveries", "run_script"]
 
+_log = logger("recovery")
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "wirewise.runtime.recovery.protection")
 """What a process needs that calls `protect`: a spare that imports it by itself is ready a second of computing later."""
 
@@ -387,6 +389,9 @@ class Agent:
         if isinstance(event, Raised) and self._end is not None and event.worker in self._roles:
             self._too_late(event.worker, f"it raised an error:\n{event.text}")
         if isinstance(event, WorkerLost):
+            rank = self._roles.get(event.worker)
+            who = f"process {event.worker[1]}, a spare" if rank is None else f"rank {rank}"
+            _log.warning("%s on host %d is lost: %s", who, event.worker[0], event.cause)
             self._held_until = time.monotonic() + _DECIDE_S
         elif isinstance(event, PhaseReached) and event.phase == "committed":
             self._held_until = 0.0
@@ -407,9 +412,12 @@ class Agent:
             return
         if isinstance(command, KillWorker):
             if command.worker in self._processes:
+                _log.warning("rank %s is killed: %s", self._roles.get(command.worker), command.cause)
                 self._processes[command.worker].kill(command.cause)
             return
         if isinstance(command, Begin):
+            set_position(generation=command.generation.number)
+            _log.info("a generation begins with ranks %s", sorted(command.generation.workers))
             self._roles = {worker: rank for rank, worker in command.generation.workers.items()}
             if self._coordinator is not None:
                 self.outcome.begin(command.generation)

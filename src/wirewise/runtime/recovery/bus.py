@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import logging
 import os
 import queue
 import threading
@@ -15,12 +14,13 @@ from typing import Any
 import msgspec
 from torch.distributed import DistStoreError
 
+from wirewise.log import logger
 from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.generations import Command, Event, GiveUp, HostLost
 
 __all__ = ["Bus"]
 
-_log = logging.getLogger("wirewise.runtime")
+_log = logger("recovery")
 _BEAT_S = 0.05
 _LOOK = timedelta(milliseconds=200)
 """Longest wait for something to come, after which a reader looks whether it is to end."""

@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from wirewise.errors import InputError, PeerError
 from wirewise.hosts import rank_variables
+from wirewise.log import logger, set_position
 from wirewise.runtime import points
 from wirewise.runtime.recovery import control
 from wirewise.runtime.recovery.clock import clock_s
@@ -26,6 +27,7 @@ from wirewise.runtime.transport import Transport
 
 __all__ = ["Member", "join"]
 
+_log = logger("recovery")
 _JOIN_S, _COME_S = 10.0, 30.0
 """Seconds that a new group has to connect, and the others to come to it once what they waited in has timed out: one may
 connect in the group before, to a peer that died meanwhile, or wait in a call of torch that an interruption missed."""
@@ -154,6 +156,7 @@ class Member:
             if not self.is_failure(error):
                 raise error
             points.reach("fault")
+            _log.warning("leaves generation %d: %s", self._last, (str(error).splitlines() or [""])[0])
         noticed_s = 0.0 if error is None else clock_s()
         while True:
             self.leave()
@@ -165,6 +168,8 @@ class Member:
                 points.reach("regroup")
                 self.transport, self.device_transport = self._joined(self.generation)
                 self.tell("regrouped")
+                set_position(generation=self._last)
+                _log.info("joined the group of ranks %s", list(self.generation.ranks))
                 return self._last, self.transport
             except (RuntimeError, ValueError, PeerError) as failed:
                 if not self.is_failure(failed):

@@ -30,7 +30,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from wirewise.errors import InputError, PeerError
+from wirewise.log import logger, set_position
 from wirewise.runtime import points
+from wirewise.runtime.ranges import profiled
 from wirewise.runtime.recovery import control
 from wirewise.runtime.recovery.agreement import decide_generation
 from wirewise.runtime.recovery.batches import Drawn, TrainingBatches, shares_of
@@ -70,6 +72,8 @@ if TYPE_CHECKING:
     pass
 
 __all__ = ["CheckpointSettings", "Training"]
+
+_log = logger("recovery")
 
 
 class CheckpointSettings(NamedTuple):
@@ -387,7 +391,9 @@ class Training:
             self._shown = None
             self._touched.keep()
             return
-        self._updates.step()
+        with profiled("commit"):
+            self._updates.step()
+        set_position(step=self._updates.committed_step)
         points.reach("committed")
         if self._member is not None:
             self._touched.keep()
@@ -422,6 +428,7 @@ class Training:
         if self.position and self.position % self._saving.every == 0:
             points.reach("checkpoint")
             self._checkpoints.save(self.position, self._state.state_dict())
+            _log.info("a checkpoint of step %d is being written", self.position)
             self._checkpoints.agree(self._transport)
             if self._changed and self.rank == 0:
                 note(self._saving.folder, self._saving.record)
@@ -531,6 +538,9 @@ class Training:
         step = self._updates.committed_step
         lost = max(max(before, member.generation.committed_step) - step, 0)
         member.tell("restored", step, lost=lost)
+        set_position(step=step)
+        if member.generation.number > 1:
+            _log.info("resumes from step %d by strategy %s, %d steps are lost", step, decision.strategy, lost)
         self._reduction = Reduction(self._way, self._state.model, member.device_transport, self.world_size)
         points.reach("resume")
         self._told_first = False
