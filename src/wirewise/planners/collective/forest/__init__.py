@@ -24,12 +24,15 @@ from wirewise.collective import Network, Program
 from wirewise.collective.bounds import bound, busiest_edge_s, tightest_cut
 from wirewise.collective.maxflow import capacities
 from wirewise.errors import PlanError, TopologyError, WirewiseError
+from wirewise.planners.collective.combine import backwards
 from wirewise.planners.collective.deadline import Deadline, Late
 from wirewise.planners.collective.forest.flows import Division, divided, routed_paths
 from wirewise.planners.collective.forest.packing import TreeBatch, grow
 from wirewise.planners.collective.forest.rates import carries, exact, with_trees
+from wirewise.planners.collective.forest.scatter import scattered
 from wirewise.planners.collective.forest.splitting import Paths, as_capacities, direct_paths
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal
+from wirewise.planners.collective.segments import with_best_segments
 from wirewise.planners.collective.trees import (
     Tree,
     loads_of,
@@ -87,7 +90,7 @@ def synthesize(
 def propose(
     problem: CollectiveProblem, *, time_limit_s: float = 60.0, seed: int = 0, most_trees: int = _MOST_TREES
 ) -> Proposal:
-    """Forest for broadcast, reduce, all-gather, reduce-scatter or all-reduce.
+    """Forest for broadcast, reduce, all-gather, reduce-scatter or all-reduce; flow for scatter or gather.
 
     Args:
         problem: What to plan.
@@ -106,12 +109,24 @@ def propose(
     if collective in ("reduce", "reduce_scatter"):
         made = _timed(backward, problem, time_limit_s, most_trees)
         return _proposed(summed(problem, _name(made), made.trees), made)
+    if collective in ("scatter", "gather"):
+        return Proposal(_flowing(problem, time_limit_s))
     if collective != "all_reduce":
         raise PlanError(
-            f"got {collective}, which trees do not serve; expected broadcast, reduce, all_gather, reduce_scatter or "
-            "all_reduce"
+            f"got {collective}, which trees do not serve; expected broadcast, reduce, scatter, gather, all_gather, "
+            "reduce_scatter or all_reduce"
         )
     return _all_reduce(problem, time_limit_s / 4, most_trees)
+
+
+def _flowing(problem: CollectiveProblem, time_limit_s: float) -> Program:
+    """The quicker order of a flow, of a scatter or, backwards, of a gather."""
+    if problem.collective == "scatter":
+        found = scattered(problem, time_limit_s)
+    else:
+        turned = replace(problem, network=problem.network.reversed, collective="scatter")
+        found = [backwards(one) for one in scattered(turned, time_limit_s)]
+    return min(found, key=lambda one: with_best_segments(one, problem.network, problem.size_bytes)[1])
 
 
 def forest(network: Network, roots: Mapping[int, int], group: tuple[int, ...], **knobs: Any) -> Forest:
