@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -204,3 +205,15 @@ def test_planners_say_what_they_are_for():
         assert all(problems_of(one).about and not problems_of(one).takes(None) for one in planners.values())
     assert problems_of(fusion.disco).about == "operators of a captured step"
     assert problems_of(lambda job, links: None) is None
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [(family, name) for family, own in PLANNERS.items() for name in own]
+)
+def test_help_documents_the_parameters_of_the_planner_and_no_others(family, name):
+    planner = PLANNERS[family][name]
+    text = inspect.getdoc(planner)
+    body = text.split("\nArgs:\n")[1].split("\n\n")[0]
+    documented = dict(re.findall(r"^    (\w+): (\S.*)", body, re.MULTILINE))
+    assert list(documented) == list(inspect.signature(planner).parameters)
+    assert text.splitlines()[0].endswith(".") and "problem" not in documented

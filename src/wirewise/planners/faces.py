@@ -7,6 +7,7 @@ ways to call planners are made alike.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -117,9 +118,46 @@ def face(make: Callable[..., Plan], name: str, problems: Problems, *, budget: st
     # What can be said to it, for `help` and for commands.
     plan.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     plan.__name__ = plan.__qualname__ = name
-    plan.__doc__ = inspect.getdoc(getattr(make, "func", make))
+    plan.__doc__ = _documented(make, problems, parameters, budget)
     plan.problems = problems  # type: ignore[attr-defined]
     return plan
+
+
+def _documented(
+    make: Callable[..., Plan], problems: Problems, parameters: list[inspect.Parameter], budget: str
+) -> str:
+    """Docstring of a planner: what `make` says of itself, and each parameter that the planner has, and no other."""
+    text = inspect.getdoc(getattr(make, "func", make)) or ""
+    head, described, tail = _sections(text)
+    for of in problems.of.values():
+        described = {**_sections(inspect.getdoc(of) or "")[1], **described}
+    grains = [one.__name__ for one in problems.of if one is not problems.kind]
+    described |= {
+        "job": f"{problems.about[:1].upper()}{problems.about[1:]}: {problems.kind.__name__}"
+        + "".join(f", or {grain} with its links" for grain in grains)
+        + ".",
+        "links": "Links between the ranks. Defaults to those that the job holds.",
+        "seed": described.get("seed", "Recorded in the plan."),
+        "time_budget_s": described.get(budget, "Seconds for the search. Defaults to the planner's own.")
+        if budget
+        else "None: there is no search that time could end.",
+    }
+    lines = [f"    {one.name}: {described.get(one.name, '')}".rstrip() for one in parameters]
+    return "\n".join([head, "", "Args:", *lines, *([""] if tail else []), tail]).rstrip()
+
+
+def _sections(text: str) -> tuple[str, dict[str, str], str]:
+    """What stands before the arguments of a docstring, each of these by name, and what stands behind them."""
+    head, _, rest = text.partition("\nArgs:\n")
+    if not rest:
+        found = re.search(r"^(?:Returns|Raises|Yields):$", text, re.MULTILINE)
+        return (text[: found.start()].rstrip(), {}, text[found.start() :]) if found else (text, {}, "")
+    body, _, tail = rest.partition("\n\n")
+    described = {
+        match[1]: match[2].rstrip()
+        for match in re.finditer(r"^    (\w+): (.*(?:\n        .*)*)", body, re.MULTILINE)
+    }
+    return head.rstrip(), described, tail
 
 
 def problems_of(planner: Planner) -> Problems | None:

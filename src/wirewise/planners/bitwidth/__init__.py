@@ -54,7 +54,14 @@ def _on_links(
     codec: CodecCost | None = None,
     hidden_s: Mapping[str, Any] | None = None,
 ) -> BitWidthProblem:
-    """The problem with costs of `ExchangeCosts`, from messages and their weights alone."""
+    """The problem with costs of `ExchangeCosts`, from messages and their weights alone.
+
+    Args:
+        job: Messages and weights, without costs.
+        links: Links between the ranks.
+        codec: Cost of encoding and decoding. Defaults to that of `CodecCost()`.
+        hidden_s: Seconds of computation that hide each exchange, by its name. Defaults to none.
+    """
     if job.costs is not None:
         raise InputError("the problem has costs, with links among them; give it alone, or without costs")
     costs = ExchangeCosts(

@@ -311,7 +311,14 @@ def auto(
     slack: float = 0.02,
     seed: int = 0,
 ) -> BitWidthPlan:
-    """What the ranks would decide together, from the whole problem in one process.
+    """Choose bit widths as all ranks would together, from the whole problem in one process.
+
+    Args:
+        problem: Messages, weights and costs.
+        accuracy_bits: Static width whose noise is the budget.
+        bits: Allowed bit widths.
+        slack: Fraction of the time that may be given up for less noise.
+        seed: Recorded in the plan.
 
     Raises:
         PlanError: A weight or a knob cannot be used, or no costs, or those of another world size.

@@ -196,7 +196,14 @@ def distributed(
     steps: int = 40,
     seed: int = 0,
 ) -> BitWidthPlan:
-    """What the ranks would decide together, computed in one process (each rank a thread).
+    """Choose bit widths as the ranks would by messages among each other, in one process (each rank a thread).
+
+    Args:
+        problem: Messages, weights and costs.
+        lam: Weight of the noise against the time, in [0, 1].
+        bits: Allowed bit widths.
+        steps: Number of bisections for the price of time.
+        seed: Recorded in the plan.
 
     Raises:
         PlanError: A weight or a knob cannot be used, or no costs.

@@ -98,7 +98,17 @@ def milp(
     time_limit_s: float = 60.0,
     seed: int = 0,
 ) -> BitWidthPlan:
-    """Bit widths by integer programming on HiGHS, exchange by exchange.
+    """Choose bit widths by integer programming on HiGHS, exchange by exchange.
+
+    Args:
+        problem: Messages, weights and costs.
+        lam: Weight of the noise against the time, in [0, 1].
+        bits: Allowed bit widths.
+        group_size: Messages that share a bit width.
+        normaliser: "max" or "min", as in `BitWidthProgram`.
+        exact_bytes: Whether short groups and parameters of rows are charged as they are.
+        time_limit_s: Seconds for the solver in each exchange.
+        seed: Recorded in the plan.
 
     Raises:
         PlanError: A weight or a knob cannot be used, or the solver ran out of time.

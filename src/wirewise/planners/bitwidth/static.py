@@ -15,7 +15,12 @@ __all__ = ["random", "uniform"]
 
 
 def uniform(problem: BitWidthProblem, *, bits: int = 8, seed: int = 0) -> BitWidthPlan:
-    """Plan of one width for every message.
+    """Give every message the same width.
+
+    Args:
+        problem: Messages whose widths are chosen.
+        bits: Width that all messages get.
+        seed: Recorded in the plan.
 
     Raises:
         PlanError: `bits` is no width that messages can have.
@@ -33,7 +38,13 @@ def random(
     seed: int = 0,
     epoch: int = 0,
 ) -> BitWidthPlan:
-    """Every message draws one of `bits`, anew for each seed and epoch, the same on every rank that asks.
+    """Sample a width for every message, anew for each seed and epoch, the same on every rank.
+
+    Args:
+        problem: Messages whose widths are chosen.
+        bits: Widths that are sampled, each as often.
+        seed: Seed of the samples.
+        epoch: Epoch that the plan is for.
 
     Raises:
         PlanError: `bits` holds a width that messages cannot have.

@@ -59,8 +59,7 @@ def _planned(
         method: "auto" or a name in `SYNTHESIZERS`.
         problem: Collective to plan.
         time_limit_s: Seconds for the search; the best program found within it counts. Checks and the choice of
-            segments can
-            take a few seconds more.
+            segments can take a few seconds more.
         seed: Seed of random choices.
         knobs: Knobs of the planner, such as `sketch` of "taccl".
 
@@ -147,7 +146,15 @@ def _or_known(
 def _of_name(
     job: str, links: Any, *, size_bytes: float, root: int = 0, members: tuple[int, ...] = ()
 ) -> CollectiveProblem:
-    """The problem of a collective's name, on the graph that a topology or its links hold."""
+    """The problem of a collective's name, on the graph that a topology or its links hold.
+
+    Args:
+        job: Name of the collective, such as "all_reduce".
+        links: Topology, or links of one.
+        size_bytes: Size of the larger buffer of a rank, in or out.
+        root: Rank that a rooted collective starts from or ends at.
+        members: Ranks that take part, ascending. Defaults to all.
+    """
     return CollectiveProblem(
         network=network_of(links),
         collective=cast(Collective, job),

@@ -118,7 +118,15 @@ def _by_rule(
     seed: int = 0,
     split: Split = "none",
 ) -> FusionPlan:
-    """Groups by the rule of that name; `number` is what "even" and "bucket" are followed by."""
+    """Group gradients by the rule of that name.
+
+    Args:
+        problem: Gradients, with costs.
+        rule: Name of the rule, without its number.
+        number: Groups of "even", MiB of "bucket"; others take none.
+        seed: Recorded in the plan.
+        split: Largest size of a tensor, above which it travels in pieces, "none" or "auto".
+    """
     text = f"{number:.15g}" if isinstance(number, float | int) else number
     return plan_groups(problem, method=rule if text is None else f"{rule}:{text}", seed=seed, split=split)
 
@@ -126,7 +134,15 @@ def _by_rule(
 def _operators(
     problem: StepModel, *, method: str, seed: int = 0, other_s: float = 0.0, **knobs: Any
 ) -> FusionPlan:
-    """Regions of operators and buckets of gradients by the method; `knobs` are those of `disco.Knobs`."""
+    """Choose regions of operators that run as one kernel, and buckets of gradients.
+
+    Args:
+        problem: Captured step whose operators are grouped.
+        method: Name of the method, one of `METHODS`.
+        seed: Seed of the search.
+        other_s: Seconds of a step that are neither operators nor communication.
+        knobs: Options of the search, those of `disco.Knobs`.
+    """
     return plan_operators(problem, method=method, other_s=other_s, knobs=Knobs(seed=seed, **knobs)).plan
 
 

@@ -34,7 +34,14 @@ def try_all(
     time_budget_s: float = 600.0,
     seed: int = 0,
 ) -> Found:
-    """The best of all bucketings, or of those by `caps` in bytes; whole buckets, ops as they are.
+    """Find the best of all bucketings, or of those by caps; whole buckets, ops as they are.
+
+    Args:
+        problem: Recorded run whose gradients are bucketed.
+        scorer: Simulator of decisions. Defaults to a new one.
+        caps: Caps in bytes, whose bucketings are compared. Defaults to all bucketings.
+        time_budget_s: Seconds for the search.
+        seed: Recorded in the plan.
 
     Raises:
         PlanError: More gradients than `MOST_GRADIENTS` and no caps.
@@ -69,7 +76,12 @@ def rules(problem: FusionProblem, *, seed: int = 0) -> FusionPlan:
 
 
 def ddp(problem: FusionProblem, *, cap_bytes: float | None = None, seed: int = 0) -> FusionPlan:
-    """Buckets of DistributedDataParallel; none: its default caps.
+    """Bucket gradients as DistributedDataParallel does.
+
+    Args:
+        problem: Recorded run whose gradients are bucketed.
+        cap_bytes: Cap of a bucket. Defaults to those of DistributedDataParallel, 1 MiB for the first and 25 MiB.
+        seed: Recorded in the plan.
 
     Raises:
         InputError: A cap that is not above 0.
