@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from wirewise import plans
 from wirewise.cli.main import app
-from wirewise.cost.gradients import V100, Advised, GradientCosts
+from wirewise.cost.gradients import V100, Advised, GradientCosts, OtherModel
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PeerError
 from wirewise.planners.fusion.cupcake import compression_problem, solve
@@ -125,6 +125,7 @@ def test_slow_links_are_worth_compressing_for_and_fast_ones_are_not(tmp_path):
     assert slow.verdict == "compress" and slow.prediction_error == 0.0
     assert slow.compress and slow.gain > 0.5
     assert slow.sentence.startswith("Compress, ")
+    assert any("compare the loss of whole runs with and without it" in note for note in slow.notes)
     assert any(bucket.codec != "none" for bucket in plans.load(slow.plan).buckets)
     assert os.path.relpath(slow.plan) in slow.lines[-1]
     fast = advise_on(as_predicted(measured(1e11), tmp_path), tmp_path, ["efsign", "dgc"])
@@ -252,3 +253,49 @@ def test_knobs_that_cannot_be_used(tmp_path, knobs, told):
     with pytest.raises(InputError, match=told):
         advise(["torchrun", "train.py"], tmp_path, lambda _: None, AdviceOptions(**knobs))
     assert Path(tmp_path).exists()
+
+
+def test_models_that_were_left_out_are_named(tmp_path):
+    others = (OtherModel("Discriminator", 4_000),)
+    found = advise_on(msgspec.structs.replace(measured(1e11), others=others), tmp_path, ["fp16"])
+    assert any("Discriminator (4 kB)" in note for note in found.notes)
+
+
+GAN = """
+import sys, torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+G, D = DDP(nn.Sequential(nn.Linear(8, 200), nn.Linear(200, 16))), DDP(nn.Linear(16, 1))
+optimizers = [torch.optim.Adam(m.parameters(), 1e-3) for m in (G, D)]
+for step in range(int(sys.argv[1])):
+    fake = G(torch.randn(4, 8))
+    D.requires_grad_(True)
+    optimizers[1].zero_grad()
+    D(fake.detach()).mean().backward()
+    optimizers[1].step()
+    D.requires_grad_(False)
+    optimizers[0].zero_grad()
+    (-D(fake).mean()).backward()
+    optimizers[0].step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_of_two_models_the_larger_one_is_measured_and_tried(tmp_path):
+    script = tmp_path / "gan.py"
+    script.write_text(GAN)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    said = []
+    found = advise(
+        [*torchrun, str(script), "10000"],
+        tmp_path / "advice",
+        said.append,
+        AdviceOptions(codecs=("fp16",), steps=6, warmup=2),
+    )
+    assert found.gradient_bytes == 4 * (8 * 200 + 200 + 200 * 16 + 16), said
+    assert set(found.tried_step_s) >= {"none"}, said[-1]
+    assert "Linear (68 B)" in " ".join(found.notes)

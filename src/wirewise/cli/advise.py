@@ -61,3 +61,4 @@ def _said(found: Advice) -> Iterator[Said]:
     if found.lines:
         yield f"Plan: {found.plan}. To carry it out:"
     yield from (f"    {line}" for line in found.lines)
+    yield from (f"Note: {note}." for note in found.notes)

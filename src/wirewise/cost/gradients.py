@@ -256,6 +256,13 @@ V100 = GradientCosts(
 """Constants of Espresso for its GPU."""
 
 
+class OtherModel(NamedTuple):
+    """A further model of a script, which trains as it is."""
+
+    name: str
+    gradient_bytes: int
+
+
 class Advised(msgspec.Struct, frozen=True, kw_only=True):
     """What ranks measured of a training command's steps, gradients, codecs and links."""
 
@@ -267,6 +274,8 @@ class Advised(msgspec.Struct, frozen=True, kw_only=True):
     forward_s: float
     """Seconds of a step but for the last backward pass: data, forward passes, backward passes that exchange nothing,
     and the optimizer."""
+    others: tuple[OtherModel, ...] = ()
+    """Models beside the one that was measured, which has the most bytes of gradients."""
 
 
 def load_costs(source: str | os.PathLike[str]) -> GradientCosts:

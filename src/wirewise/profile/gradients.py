@@ -281,8 +281,8 @@ class GradientWatch:
     def step_ended(self) -> bool:
         """The optimizer is done: the passes since the last call are one step. False: none of them had gradients."""
         passes = [own for own in self._passes if own.ready]
-        self._passes = []
         if passes:
+            self._passes = []
             self._steps.append(passes)
         return bool(passes)
 
@@ -312,7 +312,8 @@ class GradientWatch:
         if len(found) != 1:
             raise InputError(
                 f"a step of the optimizer has {len(passes)} backward passes, of which {len(found)} exchange gradients; "
-                "expected one that does: run all but the last under no_sync() of DistributedDataParallel"
+                "expected one that does: run all but the last under no_sync() of DistributedDataParallel; steps of an "
+                "optimizer that calls its closure several times, as LBFGS does, are not measured"
             )
         return found[0]
 

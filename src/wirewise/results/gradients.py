@@ -110,6 +110,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """File of the plan to use, where the verdict is to use one; else of one without compression."""
     lines: tuple[str, ...]
     """What to write into the script; none where the verdict is to keep it as it is, or unknown."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know, such as models that were not measured."""
 
 
 class DproResult(msgspec.Struct, frozen=True, kw_only=True):

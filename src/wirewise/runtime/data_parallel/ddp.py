@@ -144,10 +144,12 @@ class HookState(WithPools):
         """Compress a bucket of DistributedDataParallel; the future holds the mean over the ranks.
 
         Raises:
+            InputError: Its gradient is sparse.
             PlanError: Ranks differ in plan or compression, or the plan is that of another model or number of ranks.
             PeerError: A peer is gone.
         """
         flat: Tensor = bucket.buffer()
+        self._expect_dense(flat, bucket.parameters())
         carrier = self._carrier or self._open(flat.device)
         if bucket.index() == 0:
             self._travelling, self._start_bytes = [], 0
@@ -172,10 +174,12 @@ class HookState(WithPools):
         """All-reduce a bucket of DistributedDataParallel in chunks; the future holds the mean over the ranks.
 
         Raises:
+            InputError: Its gradient is sparse.
             PlanError: The plan was made for another number of ranks.
             PeerError: A peer is gone.
         """
         flat: Tensor = bucket.buffer()
+        self._expect_dense(flat, bucket.parameters())
         transport = self._uncompressed = self._uncompressed or self._join()
         if bucket.index() == 0:
             self._reducing = []
@@ -241,6 +245,14 @@ class HookState(WithPools):
         self.pools.to(device)
         self._carrier = Carrier(transport, self.pools, self.compression)
         return self._carrier
+
+    def _expect_dense(self, flat: Tensor, parameters: Sequence[Tensor]) -> None:
+        if flat.layout != torch.strided:
+            names = [self._names.get(one, f"of shape {list(one.shape)}") for one in parameters]
+            raise InputError(
+                f"the gradient of {', '.join(map(repr, names))} is sparse; the hook carries dense buckets: make the "
+                "module with sparse=False, or leave the hook away"
+            )
 
     def _check_agreement(self, transport: Transport) -> None:
         plan = None if self.plan is None else self.plan.to_json()

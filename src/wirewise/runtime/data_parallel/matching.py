@@ -197,7 +197,7 @@ def check_unchanged(model: nn.Module, planned: Collection[nn.Parameter]) -> None
     )
     raise PlanError(
         f"the trained parameters are not those of the plan any more: {told}; make the plan again from this model, "
-        "with the names of `model.named_parameters()`"
+        "with the names of `model.named_parameters()`, and go on with it by `use(plan)` of what `parallel` returned"
     )
 
 

@@ -192,6 +192,17 @@ class DataParallel(nn.Module):
         """Let the steps of an optimizer wait for the gradients, under this plan and all others."""
         optimizer.register_step_pre_hook(lambda *_: self.reducer.finish())
 
+    def register_comm_hook(self, state: Any, hook: Callable[..., Any]) -> None:
+        """Refuse a communication hook of DistributedDataParallel: the plan is what carries gradients here.
+
+        Raises:
+            InputError: Always; the message names the hook.
+        """
+        raise InputError(
+            f"the script registers the communication hook {getattr(hook, '__name__', hook)!r}, in whose place the plan "
+            f"by {self.plan.planner!r} carries gradients; leave the hook away, or train with it and without a plan"
+        )
+
     def no_sync(self) -> AbstractContextManager[None]:
         """Leave gradients unsummed inside, as `Reducer.no_sync` does.
 

@@ -20,7 +20,7 @@ from wirewise.runtime.data_parallel.parallel import DataParallel
 from wirewise.runtime.data_parallel.reducer import Reducer, Unused
 from wirewise.runtime.transport import transport_of
 
-__all__ = ["carry_out", "load_plan", "replace_wrapper"]
+__all__ = ["carry_out", "is_for", "load_plan", "replace_wrapper"]
 
 
 def load_plan(path: str) -> FusionPlan:
@@ -53,6 +53,8 @@ def carry_out(
     plan: FusionPlan,
     compression: Compression | None = None,
     begun: Callable[[DataParallel], None] = lambda _: None,
+    *,
+    others: bool = False,
 ) -> None:
     """Make DistributedDataParallel a wrapper that carries out this plan.
 
@@ -60,8 +62,18 @@ def carry_out(
         plan: Plan of every model that is wrapped.
         compression: How the codecs of the plan are used.
         begun: Called with each model once it is wrapped.
+        others: Leave models that the plan is not for to DistributedDataParallel, instead of an error.
     """
-    replace_wrapper(_Planned, fusion_plan=plan, compression=compression, begun=staticmethod(begun))
+    kept = nn.parallel.DistributedDataParallel if others else None
+    replace_wrapper(
+        _Planned, fusion_plan=plan, compression=compression, begun=staticmethod(begun), wrapper_of_others=kept
+    )
+
+
+def is_for(plan: FusionPlan, model: nn.Module) -> bool:
+    """Whether a plan has the trained parameters of a model, and as many bytes."""
+    trained = {name: p.numel() * p.element_size() for name, p in model.named_parameters() if p.requires_grad}
+    return set(plan.parameters) == trained.keys() and plan.size_bytes == sum(trained.values())
 
 
 class _Planned(DataParallel):
@@ -70,6 +82,15 @@ class _Planned(DataParallel):
     fusion_plan: FusionPlan
     compression: Compression | None
     begun: Callable[[DataParallel], None]
+    wrapper_of_others: type[nn.Module] | None = None
+    # A model that torch's own class wraps looks for it here, as this class has its name.
+    _active_ddp_module: Any = None
+
+    def __new__(cls, module: nn.Module, *args: Any, **options: Any) -> Any:
+        """The planned model, or for one that the plan is not for what DistributedDataParallel makes of it."""
+        if cls.wrapper_of_others is not None and not is_for(cls.fusion_plan, module):
+            return cls.wrapper_of_others(module, *args, **options)
+        return super().__new__(cls)
 
     def __init__(
         self,

@@ -28,9 +28,9 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def try_plans(task: Try) -> None:
-    """Train the first model that DistributedDataParallel wraps from now on under the plans in turn."""
+    """Train the first model that the plans are for and DistributedDataParallel wraps under the plans in turn."""
     trial = _Trial(task)
-    carry_out(trial.plans[task.order[0]], Compression(options=task.options), trial.begin)
+    carry_out(trial.plans[task.order[0]], Compression(options=task.options), trial.begin, others=True)
     register_optimizer_step_post_hook(lambda *_: trial.after_step())
 
 

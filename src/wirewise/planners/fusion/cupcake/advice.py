@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -26,10 +26,23 @@ from wirewise.planners.fusion.cupcake import (
 from wirewise.planners.fusion.cupcake.trials import break_even
 from wirewise.plans.fusion import FusionPlan
 from wirewise.results import Advice
+from wirewise.units import format_size
 
 __all__ = ["advice_on"]
 
 _DDP_BUCKETS = "bucket:25"
+_LOSSES = {
+    "fp16": "rounds gradients to 11 bits, and those below 3e-8 to zero",
+    "bf16": "rounds gradients to 8 bits",
+    "topk": "sends the largest {ratio} of the gradients, and what is left later",
+    "dgc": "sends the largest {ratio} of the gradients, and what is left later",
+    "randomk": "sends {ratio} of the gradients, drawn at random, and what is left later",
+    "efsign": "sends signs of gradients and one size for all, and what is left later",
+    "onebit": "sends signs of gradients and one size for each sign, and what is left later",
+    "signsgd": "sends signs of gradients and forgets their sizes",
+    "signum": "sends signs of momenta and forgets their sizes",
+    "powersgd": "sends factors of low rank, and what is left later",
+}
 _MOST_OFF = 0.15
 """A prediction of the step as it is that is further off than this share tells nothing about plans."""
 
@@ -87,8 +100,26 @@ def advice_on(
         break_even_bytes_per_s=_break_even(found, latency_s, codecs),
         plan="",
         lines=(),
+        notes=tuple(_notes(found, taken)),
     )
     return advice, taken
+
+
+def _notes(found: Advised, taken: FusionPlan) -> Iterator[str]:
+    """Models that were left out, and what a lossy codec may cost beside time."""
+    if found.others:
+        names = ", ".join(f"{one.name} ({format_size(one.gradient_bytes)})" for one in found.others)
+        yield (
+            f"the script has further models in DistributedDataParallel, {names}; they train as they are, and the "
+            f"advice is on the one with most bytes of gradients, {found.trace.model}"
+        )
+    ratio = f"{found.costs.ratio:.3g}"
+    for name in sorted({bucket.codec for bucket in taken.buckets} - {"none"}):
+        loss = _LOSSES.get(name, "changes gradients").format(ratio=ratio)
+        yield (
+            f"{name} {loss}. What that does to the model was not tried: compare the loss of whole runs with and "
+            "without it"
+        )
 
 
 def _problem(
