@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from wirewise.errors import PlanError
-from wirewise.planners.parallel.rhino.rules import LOSSES
+from wirewise.planners.parallel.rhino.loops import LOSSES
 from wirewise.runtime.parallel.groups import MeshGroups
 from wirewise.runtime.parallel.parts import Placements, local_shape, part_of_mesh
 from wirewise.runtime.whole_modules import WholeModules

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from wirewise.errors import PlanError
 from wirewise.planners.parallel.rhino.layouts import PARTIAL, REPLICATED
-from wirewise.planners.parallel.rhino.rules import FACTORIES, LOSSES, Strategy, operator_name, strategies
+from wirewise.planners.parallel.rhino.loops import FACTORIES, LOSSES, operator_name
+from wirewise.planners.parallel.rhino.rules import Strategy, strategies
 from wirewise.plans.parallel import DimPlacement
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from wirewise.planners.parallel.rhino.rules import POINTWISE, VIEWS
+from wirewise.planners.parallel.rhino.loops import POINTWISE, VIEWS
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 
 __all__ = ["RECOMPUTE", "Recompute", "recomputed"]

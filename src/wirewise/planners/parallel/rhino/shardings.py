@@ -19,14 +19,8 @@ import numpy as np
 from wirewise.planners.parallel.rhino.accumulation import accumulate, blocks_of_part
 from wirewise.planners.parallel.rhino.choices import ChoiceProblem
 from wirewise.planners.parallel.rhino.layouts import PARTIAL, REPLICATED, Layout, moved, share_of
-from wirewise.planners.parallel.rhino.rules import (
-    VIEWS,
-    Strategy,
-    loops_of,
-    operator_name,
-    strategies,
-    view_cuts,
-)
+from wirewise.planners.parallel.rhino.loops import VIEWS, loops_of, operator_name
+from wirewise.planners.parallel.rhino.rules import Strategy, strategies, view_cuts
 from wirewise.plans.parallel import DimPlacement, Move, MoveStep
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 
