@@ -72,7 +72,7 @@ def run(
     links = measured_links(empty, folder, say) if links is None else links
     start_s = time.perf_counter()
     room = 1e6 * wish.memory_mb if wish.memory_mb else float("inf")
-    problem = ParallelProblem(graph=graph, links=links, memory_bytes=room, states=1.0)
+    problem = ParallelProblem(graph=graph, links=links, memory_bytes=room, states=1.0, cuts=CUTS)
     plan = make_plan(problem, level=wish.level, stages=wish.stages or None, seed=wish.seed)
     planning_s = time.perf_counter() - start_s
     say(plan.headline)

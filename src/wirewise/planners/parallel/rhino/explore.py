@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from math import inf, prod
 from time import perf_counter
 from typing import Literal, NamedTuple
@@ -17,7 +17,7 @@ from wirewise.errors import InputError, PlanError
 from wirewise.planners.parallel.rhino.accumulation import accumulate, random_operator
 from wirewise.planners.parallel.rhino.buckets import bucketed
 from wirewise.planners.parallel.rhino.choices import Assignment
-from wirewise.planners.parallel.rhino.known import data_parallel
+from wirewise.planners.parallel.rhino.known import data_parallel, paired_cuts, tensor_parallel
 from wirewise.planners.parallel.rhino.layouts import REPLICATED
 from wirewise.planners.parallel.rhino.recompute import RECOMPUTE, Recompute, recomputed
 from wirewise.planners.parallel.rhino.segments import solve_by_segments
@@ -51,6 +51,9 @@ class ParallelProblem:
     """Room of each rank."""
     states: float = 2.0
     """Tensors of the size of a parameter that the optimizer keeps."""
+    cuts: Mapping[str, str] = field(default_factory=dict)
+    """How a user cuts parameters by hand, placements by patterns of their names, which is one of the plans that are
+    compared; by default in pairs of matrices (`known.paired_cuts`)."""
 
     def __post_init__(self) -> None:
         if self.graph.time_s <= 0:
@@ -110,8 +113,8 @@ class _Candidate(NamedTuple):
     chosen: Assignment
     memory: float
     """Most bytes of a rank."""
-    known: bool = False
-    """Whether it is data parallelism, which was not searched."""
+    known: str = ""
+    """What the plan is, where it was not searched."""
 
 
 def plan(
@@ -372,13 +375,13 @@ def _solved(
         boundary=boundary,
     )
 
-    def made(chosen: Assignment, *, known: bool = False) -> _Candidate:
+    def made(chosen: Assignment, *, known: str = "") -> _Candidate:
         sharded = sharding.sharded(chosen.values, stage_of)
         memory = _memory(problem, shape, sharding, sharded, stage_of)
         plan = _plan(problem, shape, sharded, stage_of, ranks, memory, again)
         return _Candidate(shape, plan, sharding, chosen, max(memory), known)
 
-    limit, best = problem.memory_bytes * shape.stages, None
+    limit, best, began = problem.memory_bytes * shape.stages, None, perf_counter()
     for _ in range(_TRIES):
         chosen = solve_shardings(
             sharding, level=level, memory=limit, time_limit_s=max(ends - perf_counter(), 2.0)
@@ -392,14 +395,33 @@ def _solved(
         if best.memory <= problem.memory_bytes or limit <= 0:
             break
         limit = min(limit, chosen.memory) * 0.98 * problem.memory_bytes / best.memory
-    # A sum of costs does not see what gradients hide behind; two dimensions of a mesh are no other data parallelism.
-    usual = data_parallel(sharding) if best is not None and len(shape.mesh) == 1 else None
+    searched_s = perf_counter() - began
     if best is None:
         return _TIMELESS if perf_counter() < ends else _TIMED_OUT
-    if usual is None:
-        return best
-    both = best, made(usual._replace(bound=best.chosen.bound), known=True)
-    return min(both, key=lambda one: (max(one.memory, problem.memory_bytes), one.plan.predicted_step_s))
+    # A sum of costs does not see what gradients hide behind; two dimensions of a mesh are no other data parallelism.
+    ways = [best]
+    for name, way in _users_ways(problem).items() if len(shape.mesh) == 1 else ():
+        # Each takes about as long as the search did.
+        usual = way(sharding) if len(ways) == 1 or perf_counter() + 4 * searched_s < ends else None
+        if usual is not None:
+            ways.append(made(usual._replace(bound=best.chosen.bound), known=name))
+    return min(ways, key=lambda one: (max(one.memory, problem.memory_bytes), one.plan.predicted_step_s))
+
+
+def _users_ways(problem: ParallelProblem) -> dict[str, Callable[[ShardingProblem], Assignment | None]]:
+    """Shardings that users write themselves, by what a plan of them says; no plan is simulated slower than these."""
+    cuts = problem.cuts or paired_cuts(problem.graph)
+    return {
+        "It is data parallelism: exchanges of gradients are hidden behind the rest of the backward pass.": (
+            data_parallel
+        ),
+        "It is tensor parallelism, as it is written by hand: simulated, it is quicker than what costs least.": partial(
+            tensor_parallel, cuts=cuts
+        ),
+        "It is data parallelism with parameters in parts: they are gathered beside what computes.": partial(
+            data_parallel, cut=True
+        ),
+    }
 
 
 def _alive(shape: Shape) -> float:
@@ -495,9 +517,7 @@ def _told(
         bound = problem.graph.time_s / prod(best.shape.mesh)
     compute = problem.graph.time_s / problem.links.world_size
     others = [(str(one.shape), one.plan.predicted_step_s) for one in found if one.shape != best.shape]
-    known = (
-        "It is data parallelism: exchanges of gradients are hidden behind the rest of the backward pass.",
-    )
+    known = (best.known,) if best.known else ()
     return replaced(
         best.plan,
         level=level,
@@ -505,7 +525,7 @@ def _told(
         bound_s=compute,
         gap=max(cost - bound, 0.0) / max(bound, 1e-30),
         choices=choices_of(problem.graph, best.plan),
-        why=known * best.known + tuple(reasons(problem.graph, best.plan, others)),
+        why=known + tuple(reasons(problem.graph, best.plan, others)),
         notes=tuple(
             f"no rule for {op}, which every rank runs whole ({count} times)"
             for op, count in best.problem.notes.items()

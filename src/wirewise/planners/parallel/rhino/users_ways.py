@@ -6,7 +6,6 @@ They are for predictions, not to be carried out: FSDP2's collectives of a block 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 
 import msgspec
@@ -14,10 +13,8 @@ import msgspec
 from wirewise.cost.links import Links
 from wirewise.planners.parallel import ParallelProblem
 from wirewise.planners.parallel.rhino.buckets import DDP_BYTES, in_buckets
-from wirewise.planners.parallel.rhino.choices import Assignment
 from wirewise.planners.parallel.rhino.explore import plan_of
-from wirewise.planners.parallel.rhino.known import data_parallel, solve_preferring
-from wirewise.planners.parallel.rhino.shardings import JointStrategy, ShardingProblem
+from wirewise.planners.parallel.rhino.known import data_parallel, tensor_parallel
 from wirewise.plans.parallel import Move, MoveKind, MoveStep, ParallelPlan
 from wirewise.trace.operator_graph import OperatorGraph
 
@@ -42,30 +39,7 @@ def plan_of_way(
     if way == "fsdp":
         plan = plan_of(problem, partial(data_parallel, cut=True), way)
         return None if plan is None else _in_blocks(plan, graph)
-    return plan_of(problem, partial(_by_hand, cuts=cuts or {}), way) if way == "tensor" else None
-
-
-def _by_hand(sharding: ShardingProblem, cuts: Mapping[str, str]) -> Assignment | None:
-    nodes, dims = sharding.graph.nodes, sharding.batch_dims
-    cut = {
-        number: word
-        for number, node in enumerate(nodes)
-        if node.op == "parameter"
-        for word in [next((w for pattern, w in cuts.items() if fnmatchcase(node.source, pattern)), "R")]
-    }
-    split = {nodes[number].module for number, word in cut.items() if word != "R"}
-    # What is between two layers of a pair is cut as they are.
-    split |= {name.rpartition(".")[0] for name in split}
-
-    def preferred(number: int, one: JointStrategy) -> bool:
-        words = [str(layout[0]) for layout in one.outputs]
-        if number in cut:
-            return words == [cut[number]]
-        if nodes[number].module not in split:
-            return words == ["R"] * len(words)
-        return all(dim is None or word != f"S{dim}" for word, dim in zip(words, dims[number], strict=True))
-
-    return solve_preferring(sharding, preferred)
+    return plan_of(problem, partial(tensor_parallel, cuts=cuts or {}), way) if way == "tensor" else None
 
 
 def _in_blocks(plan: ParallelPlan, graph: OperatorGraph) -> ParallelPlan:
