@@ -75,6 +75,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Processor seconds that each message costs a rank, at either end, [ranks]. Defaults to none."""
     processors: int = 0
     """Processors that all ranks share, as where they run on one machine. Defaults to one of its own for each rank."""
+    host_of_rank: tuple[int, ...] = ()
+    """Number of the host of each rank, [ranks]. Defaults to unknown."""
     shares: bool = False
     """Whether messages share links fairly, as TCP connections do; otherwise links serve one after the other."""
     fabric: tuple[int, ...] = ()
@@ -276,6 +278,8 @@ def network(
         if (kinds is None or link.kind in kinds) and not {link.source, link.target} & left_out
         for s, t in link.directions
     ]
+    number = {host.name: place for place, host in enumerate(topology.hosts)}
+    owner = {device.name: device.host for device in topology.devices}
     costs = {host.name: host.message_s for host in topology.hosts}
     costs |= {device.name: device.message_s for device in topology.devices}
     message_s = tuple(costs[rank] for rank in kept)
@@ -286,6 +290,7 @@ def network(
         edges=tuple(edges),
         message_s=message_s if any(message_s) else (),
         processors=topology.processors,
+        host_of_rank=tuple(number[owner.get(rank, rank)] for rank in kept),
         shares=any(link.kind == "ethernet" for link in topology.links if kinds is None or link.kind in kinds),
         fabric=tuple(place[switch.name] for switch in topology.switches if switch.host is None),
     )

@@ -3,6 +3,7 @@
 import sys
 import time
 
+import msgspec
 import pytest
 from numba.core.event import trigger_event
 
@@ -214,3 +215,15 @@ def test_p2_without_time_the_plan_says_so_and_is_no_worse_than_the_best_known_on
     assert hurried.seconds == min(c.predicted_s for c in hurried.candidates)
     usual = build(collective, BUILTIN[collective], 128)
     assert hurried.seconds <= simulate(usual, wanted.network, wanted.size_bytes).finish_s
+
+
+def test_hosts_are_those_of_the_topology():
+    """Four GPUs a host on PCIe that is hardly wider than the network: their rates tell no hosts."""
+    made = network(preset("dgx-a100x2"))
+    narrow = tuple(edge._replace(bandwidth_bytes_per_s=25e9, latency_s=1e-6) for edge in made.edges)
+    alike = msgspec.structs.replace(made, edges=narrow)
+    assert alike.host_of_rank == (0,) * 8 + (1,) * 8
+    names = {c.name for c in choose(problem(alike, "all_gather", 64e6), {}).candidates}
+    assert "hierarchical" in names
+    unknown = msgspec.structs.replace(alike, host_of_rank=())
+    assert "hierarchical" not in {c.name for c in choose(problem(unknown, "all_gather", 64e6), {}).candidates}

@@ -8,7 +8,7 @@ from wirewise.collective import COLLECTIVES, check
 from wirewise.collective.bounds import bound
 from wirewise.errors import PlanError
 from wirewise.planners.collective import CollectiveProblem
-from wirewise.planners.collective.greedy import synthesize
+from wirewise.planners.collective.greedy import propose, synthesize
 from wirewise.sim.programs import simulate
 
 NETWORKS = {
@@ -91,3 +91,12 @@ def test_a_new_plan_avoids_a_link_that_became_slow():
     old_s, new_s = (simulate(program, slower, 16e6).finish_s for program in (old, new))
     assert new_s < 0.8 * old_s
     assert new_s <= 1.2 * bound(slower, "all_gather", 16e6).seconds
+
+
+def test_runs_that_the_time_limit_left_out_are_told():
+    wanted = CollectiveProblem(network=torus(4, 4), collective="all_to_all", size_bytes=16e6)
+    found = propose(wanted, time_limit_s=1e-9, runs=20)
+    assert found.cut_short and found.notes == ("its time ended after 1 of 20 runs",)
+    assert not propose(wanted, runs=3).notes
+    both = propose(CollectiveProblem(network=torus(2, 2), collective="all_reduce", size_bytes=4e6), runs=4)
+    assert not both.cut_short

@@ -14,7 +14,7 @@ from wirewise.planners.collective.adapt import synthesize as _adapt
 from wirewise.planners.collective.auto import choose
 from wirewise.planners.collective.blink import synthesize as _blink
 from wirewise.planners.collective.forest import propose as _forest
-from wirewise.planners.collective.greedy import synthesize as _greedy
+from wirewise.planners.collective.greedy import propose as _greedy
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal, proposal
 from wirewise.planners.collective.sccl import propose as _sccl
 from wirewise.planners.collective.segments import LEAST_TIME_S, hashed_s, with_best_segments

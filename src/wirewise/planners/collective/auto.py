@@ -187,7 +187,7 @@ class _Search(NamedTuple):
         ascending = tuple(range(len(problem.group)))
         distance = distances(problem.network)
         near = near_order(distance, problem.group)
-        hosts = _hosts(problem, grouped(distance, problem.group, most_levels=2))
+        hosts = _known_hosts(problem) or _hosts(problem, grouped(distance, problem.group, most_levels=2))
         orders = {"": ascending} | ({"near ranks": near} if near != ascending else {})
         wanted = [("builtin", builtin, ascending)] + [
             (f"{name}, {label}" if label else name, name, order)
@@ -256,6 +256,15 @@ class _Search(NamedTuple):
             return None
         self.notes.extend(f"{name}: {note}" for note in own_notes)
         return _Tried(name, msgspec.structs.replace(program, name=name), seconds)
+
+
+def _known_hosts(problem: CollectiveProblem) -> list[list[int]]:
+    """Places of the group by the hosts that the network tells; none where each host, or all, is one."""
+    found: dict[int, list[int]] = {}
+    for place, rank in enumerate(problem.group):
+        if problem.network.host_of_rank:
+            found.setdefault(problem.network.host_of_rank[rank], []).append(place)
+    return list(found.values()) if 1 < len(found) < len(problem.group) else []
 
 
 def _hosts(problem: CollectiveProblem, groups: tuple[Any, ...]) -> list[list[int]]:

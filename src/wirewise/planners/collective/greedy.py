@@ -23,10 +23,10 @@ from wirewise.errors import PlanError
 from wirewise.planners.collective.combine import by_mirror
 from wirewise.planners.collective.demands import block_bytes, demands, pairs
 from wirewise.planners.collective.matching import Links, Matched, match
-from wirewise.planners.collective.problem import CollectiveProblem
+from wirewise.planners.collective.problem import CollectiveProblem, Proposal
 from wirewise.planners.collective.segments import with_best_segments
 
-__all__ = ["synthesize"]
+__all__ = ["propose", "synthesize"]
 
 _MOST_CELLS = 4_000_000
 """Chunks times ranks of a run, above which chunks are not made smaller."""
@@ -59,15 +59,36 @@ def synthesize(
     Raises:
         PlanError: No run reached all ranks.
     """
+    return propose(problem, time_limit_s=time_limit_s, seed=seed, chunks=chunks, runs=runs).program
+
+
+def propose(
+    problem: CollectiveProblem,
+    *,
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    chunks: int | None = None,
+    runs: int = 48,
+) -> Proposal:
+    """Best of many random greedy runs, with a note of runs that the time limit left out; arguments of `synthesize`."""
     halves = 2 if problem.collective == "all_reduce" else 1
+    done, each = list[int](), max(runs // halves, 1)
 
     def plan(moving: CollectiveProblem) -> Program:
-        return _best(moving, time.monotonic() + time_limit_s / halves, seed, chunks, max(runs // halves, 1))
+        return _best(moving, time.monotonic() + time_limit_s / halves, seed, chunks, each, done)
 
-    return by_mirror(problem, plan)
+    program = by_mirror(problem, plan)
+    if sum(done) == each * len(done):
+        return Proposal(program)
+    return Proposal(
+        program, (f"its time ended after {sum(done)} of {each * len(done)} runs",), cut_short=True
+    )
 
 
-def _best(problem: CollectiveProblem, ends: float, seed: int, chunks: int | None, runs: int) -> Program:
+def _best(
+    problem: CollectiveProblem, ends: float, seed: int, chunks: int | None, runs: int, done: list[int]
+) -> Program:
+    """Find the program of the best run; appends the number of runs to `done`."""
     sizes = [chunks] if chunks is not None else _sizes(problem)
     tables: dict[int, _Table] = {}
     best: tuple[Matched, _Table] | None = None
@@ -77,6 +98,7 @@ def _best(problem: CollectiveProblem, ends: float, seed: int, chunks: int | None
     simulated = net.shares or bool(net.message_s)
     for number in range(runs):
         if best is not None and time.monotonic() > ends:
+            done.append(number)
             break
         size = sizes[number] if number < len(sizes) else best_size
         by_distance, patience = _STYLES[max(number - len(sizes) + 1, 0) % len(_STYLES)]
@@ -94,6 +116,8 @@ def _best(problem: CollectiveProblem, ends: float, seed: int, chunks: int | None
             of_size[size] = _program(problem, found, table)
         if found.finish_s < deadline_s:
             best, best_size, deadline_s = (found, table), size, found.finish_s * (1 - 1e-6)
+    else:
+        done.append(runs)
     if best is None:
         raise PlanError(
             f"no run of {runs} brought {problem.collective} to its end; allow more runs, or check that all ranks "
