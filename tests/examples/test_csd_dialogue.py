@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,7 +22,7 @@ sys.path.insert(0, str(FOLDER))
 
 import cluster_job  # noqa: E402
 from csd import esconv, generator, metrics, samples, schema  # noqa: E402
-from csd.model import DialogueModel, Sizes  # noqa: E402
+from csd.model import DialogueModel, Sizes, _Block  # noqa: E402
 
 SMALL = [
     "--dialogues",
@@ -259,3 +260,30 @@ def test_a_job_that_was_stopped_goes_on_as_if_it_never_was(joint):
     assert not torch.equal(
         first.bare.encoders.embedding.words.weight, whole.bare.encoders.embedding.words.weight
     )
+
+
+def test_words_of_emotions_are_hidden_before_keywords():
+    _, made = made_samples()
+    seen = 0
+    for number, one in enumerate(made):
+        words = samples._spans(one.word)
+        first = sum(kind == max(word[0] for word in words) for kind, _, _ in words)
+        if len({kind for kind, _, _ in words}) < 2:
+            continue
+        # As many words as there are of the emotional kind.
+        hidden = samples._hidden(one, first / len(words), np.random.default_rng(number)) == samples.UNKNOWN
+        kinds = set(one.word[hidden & (one.tokens != samples.UNKNOWN)].tolist())
+        assert kinds <= {max(word[0] for word in words)}
+        seen += bool(kinds)
+    assert seen >= 5
+
+
+def test_a_closed_gate_lets_nothing_of_its_source_through():
+    block = _Block(Sizes(8, width=16), {0, 2}).eval()
+    torch.manual_seed(0)
+    x, hidden = torch.randn(2, 5, 16), torch.zeros(2, 3, dtype=torch.bool)
+    states, others = torch.randn(2, 4, 64), torch.randn(2, 4, 64)
+    assert not torch.allclose(block(x, states, hidden), block(x, others, hidden))
+    for gate in block.gates:
+        torch.nn.init.constant_(gate.bias, -1e4)
+    assert torch.allclose(block(x, states, hidden), block(x, others, hidden), atol=1e-6)

@@ -1,5 +1,7 @@
 """Distributions by sampling, against closed forms."""
 
+import math
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -10,7 +12,7 @@ from wirewise.cost import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.sim import predict
-from wirewise.sim.sampled import parse_stragglers, sample_failures, sample_stragglers
+from wirewise.sim.sampled import _summed, parse_stragglers, sample_failures, sample_stragglers
 from wirewise.trace import Module, ModuleTrace
 
 
@@ -81,3 +83,18 @@ def test_what_cannot_be_drawn_is_refused_by_name():
         sample_stragglers(planned(), TRACE, LINKS, parse_stragglers("exp:1"))
     with pytest.raises(PlanError, match=r"so that hardly one ends|never gets on"):
         sample_failures(planned(), TRACE, LINKS, 1e-3)
+
+
+@pytest.mark.parametrize("samples", [10, 41, 100, 200])
+def test_percentiles_and_the_interval_of_a_median_are_those_of_order_statistics(samples):
+    values = iter(np.random.default_rng(0).permutation(samples) + 1.0)
+    found = _summed(samples, 0, lambda: float(next(values)))
+
+    def outside(rank: int) -> float:
+        """Chance that the median of any distribution is below the value of this rank, or above its counterpart."""
+        return 2 * sum(math.comb(samples, k) for k in range(rank)) / 2**samples
+
+    # The narrowest pair of values that covers the median in 95 of 100 cases.
+    rank = max(k for k in range(1, samples) if outside(k) <= 0.05)
+    assert found.median_ci95_s == (rank, samples + 1 - rank)
+    assert (np.arange(1, samples + 1) <= found.p95_s).mean() == pytest.approx(0.95, abs=1 / samples)

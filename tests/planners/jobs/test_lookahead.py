@@ -11,7 +11,8 @@ from wirewise.planners.jobs.lookahead import LOOKED_AT, PROPOSED, TUNED, LookAhe
 from wirewise.planners.jobs.problem import JobProblem, follow, tune
 from wirewise.planners.jobs.rules import expected, knowledge
 from wirewise.sim.jobs import EVEN, draw_queue
-from wirewise.sim.jobs.engine import RUNNING, advance, arrive, new_state
+from wirewise.sim.jobs.engine import RUNNING, advance, allot, arrive, new_state, start
+from wirewise.trace import EdgeCluster, JobKind, JobQueue, QueuedJob
 
 
 def mean_slots(problem, state):
@@ -90,3 +91,24 @@ def test_more_changes_than_a_plan_may_have_are_refused(monkeypatch):
 
     with pytest.raises(PlanError, match="changes of 12 jobs are more"):
         follow_policy(problem, restless, 3000)
+
+
+def test_what_a_resize_costs_is_not_taken_for_a_pace():
+    """A job at the ordinary pace that is given another amount in each slot has the ordinary pace."""
+    row = tuple(0.01 * g for g in range(5))
+    queue = JobQueue(
+        queue=(QueuedJob(name="a", kind="k", arrival=0),),
+        kinds={"k": JobKind(progress=((0.0,) * 5, row), gpus=1)},
+        clusters=(EdgeCluster(name="c", cpus=4, gpus=4),),
+    )
+    problem = JobProblem(queue, kept=0.5)
+    policy, state = LookAhead(problem), new_state(problem.arrays)
+    arrive(problem.arrays, state)
+    start(state, 0, 0, 1, 2)
+    for slot in range(6):
+        if slot:
+            allot(state, 0, 1, 2 + slot % 2)
+        policy._expect(problem.believed, state)
+        advance(problem.arrays, state, problem.kept)
+        policy._learn(state)
+    assert policy._paces[0] == pytest.approx(1.0, rel=1e-12)

@@ -74,6 +74,8 @@ def test_s3_the_policy_alone_is_as_good_as_published(clusters, rate, most):
     states = play(read_weights(SHIPPED), problems, 2000)
     taken = [(state.finish - one.arrays.arrival).mean() for state, one in zip(states, problems, strict=True)]
     assert min(state.finish.min() for state in states) >= 0 and np.mean(taken) <= most
+    tuned = tune([problem_of(draw_queue(clusters, rate, seed=100 + seed), kept=1.0) for seed in range(10)])
+    assert np.mean(taken) <= mean_slots(problems, "threshold", tuned)
 
 
 @pytest.mark.slow

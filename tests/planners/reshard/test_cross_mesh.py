@@ -270,3 +270,14 @@ def test_bad_problems_are_refused():
         InputError, match=r"no rank of the source holds \[\(2, 3\)\] of tensor 'x', which rank 2 needs"
     ):
         cross_mesh(tensor(lost, parse_sharding("2@2-3:R"), (4,)), links_of(4))
+
+
+def test_an_addend_that_lies_elsewhere_has_to_come_in():
+    """A host that holds one addend of a sum needs the other one: half of what a target on both hosts takes."""
+    partial = Sharding(mesh=(2,), ranks=(0, 1), dims=((), ()), partial=(0,))
+    whole = Sharding(mesh=(2,), ranks=(0, 1), dims=((), ()))
+    links = links_of(2, per_host=1, rate=1e6)
+    # What comes in is what takes longest.
+    links = replace(links, bandwidth_in_bytes_per_s=links.bandwidth_in_bytes_per_s / 4)
+    found = bound(ReshardProblem((tensor(partial, whole, (50, 20), "float32"),), links))
+    assert (found.direction, found.size_bytes, len(found.hosts)) == ("in", 4 * 50 * 20, 1)

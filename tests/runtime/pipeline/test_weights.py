@@ -102,3 +102,15 @@ def test_both_versions_are_saved_and_loaded() -> None:
     assert torch.equal(other.weight, again.named["layer.weight"])
     with pytest.raises(InputError, match=r"has 1 versions .* expected 2"):
         again.load(weights.state()[:1], 2)
+
+
+def test_a_model_that_was_loaded_has_the_newest_version_at_once() -> None:
+    layer, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    weights, again = made(layer), made(other)
+    step(weights, 1.0)
+    step(weights, 2.0)
+    step(weights, 3.0)
+    oldest, newest = weights.state()
+    again.load([oldest, newest], 3)
+    assert not torch.equal(oldest["layer.weight"], newest["layer.weight"])
+    assert torch.equal(other.weight, newest["layer.weight"])
