@@ -67,7 +67,7 @@ def test_models_are_right_or_refused(name):
 def test_models_of_users_are_right_on_all_meshes(name):
     # Not refused on any of them: what ranks share is exchanged.
     for shape in ("4", "2x2", "4x1", "2 stages"):
-        compare(*MODELS[name](), **SHAPES[shape])
+        compare(*{**LAYERS, **MODELS}[name](), **SHAPES[shape])
 
 
 class Loop(nn.Module):

@@ -14,7 +14,7 @@ from msgspec.structs import replace as replaced
 
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
-from wirewise.planners.parallel.rhino.accumulation import accumulate, random_operator
+from wirewise.planners.parallel.rhino.accumulation import Accumulation, accumulate, random_operator
 from wirewise.planners.parallel.rhino.buckets import bucketed
 from wirewise.planners.parallel.rhino.choices import Assignment
 from wirewise.planners.parallel.rhino.known import data_parallel, paired_cuts, tensor_parallel
@@ -83,11 +83,23 @@ class ParallelProblem:
                 "one device; expected one stage and one microbatch, or a model without dropout"
             )
         try:
-            if microbatches > 1:
-                accumulate(self.graph, microbatches)
+            self.accumulation(microbatches)
         except PlanError as error:
             return str(error)
         return ""
+
+    def accumulation(self, microbatches: int) -> Accumulation | None:
+        """How results of microbatches make up the batch's; None: the batch is one.
+
+        Raises:
+            PlanError: They do not.
+        """
+        known: dict[int, Accumulation] = self.__dict__.setdefault("_accumulations", {})
+        if microbatches == 1:
+            return None
+        if microbatches not in known:
+            known[microbatches] = accumulate(self.graph, microbatches)
+        return known[microbatches]
 
 
 class Shape(NamedTuple):
@@ -373,6 +385,7 @@ def _solved(
         states=problem.states,
         recomputed=again,
         boundary=boundary,
+        accumulation=problem.accumulation(shape.microbatches),
     )
 
     def made(chosen: Assignment, *, known: str = "") -> _Candidate:

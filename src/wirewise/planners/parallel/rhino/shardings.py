@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from wirewise.planners.parallel.rhino.accumulation import accumulate, blocks_of_part
+from wirewise.planners.parallel.rhino.accumulation import Accumulation, accumulate, blocks_of_part
 from wirewise.planners.parallel.rhino.choices import ChoiceProblem
 from wirewise.planners.parallel.rhino.layouts import PARTIAL, REPLICATED, Layout, moved, share_of
 from wirewise.planners.parallel.rhino.loops import VIEWS, loops_of, operator_name
@@ -87,6 +87,8 @@ class ShardingProblem:
     """Forward nodes that are computed again in the backward pass."""
     boundary: frozenset[int] = frozenset()
     """Nodes whose outputs are kept for that besides what the backward pass takes."""
+    accumulation: Accumulation | None = None
+    """How microbatches make up the batch; None: found when it is needed."""
     fixed: tuple[tuple[tuple[DimPlacement, ...], ...], ...] = ()
     """Dimensions of the mesh that are decided, for each the first output's placement and the inputs' of every node."""
 
@@ -312,10 +314,14 @@ class ShardingProblem:
         """Strategies along each dimension of the mesh that go together."""
         node = self.graph.nodes[number]
         shapes = [self.graph.nodes[i].shape for i in node.inputs]
+        if node.op == "getitem":
+            # Its input is one of several outputs, of which a node's shape is that of the first.
+            shapes = [node.shape]
         outputs = node.parts or (node.shape,)
         rows = [REPLICATED] * (len(shapes) + len(outputs))
         if self.microbatches > 1:
-            rows = [*(self.rows[i][0] for i in node.inputs), *self.rows[number]]
+            taken = self.rows[number] if node.op == "getitem" else [self.rows[i][0] for i in node.inputs]
+            rows = [*taken, *self.rows[number]]
         found = []
         for ones in itertools.product(*along):
             inputs = tuple(zip(*(one.inputs for one in ones), strict=True))
@@ -333,7 +339,8 @@ class ShardingProblem:
     @cached_property
     def rows(self) -> list[tuple[DimPlacement, ...]]:
         """Cut of each output over the microbatches, [nodes, outputs]."""
-        return accumulate(self.graph, self.microbatches).placements
+        found = self.accumulation or accumulate(self.graph, self.microbatches)
+        return found.placements
 
     def _even(self, layout: Layout, shape: Sequence[int], rows: DimPlacement) -> bool:
         """Whether a cut is even of each microbatch, in whole blocks of it."""
