@@ -13,9 +13,7 @@ from typing import Any
 
 __all__ = ["announce", "kernels", "njit", "private_folder"]
 
-_COMPILING = (
-    "compiling kernels, once on this machine; `wirewise doctor --warm` does it for all of them beforehand"
-)
+_COMPILING = "compiling kernels, once on this machine; `wirewise doctor --warm` compiles them ahead"
 _kernels: list[Any] = []
 _announcers: list[Callable[[str], object]] = []
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -196,6 +197,25 @@ def test_the_lines_name_the_ratio_that_was_measured_with(tmp_path):
     assert "Compression" not in advise_on(found, tmp_path, ["dgc"]).lines[-1]
 
 
+@pytest.mark.parametrize(("factor", "noise", "verdict"), [(0.8, 0.05, "compress"), (1.0, 0.5, "keep")])
+def test_a_gain_that_chance_may_have_made_is_none(tmp_path, factor, noise, verdict):
+    found, seconds = as_predicted(measured(1e7), tmp_path), {}
+    draw = np.random.default_rng(3)
+
+    def measure(tried):
+        for name in tried:
+            usual = found.step_s * (factor if name != "none" else 1.0)
+            seconds[name] = (usual * (1 + noise * draw.random(12))).tolist()
+        # A median that came out well by chance.
+        return {name: found.step_s * (1.0 if name == "none" else 0.8) for name in tried}
+
+    advice = advise_on(found, tmp_path, ["efsign"], measure, seconds)
+    low, high = advice.measured_gain_interval
+    assert advice.verdict == verdict and low < high and (verdict == "compress") == (low > 0)
+    assert (verdict == "compress") == ("chance alone" not in advice.sentence)
+    assert "95 %: " in advice.sentence and "the same runtime without codecs" in advice.sentence
+
+
 def test_a_script_that_ends_before_all_windows_is_advised_by_those_it_had(tmp_path, monkeypatch):
     said, seconds = [], {"none": 0.2, "efsign": 0.1}
 
@@ -208,7 +228,7 @@ def test_a_script_that_ends_before_all_windows_is_advised_by_those_it_had(tmp_pa
     task = Try(file=str(tmp_path / "tried.json"), plans=files)
     # Of 6 windows of 10 steps and the one before; 5 to warm up, 2 after each change.
     assert task.script_steps == 6 * 11 + 5 + 5 * 2
-    assert _tried(["torchrun"], tmp_path, task, said.append) == seconds
+    assert _tried(["torchrun"], tmp_path, task, said.append).steps_s == seconds
     assert said == ["the script ended after 2 of 6 windows, as it has fewer than 81 steps; not tried: dgc"]
     del seconds["efsign"]
     with pytest.raises(PeerError, match="before a plan with and one without compression had 10 steps each"):

@@ -176,9 +176,17 @@ def _cache_folder(part: str) -> Path:
 
 
 def _warm() -> tuple[str, ...]:
+    from wirewise.cli.warm import COMMANDS, warm_commands
+
     for name in _KERNELS:
         importlib.import_module(f"wirewise.{name}").warm()
-    return "ok", f"compiled: {', '.join(_KERNELS)}"
+    failed = warm_commands()
+    found = f"compiled: {', '.join(_KERNELS)}, and what {len(COMMANDS) - len(failed)} commands need"
+    return (
+        ("ok", found)
+        if not failed
+        else ("missing", f"{found}; not {failed[0]}", "run that command to see why")
+    )
 
 
 def _selftest() -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from wirewise.cost.gradients import Advised
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, PeerError
 from wirewise.files import owns_folder, write_json
-from wirewise.planners.fusion.cupcake.advice import advice_on
+from wirewise.planners.fusion.cupcake.advice import NO_STEPS, advice_on
 from wirewise.plans import FusionPlan
 from wirewise.recipes.cupcake_job import options_of
 from wirewise.recipes.scripts import AdviceOptions
@@ -64,6 +64,8 @@ def advise(
     if not asked.trials:
         return advise_on(found, folder, codecs, hosts=hosts)
 
+    seconds: dict[str, list[float]] = {}
+
     def measure(tried: Mapping[str, FusionPlan]) -> dict[str, float]:
         files = {name: (folder / f"tried-{name}.json").resolve() for name in tried}
         for name, plan in tried.items():
@@ -81,12 +83,14 @@ def advise(
             f"about {found.step_s * task.script_steps:.0f} s and the start; a shorter script tries what it can"
         )
         try:
-            return _tried(command, folder, task, say)
+            seen = _tried(command, folder, task, say)
+            seconds.update(seen.seconds)
+            return seen.steps_s
         except PeerError as error:
             say(f"the advice is as predicted, as plans could not be tried: {error}")
             return {}
 
-    return advise_on(found, folder, codecs, measure, hosts=hosts)
+    return advise_on(found, folder, codecs, measure, seconds, hosts=hosts)
 
 
 def _measured(command: Sequence[str], folder: Path, task: Measure) -> Advised:
@@ -95,7 +99,7 @@ def _measured(command: Sequence[str], folder: Path, task: Measure) -> Advised:
     return decode_json(Path(task.file).read_bytes(), Advised)
 
 
-def _tried(command: Sequence[str], folder: Path, task: Try, say: Callable[[str], None]) -> dict[str, float]:
+def _tried(command: Sequence[str], folder: Path, task: Try, say: Callable[[str], None]) -> Tried:
     what = f"the first of {len(task.order)} windows of {task.steps} steps"
     run_command(command, folder / "trial-log.txt", environment(task), result=Path(task.file), what=what)
     found = decode_json(Path(task.file).read_bytes(), Tried)
@@ -110,7 +114,7 @@ def _tried(command: Sequence[str], folder: Path, task: Try, say: Callable[[str],
             f"the script ended before a plan with and one without compression had {task.steps} steps each; give it "
             "more steps, or ask for fewer with --steps and --warmup"
         )
-    return found.steps_s
+    return found
 
 
 def advise_on(
@@ -118,6 +122,7 @@ def advise_on(
     folder: Path,
     codecs: Sequence[str],
     measure: Callable[[Mapping[str, FusionPlan]], Mapping[str, float]] = lambda _: {},
+    steps: Mapping[str, Sequence[float]] = NO_STEPS,
     *,
     hosts: int = 1,
 ) -> Advice:
@@ -128,9 +133,10 @@ def advise_on(
         folder: Folder of both files.
         codecs: Codecs to choose from.
         measure: Seconds of a step under plans by name; nothing of any: predicted steps decide.
+        steps: Seconds of each step under these plans, once `measure` has returned.
         hosts: Hosts of the allocation that the command ran on.
     """
-    advice, taken = advice_on(found, codecs, measure)
+    advice, taken = advice_on(found, codecs, measure, steps)
     path = folder / "plan.json"
     plans.save(taken, path)
     changes = advice.verdict in ("compress", "regroup")

@@ -99,6 +99,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     measured_gain: float | None
     """Share of the shortest uncompressed step, as it is or under a plan, that the best plan saves; None: none was
     tried."""
+    measured_gain_interval: tuple[float, float] | None = None
+    """Interval of 95 % of what the best plan saves of the uncompressed one's step, both tried; None: not known."""
     compress: bool
     latency_s: float
     """Latency of an all-reduce, fitted to measured ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from itertools import pairwise
@@ -25,6 +26,8 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """How many were whole."""
     steps_s: dict[str, float]
     """Seconds of a step by plan: median, of the slowest rank; without plans that had no whole window."""
+    seconds: dict[str, list[float]] = {}
+    """Seconds of each step by plan, of the slowest rank."""
 
 
 def try_plans(task: Try) -> None:
@@ -73,7 +76,12 @@ class _Trial:
         """A script may end before all windows: what was measured until then counts."""
         known = {name: own for name, own in self.seconds.items() if own}
         medians = model.transport.slowest([statistics.median(own) for own in known.values()])
+        flat = model.transport.slowest([value for own in known.values() for value in own]).tolist()
+        ends = list(itertools.accumulate(len(own) for own in known.values()))
+        steps = {name: flat[end - len(known[name]) : end] for name, end in zip(known, ends, strict=True)}
         if model.transport.rank == 0:
             done = len(self.task.order) - len(self.windows)
-            found = Tried(windows=done, steps_s=dict(zip(known, medians.tolist(), strict=True)))
+            found = Tried(
+                windows=done, steps_s=dict(zip(known, medians.tolist(), strict=True)), seconds=steps
+            )
             write_json(self.task.file, found)

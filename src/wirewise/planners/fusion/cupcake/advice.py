@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -24,31 +25,24 @@ from wirewise.planners.fusion.cupcake import (
     step_s,
 )
 from wirewise.planners.fusion.cupcake.trials import break_even
-from wirewise.plans.fusion import FusionPlan
+from wirewise.plans.fusion import LOSSES, FusionPlan
 from wirewise.results import Advice
 from wirewise.units import format_size
 
-__all__ = ["advice_on"]
+__all__ = ["NO_STEPS", "advice_on"]
 
 _DDP_BUCKETS = "bucket:25"
-_LOSSES = {
-    "fp16": "rounds gradients to 11 bits, and those below 3e-8 to zero",
-    "bf16": "rounds gradients to 8 bits",
-    "topk": "sends the largest {ratio} of the gradients, and what is left later",
-    "dgc": "sends the largest {ratio} of the gradients, and what is left later",
-    "randomk": "sends {ratio} of the gradients, drawn at random, and what is left later",
-    "efsign": "sends signs of gradients and one size for all, and what is left later",
-    "onebit": "sends signs of gradients and one size for each sign, and what is left later",
-    "signsgd": "sends signs of gradients and forgets their sizes",
-    "signum": "sends signs of momenta and forgets their sizes",
-    "powersgd": "sends factors of low rank, and what is left later",
-}
+NO_STEPS: Mapping[str, Sequence[float]] = MappingProxyType({})
+_LEAST_STEPS, _RESAMPLES = 4, 2000
 _MOST_OFF = 0.15
 """A prediction of the step as it is that is further off than this share tells nothing about plans."""
 
 
 def advice_on(
-    found: Advised, codecs: Sequence[str], measure: Callable[[Mapping[str, FusionPlan]], Mapping[str, float]]
+    found: Advised,
+    codecs: Sequence[str],
+    measure: Callable[[Mapping[str, FusionPlan]], Mapping[str, float]],
+    steps: Mapping[str, Sequence[float]] = NO_STEPS,
 ) -> tuple[Advice, FusionPlan]:
     """Advice, not yet with a file of the plan, and the plan to take.
 
@@ -56,6 +50,7 @@ def advice_on(
         found: Measurements of the command's ranks.
         codecs: Codecs to choose from.
         measure: Seconds of a step under plans by name; nothing of any: predicted steps decide.
+        steps: Seconds of each step under these plans, once `measure` has returned; empty: no interval is told.
     """
     ways = candidates([*codecs, "none"])
     made = {way: cupcake(_problem(found, own), least_gain=0.0) for way, own in ways.items()}
@@ -70,7 +65,10 @@ def advice_on(
     plain_s = min(tried["none"], found.step_s) if tried else without.predicted_step_s
     saved = gain(min(steps_s.values()), plain_s)
     known = bool(tried) or abs(error) <= _MOST_OFF
-    compresses = known and saved >= LEAST_GAIN
+    best_way = min(steps_s, key=steps_s.__getitem__)
+    interval = _interval(steps.get(best_way, ()), steps.get("none", ()))
+    # A gain that chance alone may have made is none.
+    compresses = known and saved >= LEAST_GAIN and (interval is None or interval[0] > 0)
     way = fastest({way: made[way] for way in steps_s}, steps_s, LEAST_GAIN) if compresses else "none"
     taken = made[way]
     if not known:
@@ -82,7 +80,7 @@ def advice_on(
     latency_s, rate = _line(found.costs)
     advice = Advice(
         verdict=verdict,
-        sentence=_sentence(verdict, saved, taken, found.step_s, predicted_ddp_s, tried),
+        sentence=_sentence(verdict, saved, taken, found.step_s, predicted_ddp_s, tried, interval),
         ranks=found.ranks,
         gradient_bytes=4 * sum(tensor.elements for tensor in found.trace.tensors),
         measured_step_s=found.step_s,
@@ -94,6 +92,7 @@ def advice_on(
         gain=gain(best.predicted_step_s, without.predicted_step_s),
         tried_step_s=dict(tried),
         measured_gain=saved if tried else None,
+        measured_gain_interval=interval,
         compress=taken.compresses,
         latency_s=latency_s,
         bandwidth_bytes_per_s=rate,
@@ -105,6 +104,16 @@ def advice_on(
     return advice, taken
 
 
+def _interval(own: Sequence[float], plain: Sequence[float]) -> tuple[float, float] | None:
+    """Interval of 95 % of the share that the median of one list of steps saves of the other's; None: too few steps."""
+    if min(len(own), len(plain)) < _LEAST_STEPS:
+        return None
+    draw = np.random.default_rng(0)
+    medians = [np.median(draw.choice(values, (_RESAMPLES, len(values))), axis=1) for values in (own, plain)]
+    low, high = np.quantile(1.0 - medians[0] / medians[1], (0.025, 0.975))
+    return float(low), float(high)
+
+
 def _notes(found: Advised, taken: FusionPlan) -> Iterator[str]:
     """Models that were left out, and what a lossy codec may cost beside time."""
     if found.others:
@@ -113,12 +122,10 @@ def _notes(found: Advised, taken: FusionPlan) -> Iterator[str]:
             f"the script has further models in DistributedDataParallel, {names}; they train as they are, and the "
             f"advice is on the one with most bytes of gradients, {found.trace.model}"
         )
-    ratio = f"{found.costs.ratio:.3g}"
     for name in sorted({bucket.codec for bucket in taken.buckets} - {"none"}):
-        loss = _LOSSES.get(name, "changes gradients").format(ratio=ratio)
         yield (
-            f"{name} {loss}. What that does to the model was not tried: compare the loss of whole runs with and "
-            "without it"
+            f"{name} sends {LOSSES.get(name, 'less')} in the place of each gradient. What that does to the model was "
+            "not tried: compare the loss of whole runs with and without it"
         )
 
 
@@ -160,8 +167,11 @@ def _sentence(
     measured_s: float,
     predicted_s: float,
     tried: Mapping[str, float],
+    interval: tuple[float, float] | None = None,
 ) -> str:
     source = "measured" if tried else "predicted"
+    if interval is not None:
+        source += f" against the same runtime without codecs (95 %: {interval[0]:.1%} to {interval[1]:.1%})"
     off = f"A step as it is takes {1e3 * measured_s:.3g} ms measured and {1e3 * predicted_s:.3g} ms predicted"
     if verdict == "unknown":
         return (
@@ -174,7 +184,8 @@ def _sentence(
         groups = "1 group" if len(taken.buckets) == 1 else f"{len(taken.buckets)} groups"
         return f"Compress, {', '.join(ways)} in {groups}: it saves {saved:.1%} of a step, {source}.{doubt}"
     most = f"{max(saved, 0.0):.1%} of a step, {source}"
-    said = f"Do not compress: plans that do save at most {most}, less than {LEAST_GAIN:.0%}."
+    why = f"less than {LEAST_GAIN:.0%}" if saved < LEAST_GAIN else "which chance alone may have made"
+    said = f"Do not compress: plans that do save at most {most}, {why}."
     if verdict == "regroup":
         better = gain(tried["none"], measured_s)
         return (
