@@ -17,6 +17,7 @@ QUESTIONS = {
     "Survive failures",
     "Share a cluster",
     "See it",
+    "A whole application",
 }
 TEXTS = ("name", "title", "question", "status", "front_door", "command", "reproduced", "missing")
 SYSTEMS = load_systems()
