@@ -68,6 +68,10 @@ def test_a_protected_rank_loads_no_planner_no_simulator_and_no_compiler():
     assert not loaded & {"numba", "scipy", "wirewise.collective", "wirewise.planners", "wirewise.sim"}
 
 
+def test_a_check_of_a_program_needs_no_compiler():
+    assert "numba" not in loaded_by("import wirewise.collective, wirewise.plans.collective")
+
+
 def test_a_name_of_a_package_is_not_that_of_a_module_in_it():
     """Python would set the module in place of a name that is imported when it is asked for."""
     for name in ("codec.gradients", "plans", "runtime.recovery", "sim"):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.collective.routes import Arcs, arcs_of, spread_from
 from wirewise.errors import TopologyError
 from wirewise.topology import Topology
+
+if TYPE_CHECKING:
+    from wirewise.collective.routes import Arcs
 
 __all__ = ["Edge", "Hashing", "Network", "RouteTable", "Use", "network"]
 
@@ -97,6 +99,9 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def arcs(self) -> Arcs:
         """Edges as arrays."""
+        # Compiled, and numba takes a second to import; checks of programs need no routes.
+        from wirewise.collective.routes import arcs_of
+
         return arcs_of(self.edges, len(self.vertices))
 
     @property
@@ -127,6 +132,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         seed, connections = self.hashing or (0, 1)
         if self.hashing is not None:
             hashes[list(self.fabric)] = True
+        from wirewise.collective.routes import spread_from
+
         first, edges, fraction = spread_from(self.arcs, self.ranks, source, hashes, seed, connections)
         targets = np.flatnonzero(np.diff(first))
         return self._filled(
