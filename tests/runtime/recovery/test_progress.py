@@ -20,61 +20,63 @@ from wirewise.runtime.recovery.generations import (
     WorkerLost,
     WorkerReady,
 )
-from wirewise.runtime.recovery.progress import CodePlace, Standing, find_blamed, place_of_thread
+from wirewise.runtime.recovery.progress import CodeLocation, RankProgress, find_hung_ranks, locate_thread
 
 CALL, BACKWARD, USER = (
-    CodePlace("call", "transport.py:1 (wait)"),
-    CodePlace("backward", "graph.py:1 (run)"),
-    CodePlace("user", "train.py:3 (read)"),
+    CodeLocation("call", "transport.py:1 (wait)"),
+    CodeLocation("backward", "graph.py:1 (run)"),
+    CodeLocation("user", "train.py:3 (read)"),
 )
 
 
 def standing(
-    calls: int, place: CodePlace, *, since_s: float = 9.0, generation: int = 1, **more: int
-) -> Standing:
-    return Standing(generation=generation, counts={"all": calls, **more}, unchanged_s=since_s, place=place)
+    calls: int, place: CodeLocation, *, since_s: float = 9.0, generation: int = 1, **more: int
+) -> RankProgress:
+    return RankProgress(
+        generation=generation, counts={"all": calls, **more}, unchanged_s=since_s, place=place
+    )
 
 
 def test_a_rank_that_has_not_come_to_a_call_is_to_blame_wherever_it_hangs():
     for place in (USER, BACKWARD):
-        blamed = find_blamed({0: standing(5, CALL), 1: standing(4, place), 2: standing(5, BACKWARD)}, 3.0)
+        blamed = find_hung_ranks({0: standing(5, CALL), 1: standing(4, place), 2: standing(5, BACKWARD)}, 3.0)
         assert list(blamed) == [1]
     assert blamed[1] == f"no progress for 9.0 s, while ranks 0, 2 waited for it; it was in {BACKWARD.where}"
 
 
 def test_nobody_is_to_blame_where_nobody_waits():
     # A long evaluation, a checkpoint, a compilation of all ranks.
-    assert find_blamed({0: standing(5, USER), 1: standing(5, USER)}, 3.0) == {}
+    assert find_hung_ranks({0: standing(5, USER), 1: standing(5, USER)}, 3.0) == {}
     # One has begun a call and works on: a broadcast of which it is the source.
-    assert find_blamed({0: standing(5, USER), 1: standing(4, USER)}, 3.0) == {}
+    assert find_hung_ranks({0: standing(5, USER), 1: standing(4, USER)}, 3.0) == {}
 
 
 def test_a_rank_that_moves_or_waits_itself_is_not_to_blame():
-    assert find_blamed({0: standing(5, CALL), 1: standing(4, USER, since_s=1.0)}, 3.0) == {}
-    assert find_blamed({0: standing(5, CALL, since_s=2.0), 1: standing(4, USER)}, 3.0) == {}
+    assert find_hung_ranks({0: standing(5, CALL), 1: standing(4, USER, since_s=1.0)}, 3.0) == {}
+    assert find_hung_ranks({0: standing(5, CALL, since_s=2.0), 1: standing(4, USER)}, 3.0) == {}
     # In a call that has no number, such as a receive.
-    assert find_blamed({0: standing(5, CALL), 1: standing(4, CALL)}, 3.0) == {}
+    assert find_hung_ranks({0: standing(5, CALL), 1: standing(4, CALL)}, 3.0) == {}
 
 
 def test_who_waits_in_another_group_is_passed_over_for_whom_it_waits():
     # Shards 0, 1 and 2, 3; replicas 0, 2 and 1, 3. Rank 1 hangs, so that rank 0 waits, and for it rank 2.
     standings = {
-        0: Standing(generation=1, counts={"0,1": 8, "0,2": 3}, unchanged_s=9, place=CALL),
-        1: Standing(generation=1, counts={"0,1": 7, "1,3": 3}, unchanged_s=9, place=USER),
-        2: Standing(generation=1, counts={"2,3": 9, "0,2": 4}, unchanged_s=9, place=CALL),
-        3: Standing(generation=1, counts={"2,3": 9, "1,3": 4}, unchanged_s=9, place=BACKWARD),
+        0: RankProgress(generation=1, counts={"0,1": 8, "0,2": 3}, unchanged_s=9, place=CALL),
+        1: RankProgress(generation=1, counts={"0,1": 7, "1,3": 3}, unchanged_s=9, place=USER),
+        2: RankProgress(generation=1, counts={"2,3": 9, "0,2": 4}, unchanged_s=9, place=CALL),
+        3: RankProgress(generation=1, counts={"2,3": 9, "1,3": 4}, unchanged_s=9, place=BACKWARD),
     }
-    assert list(find_blamed(standings, 3.0)) == [1]
+    assert list(find_hung_ranks(standings, 3.0)) == [1]
 
 
 def test_a_rank_that_does_not_come_to_the_next_generation_is_to_blame():
     standings = {0: standing(0, CALL, generation=2), 1: standing(7, USER), 2: standing(0, CALL, generation=2)}
-    assert list(find_blamed(standings, 3.0)) == [1]
+    assert list(find_hung_ranks(standings, 3.0)) == [1]
 
 
 def test_a_rank_that_has_not_sent_a_message_is_to_blame_and_a_receiver_is_not():
-    def stage(place: CodePlace, done: dict[str, int], awaits: dict[str, int]) -> Standing:
-        return Standing(generation=1, counts={}, done=done, awaits=awaits, unchanged_s=9.0, place=place)
+    def stage(place: CodeLocation, done: dict[str, int], awaits: dict[str, int]) -> RankProgress:
+        return RankProgress(generation=1, counts={}, done=done, awaits=awaits, unchanged_s=9.0, place=place)
 
     # Stage 1 hangs before it sends; stage 0 has sent more than that one takes, and waits for its gradient.
     standings = {
@@ -82,15 +84,17 @@ def test_a_rank_that_has_not_sent_a_message_is_to_blame_and_a_receiver_is_not():
         1: stage(USER, {"line 1": 2, "line 2": 3, "updates": 3}, {"line 0": 4}),
         2: stage(CALL, {"line 3": 2, "updates": 3}, {"line 2": 4}),
     }
-    assert list(find_blamed(standings, 3.0)) == [1]
+    assert list(find_hung_ranks(standings, 3.0)) == [1]
     # A rank ahead is not awaited by those behind; one that catches up is, by those that meet it.
-    assert find_blamed({0: stage(CALL, {"updates": 3}, {}), 1: stage(USER, {"updates": 2}, {})}, 3.0) == {}
+    assert (
+        find_hung_ranks({0: stage(CALL, {"updates": 3}, {}), 1: stage(USER, {"updates": 2}, {})}, 3.0) == {}
+    )
     meeting = {0: stage(CALL, {"updates": 3}, {"updates": 3}), 1: stage(USER, {"updates": 2}, {})}
-    assert list(find_blamed(meeting, 3.0)) == [1]
+    assert list(find_hung_ranks(meeting, 3.0)) == [1]
 
 
 def test_several_that_hang_are_all_to_blame():
-    assert list(find_blamed({0: standing(5, CALL), 1: standing(4, USER), 2: standing(4, USER)}, 3.0)) == [
+    assert list(find_hung_ranks({0: standing(5, CALL), 1: standing(4, USER), 2: standing(4, USER)}, 3.0)) == [
         1,
         2,
     ]
@@ -141,12 +145,12 @@ def test_places_are_told_by_the_innermost_function_that_is_not_pythons_own():
         thread = threading.Thread(target=target)
         thread.start()
         met.wait()
-        place = place_of_thread(thread.ident or 0)
+        place = locate_thread(thread.ident or 0)
         seen.set()
         thread.join()
         met.clear(), seen.clear()
         assert place.kind == "user" and Path(__file__).name in place.where
-    assert place_of_thread(-1).kind == "user"
+    assert locate_thread(-1).kind == "user"
 
 
 HANGING = """

@@ -42,7 +42,7 @@ from wirewise.runtime.recovery.generations import (
     Worker,
     WorkerReady,
 )
-from wirewise.runtime.recovery.progress import Standing, place_of_thread
+from wirewise.runtime.recovery.progress import RankProgress, locate_thread
 
 __all__ = [
     "Beat",
@@ -299,19 +299,19 @@ class ControlChannel:
         limit_s = self.limit_s * (_PATIENCE if self._finishes else 1.0)
         if ended or not limit_s or now - max(self._changed_s, self._complained_s) < limit_s:
             return
-        if place_of_thread(self._trains).kind != "user":
+        if locate_thread(self._trains).kind != "user":
             self._complained_s = now - limit_s + _AGAIN_S
             self.say(Stalled(self.worker, self._joined, limit_s))
 
     def _report(self, inquiry: int) -> None:
         joined, counts, done, awaits = self._standing
-        standing = Standing(
+        standing = RankProgress(
             generation=joined,
             counts=counts,
             done=done,
             awaits=awaits,
             unchanged_s=time.monotonic() - self._changed_s,
-            place=place_of_thread(self._trains),
+            place=locate_thread(self._trains),
         )
         self.say(ProgressReport(self.worker, inquiry, standing))
 

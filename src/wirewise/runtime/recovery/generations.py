@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from wirewise.runtime.recovery.progress import Standing, find_blamed
+from wirewise.runtime.recovery.progress import RankProgress, find_hung_ranks
 
 __all__ = [
     "Command",
@@ -146,7 +146,7 @@ class ProgressReport(msgspec.Struct, frozen=True, tag=True):
 
     worker: Worker
     inquiry: int
-    standing: Standing
+    standing: RankProgress
 
 
 class Raised(msgspec.Struct, frozen=True, tag=True):
@@ -241,7 +241,7 @@ class Coordinator:
         self._dead: dict[int, str] = {}
         self._since_s = 0.0
         self._inquiry, self._limit_s = 0, 0.0
-        self._standings: dict[Worker, Standing] = {}
+        self._standings: dict[Worker, RankProgress] = {}
         self._over = self._ended = False
         self._step, self._fruitless = -1, 0
 
@@ -331,7 +331,7 @@ class Coordinator:
             return
         self._inquiry += 1
         standings = {rank: self._standings[worker] for rank, worker in self._roles.items()}
-        for rank, cause in find_blamed(standings, self._limit_s).items():
+        for rank, cause in find_hung_ranks(standings, self._limit_s).items():
             yield KillWorker(self._roles[rank], cause)
 
     def _welcome(self, event: WorkerReady) -> Iterator[Command]:

@@ -1,4 +1,4 @@
-"""Which rank the others wait for: ranks tell what they have begun together, and the one that lacks behind is to blame.
+"""Hung ranks: ranks report the calls that they have begun, and the one that lags behind is to blame.
 
 A thread that beats says that a process lives, not that its training goes on: user code may wait for a file system for
 ever. Each collective call has a number in its group, so a rank whose number is behind that of another one has not
@@ -15,7 +15,7 @@ from types import FrameType
 
 import msgspec
 
-__all__ = ["CodePlace", "Standing", "find_blamed", "place_of_thread", "waits_for"]
+__all__ = ["CodeLocation", "RankProgress", "find_hung_ranks", "is_waiting_for", "locate_thread"]
 
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _IN_CALLS = (
@@ -35,8 +35,8 @@ _IN_BACKWARD = ("/torch/autograd/",)
 """Files whose functions wait in C++, where DistributedDataParallel reduces, or compute."""
 
 
-class CodePlace(msgspec.Struct, frozen=True):
-    """Where the training thread of a rank is."""
+class CodeLocation(msgspec.Struct, frozen=True):
+    """Code location of the training thread of a rank."""
 
     kind: str
     """"call": it waits for other ranks. "backward": it waits or computes. "user": it does neither, nor waits."""
@@ -44,8 +44,8 @@ class CodePlace(msgspec.Struct, frozen=True):
     """File, line and function."""
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a rank has come."""
+class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """Progress of a rank: calls that it has begun, messages, and where its thread is."""
 
     generation: int
     """Generation that it has joined."""
@@ -57,28 +57,28 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Number that it waits for another rank to have done, by the same names."""
     unchanged_s: float
     """Seconds since one of these changed."""
-    place: CodePlace
+    place: CodeLocation
 
 
-def place_of_thread(thread: int) -> CodePlace:
-    """Where a thread is, by the innermost function that is not of Python's own library."""
+def locate_thread(thread: int) -> CodeLocation:
+    """Locate a thread, by the innermost function that is not of Python's own library."""
     frame: FrameType | None = sys._current_frames().get(thread)
     while frame is not None and frame.f_code.co_filename.startswith((_STDLIB, "<")):
         if "site-packages" in frame.f_code.co_filename:
             break
         frame = frame.f_back
     if frame is None:
-        return CodePlace("user", "no Python function")
+        return CodeLocation("user", "no Python function")
     name = frame.f_code.co_filename
     kind = "call" if _is_in(name, _IN_CALLS) else "backward" if _is_in(name, _IN_BACKWARD) else "user"
-    return CodePlace(kind, f"{name}:{frame.f_lineno} ({frame.f_code.co_name})")
+    return CodeLocation(kind, f"{name}:{frame.f_lineno} ({frame.f_code.co_name})")
 
 
 def _is_in(name: str, parts: Iterable[str]) -> bool:
     return any(part in name for part in parts)
 
 
-def waits_for(one: Standing, other: Standing) -> bool:
+def is_waiting_for(one: RankProgress, other: RankProgress) -> bool:
     """Whether a rank has begun a call, or joined a generation, to which another has not come."""
     if one.generation != other.generation:
         return one.generation > other.generation
@@ -88,11 +88,11 @@ def waits_for(one: Standing, other: Standing) -> bool:
     )
 
 
-def find_blamed(standings: Mapping[int, Standing], limit_s: float) -> dict[int, str]:
-    """Ranks that others have waited for longer than a limit, with the cause in words.
+def find_hung_ranks(standings: Mapping[int, RankProgress], limit_s: float) -> dict[int, str]:
+    """Find ranks that others have waited for longer than a limit, with the cause in words.
 
     Args:
-        standings: Standing of each rank.
+        standings: RankProgress of each rank.
         limit_s: Seconds without progress that are too long.
 
     Returns:
@@ -105,7 +105,7 @@ def find_blamed(standings: Mapping[int, Standing], limit_s: float) -> dict[int, 
         waiting = [
             other
             for other in stuck
-            if standings[other].place.kind != "user" and waits_for(standings[other], own)
+            if standings[other].place.kind != "user" and is_waiting_for(standings[other], own)
         ]
         if waiting and own.place.kind != "call" and not _waits(own, standings.values()):
             blamed[rank] = (
@@ -115,8 +115,8 @@ def find_blamed(standings: Mapping[int, Standing], limit_s: float) -> dict[int, 
     return blamed
 
 
-def _waits(one: Standing, others: Iterable[Standing]) -> bool:
-    return any(waits_for(one, other) for other in others)
+def _waits(one: RankProgress, others: Iterable[RankProgress]) -> bool:
+    return any(is_waiting_for(one, other) for other in others)
 
 
 def _ranks(ranks: Collection[int]) -> str:
