@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from wirewise import graph, lab, plans, topology
+from wirewise import errors, graph, lab, plans, topology
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -322,3 +322,20 @@ def test_the_readme_trains_on_two_ranks(tmp_path, monkeypatch, wirewise_data):
     (tmp_path / "train.py").write_text(training + SCORE + end + rest)
     # Seven classes; a model that has learnt nothing gets a third at most.
     assert float(train("train.py")[-1]) > 0.6
+
+
+def test_troubleshooting_names_every_error_and_quotes_messages_that_exist():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    assert all(f"| `{name}` |" in page for name in errors.__all__ if name != "WirewiseError")
+    source = " ".join(
+        re.sub(r'"\s+f?"', "", path.read_text()) for path in sorted((ROOT / "src").rglob("*.py"))
+    )
+    quoted = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    missing = []
+    for message in quoted:
+        # What stands between names, numbers and points of omission.
+        parts = [
+            part for part in re.split(r"\.\.\.|\brank \d+|\d+|\b[A-Z]+Error\b", message) if len(part) > 8
+        ]
+        missing += [part for part in parts if part.strip(" :") not in source]
+    assert missing == []
