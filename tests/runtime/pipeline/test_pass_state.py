@@ -65,6 +65,23 @@ class Stop(nn.Module):
         return x.detach() + 1
 
 
+class _NegativeZeros(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return torch.full_like(gradient, -0.0)
+
+
+class Vanish(nn.Module):
+    """Gives back a gradient that is zero with a minus, and not none, as a masked loss without an entry does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _NegativeZeros.apply(x)
+
+
 class Double(nn.Module):
     """Changes its input in place."""
 
@@ -113,6 +130,10 @@ def stopped() -> LayerGraph:
     return built(linear, Idle, linear, linear, Stop, linear, linear, linear)
 
 
+def vanished() -> LayerGraph:
+    return built(linear, linear, linear, linear, Vanish, linear, linear, linear)
+
+
 def in_place() -> LayerGraph:
     plain = lambda: nn.Linear(WIDTH, WIDTH)  # noqa: E731 - tanh keeps its output, which nobody may change
     return built(plain, lambda: nn.ReLU(inplace=True), plain, Double, plain, Double, plain, plain)
@@ -133,7 +154,7 @@ def shared() -> LayerGraph:
 
 
 @pytest.mark.sweep(keep=4)
-@pytest.mark.parametrize("build", [idle, routed, stopped, in_place])
+@pytest.mark.parametrize("build", [idle, routed, stopped, vanished, in_place])
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("recompute", [False, True])
 def test_gradients_that_are_none_and_inputs_changed_in_place_are_those_of_one_process(

@@ -289,7 +289,10 @@ class _Held:
 
 def _or_none(gradient: Tensor | None, leaf: Tensor) -> Tensor:
     """A gradient as it travels: none is negative zeros, which count as zeros wherever they are added."""
-    return torch.full_like(leaf, -0.0) if gradient is None else gradient
+    if gradient is None:
+        return torch.full_like(leaf, -0.0)
+    # Such as that of a loss of no entry, with a minus before it.
+    return torch.zeros_like(gradient) if _is_none(gradient) else gradient
 
 
 def _is_none(gradient: Tensor) -> bool:
