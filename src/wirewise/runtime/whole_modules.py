@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -70,6 +71,9 @@ class _Unit(nn.Module):
 
 
 _UNITS: WeakValueDictionary[int, _Unit] = WeakValueDictionary()
+_RUNNING = threading.RLock()
+"""A module holds other tensors while it runs, and generators are those of the process: ranks that are threads of one
+process run a module one after the other."""
 
 
 def _called_as_it_is(module: nn.Module, state: dict[str, Tensor], args: Any, kwargs: Any) -> Any:
@@ -84,10 +88,13 @@ def _called_as_it_is(module: nn.Module, state: dict[str, Tensor], args: Any, kwa
 @torch.library.custom_op("wirewise::whole_module", mutates_args=())
 def _forward(tensors: list[Tensor], number: int) -> list[Tensor]:
     """Outputs of a module from its parameters, buffers and arguments, and the state of random numbers before it."""
-    unit, before = _UNITS[number], _random_state(tensors)
-    with torch.no_grad(), refuse_changes(unit.module, _TWICE):
-        found = [one.clone() for one in unit.run(tensors)]
-    if not unit.draws and not torch.equal(before, _random_state(tensors)):
+    unit = _UNITS[number]
+    with _RUNNING:
+        before = _random_state(tensors)
+        with torch.no_grad(), refuse_changes(unit.module, _TWICE):
+            found = [one.clone() for one in unit.run(tensors)]
+        after = _random_state(tensors)
+    if not unit.draws and not torch.equal(before, after):
         raise InputError(
             f"module {unit.name} draws random numbers, which it did not when it was captured; every rank runs it and "
             "would draw others: expected a module that draws in all of its branches, or in none"
@@ -131,7 +138,7 @@ def _differentiated(
     gradients: list[Tensor], tensors: list[Tensor], random: Tensor, unit: _Unit
 ) -> list[Tensor]:
     own = [t.detach().requires_grad_(t.is_floating_point()) for t in tensors]
-    with _drawing_from(random, tensors):
+    with _RUNNING, _drawing_from(random, tensors):
         found = unit.run(own)
     used = [(one, g) for one, g in zip(found, gradients, strict=True) if one.requires_grad]
     wanted = [one for one in own if one.requires_grad]
