@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.trials.inside.test_recording import SCRIPT
-from wirewise import lab
 from wirewise.files import LOCK
 from wirewise.hosts import free_port
 from wirewise.trace import read
@@ -79,8 +78,6 @@ def test_hosts_without_a_common_folder_say_that_parts_are_missing(script: Path, 
 @pytest.mark.lab
 @pytest.mark.slow
 def test_ranks_that_the_lab_starts_record_into_one_folder(script: Path, tmp_path: Path) -> None:
-    if not lab.available()[0]:
-        pytest.skip("no lab can be built here")
     folder = tmp_path / "run"
     traced = [*TRACE, str(folder), "--json", str(tmp_path / "told.json"), "--", sys.executable, str(script)]
     run = [sys.executable, "-m", "wirewise", "lab", "run", "--hosts", "2", "--", *traced]

@@ -144,7 +144,7 @@ def _of_codecs(found: FusionPlan) -> str:
 
 
 def _of_losses(found: FusionPlan) -> str:
-    """What lossy codecs leave of the gradients; seconds alone say nothing of what training loses."""
+    """Describe the loss of lossy codecs; seconds alone say nothing of accuracy."""
     said = "; ".join(f"{codec} sends {LOSSES.get(codec, 'less')}" for codec in found.codecs)
     return f" Lossy: {said}, so compare the loss of a training, too." if said else ""
 

@@ -32,8 +32,8 @@ class Check(opt.Options, frozen=True, kw_only=True):
     job: Annotated[
         Path | None,
         opt.about(
-            "What a plan must fit: tasks of a plan of placement, the queue of one of jobs, the operators of one of "
-            "parallel."
+            "Job that the plan must fit: tasks for a placement plan, a queue for a job plan, operators for a "
+            "parallel plan."
         ),
     ] = None
     fifo: Annotated[

@@ -152,7 +152,7 @@ def labels_of(y: NDArray[Any]) -> NDArray[Any]:
 
 
 def refuse_other_kinds(data: Any) -> None:
-    """Raise for what is no Data object of one type of nodes, with sources and targets of its edges.
+    """Refuse anything but a Data object of one node type with sources and targets of its edges.
 
     Raises:
         GraphError: It is something else.

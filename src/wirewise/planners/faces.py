@@ -126,7 +126,7 @@ def face(make: Callable[..., Plan], name: str, problems: Problems, *, budget: st
 def _documented(
     make: Callable[..., Plan], problems: Problems, parameters: list[inspect.Parameter], budget: str
 ) -> str:
-    """Docstring of a planner: what `make` says of itself, and each parameter that the planner has, and no other."""
+    """Docstring of a planner: the text of `make`, and each parameter of the planner and no other."""
     text = inspect.getdoc(getattr(make, "func", make)) or ""
     head, described, tail = _sections(text)
     for of in problems.of.values():
@@ -147,7 +147,7 @@ def _documented(
 
 
 def _sections(text: str) -> tuple[str, dict[str, str], str]:
-    """What stands before the arguments of a docstring, each of these by name, and what stands behind them."""
+    """Split a docstring into the text before its arguments, the arguments by name, and the text behind them."""
     head, _, rest = text.partition("\nArgs:\n")
     if not rest:
         found = re.search(r"^(?:Returns|Raises|Yields):$", text, re.MULTILINE)

@@ -52,7 +52,7 @@ LOSSES = {
     "int4": "4 bits of each value",
     "powersgd": "two factors of rank 4",
 }
-"""What is sent of the gradients, by codec."""
+"""Part of the gradients that is sent, by codec."""
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -118,7 +118,7 @@ def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any, *, whole: 
 
 
 def meet(view: GraphView, place: str, *, failed: bool = False) -> None:
-    """Let ranks that run the proof learn, before each exchange, whether one of them failed and will not take part.
+    """Agree, before each exchange of the proof, on whether a rank has failed and will not take part.
 
     A collective call, also of a rank whose own code has just failed: nobody waits for a rank that has left.
 
@@ -150,7 +150,7 @@ def meet(view: GraphView, place: str, *, failed: bool = False) -> None:
 
 
 class _Met(InputError):
-    """All ranks know already that the proof has failed."""
+    """The proof has failed, and all ranks know it."""
 
 
 def _run_whole(module: nn.Module, moved: dict[str, Tensor], args: Any, kwargs: Any, view: GraphView) -> Any:

@@ -62,7 +62,7 @@ class JobProblem:
         )
 
     def knowledge(self) -> Knowledge:
-        """What schedulers believe of these jobs, with amounts that are not tuned."""
+        """Beliefs of schedulers about these jobs, with untuned amounts."""
         return knowledge(expected(self.arrays), self.window, self.patience)
 
 

@@ -229,7 +229,7 @@ def _is_overdue(queue: QueueArrays, state: QueueState, known: Knowledge, job: in
 def _hold_for_overdue(
     queue: QueueArrays, state: QueueState, known: Knowledge, withheld: NDArray[np.int64]
 ) -> None:
-    """Start jobs that have waited too long, and withhold what is free from others where one does not fit yet."""
+    """Start overdue jobs, and withhold a cluster's free resources from others where one does not fit yet."""
     withheld[:] = 0
     place = 0
     while place < state.counts[WAITING] and _is_overdue(queue, state, known, state.waiting[place]):
@@ -267,7 +267,7 @@ def _give_back(state: QueueState, withheld: NDArray[np.int64]) -> None:
 def hold_for_overdue(
     believed: QueueArrays, state: QueueState, known: Knowledge, withheld: NDArray[np.int64]
 ) -> None:
-    """Start jobs that have waited too long, and withhold what is free from others where one does not fit yet.
+    """Start overdue jobs, and withhold a cluster's free resources from others where one does not fit yet.
 
     Args:
         believed: Jobs, kinds and clusters.

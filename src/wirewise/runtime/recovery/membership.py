@@ -192,7 +192,7 @@ class Member:
         self._link.guard(self._last, groups)
 
     def follow(self, progress: Callable[[], tuple[dict[str, int], dict[str, int]]]) -> None:
-        """Have messages between ranks watched, too, which no group counts: what this rank has done, what it awaits."""
+        """Watch messages between ranks, which no group counts: counts reached and counts awaited, by name."""
         self._link.follow(progress)
 
     def arrive(self, step: int) -> None:

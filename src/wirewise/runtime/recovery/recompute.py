@@ -79,7 +79,7 @@ class RecoveryJournal(MessageJournal):
         return tuple(self._done)
 
     def progress(self) -> tuple[dict[str, int], dict[str, int]]:
-        """What this rank has done, and what it waits for another rank to have done, by name; for any thread."""
+        """Counts that this rank has reached, and counts that it awaits of other ranks, by name; thread-safe."""
         done = {**self._sent.numbers, **self._settling, _UPDATES: self.log.committed}
         return done, {**self._awaited.numbers, **self._settling, **self._meeting}
 
@@ -174,7 +174,7 @@ class RecoveryJournal(MessageJournal):
         return self._past.take(MessageKey(peer, self.log.rank, line, *key))
 
     def awaits(self, line: int, key: MicrobatchKey) -> None:
-        """Note what this rank needs, for those who look for one that hangs."""
+        """Record the message that this rank needs next, for the search for hung ranks."""
         self._awaited.add(line, key)
 
     def waits(self, arrived: Callable[[], bool]) -> None:
