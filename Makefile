@@ -5,11 +5,16 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Python compiles what is imported; all that is installed takes a minute longer.
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+INSTALL := $(PIP) install --no-compile
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+# Thousands of processes import the same modules: where Python may not keep what it compiled, each takes twice as long.
+unexport PYTHONDONTWRITEBYTECODE
 PRESET ?= smoke
+OUT ?= gpu-out
 
-.PHONY: help run test test-all test-lowest test-newest check bench docs clean
+.PHONY: help run test test-all test-exhaustive test-lowest test-newest check bench gpu docs clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -21,18 +26,28 @@ run: $(VENV)/.stamp-run ## Train with AdaQP on four ranks and report what it gai
 # wait for each other more than they compute. With one hash seed all workers list the cases of a test in the same order.
 # $(1): the markers of tests that are left out.
 PROCESSES := dist or lab or slurm or browser
-WITH_PROCESSES = $(shell grep -rlE 'mark\.(dist|lab|slurm|browser)\b' tests --include='test_*.py')
+# The longest files start first: one that starts last keeps a worker waiting.
+WITH_PROCESSES = $(shell grep -rlE 'mark\.(dist|lab|slurm|browser)\b' tests/examples tests/papers tests --include='test_*.py')
 PYTEST = PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 define run_tests
 $(PYTEST) -m "not ($(1) or $(PROCESSES))"; alone=$$?; \
 $(PYTEST) -m "($(PROCESSES)) and not ($(1))" $(WITH_PROCESSES) && exit $$alone
 endef
 
+# Kernels are compiled once and kept; two processes that test at the same time would each compile their own.
+define warm_kernels
+$(BIN)/wirewise doctor --warm
+endef
+
 test: $(VENV)/.stamp-dev ## Run the tests of every part, in minutes
 	@$(call run_tests,gpu or slow)
 
-test-all: $(VENV)/.stamp-triton ## Run all tests but those that need a GPU: whole recipes, benchmark scripts, browsers too
+test-all: $(VENV)/.stamp-triton $(VENV)/.stamp-vision ## Run all tests but those that need a GPU: whole experiments, benchmark scripts, browsers too
+	-@$(call warm_kernels)
 	@$(call run_tests,gpu)
+
+test-exhaustive: export WIREWISE_EXHAUSTIVE = 1
+test-exhaustive: test-all ## The same with all cases of the longest sweeps, of which test-all takes a sample, in hours
 
 # Other versions than those of constraints.txt, each in an environment of its own, as are kernels that its numba compiles;
 # uv knows which are the oldest.
@@ -64,6 +79,9 @@ bench: $(VENV)/.stamp-triton ## Run every benchmark; PRESET=paper for the long f
 		echo "== $$script"; $(BIN)/python $$script --preset $(PRESET) || failed="$$failed $$script"; done; \
 	[ -z "$$failed" ] || { echo "failed or missed a threshold:$$failed" >&2; exit 1; }
 
+gpu: ## Show on one GPU what can be shown there, in four minutes: make gpu PYTHON=python3 OUT=FOLDER
+	@$(PYTHON) benchmarks/one_gpu.py --out "$(OUT)"
+
 docs: $(VENV)/.stamp-dev ## Build the documentation into docs/_build
 	@$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
 	@echo "docs/_build/index.html"
@@ -79,17 +97,23 @@ $(BIN)/python:
 
 # PyTorch comes first and only where it is missing, so that a build that suits the machine's GPU is kept.
 $(VENV)/.stamp-torch: | $(BIN)/python
-	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install "$(TORCH)"
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(INSTALL) "$(TORCH)"
 	@touch $@
 
 $(VENV)/.stamp-run: pyproject.toml constraints.txt $(VENV)/.stamp-torch
-	@$(PIP) install -c constraints.txt -e .
+	@$(INSTALL) -c constraints.txt -e ".[gnn]"
 	@touch $@
 
 $(VENV)/.stamp-dev: pyproject.toml constraints.txt $(VENV)/.stamp-torch
-	@$(PIP) install -c constraints.txt -e ".[dev,docs]"
+	@$(INSTALL) -c constraints.txt -e ".[dev,docs]"
 	@touch $@ $(VENV)/.stamp-run
 
 $(VENV)/.stamp-triton: $(VENV)/.stamp-dev
-	@$(PIP) install -c constraints.txt -e ".[triton]"
+	@$(INSTALL) -c constraints.txt -e ".[triton]"
+	@touch $@
+
+# Models of torchvision and timm, in a folder of their own that tests look into: beside a torch for CPUs, a torchvision
+# that was built for GPUs keeps lightning from loading.
+$(VENV)/.stamp-vision: $(VENV)/.stamp-dev
+	@$(INSTALL) -c constraints.txt --no-deps --upgrade --target $(VENV)/vision timm torchvision pillow
 	@touch $@

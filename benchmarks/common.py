@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+import seals
 import wirewise
 from wirewise import lab
 from wirewise.files import atomic_file
@@ -101,8 +102,13 @@ class Page:
     def __init__(self, title: str, preset: str, facts: Mapping[str, str]) -> None:
         self._started, self._parts, self._out = time.perf_counter(), [], None
         self._failed, self._preset = 0, preset
+        # As it is now: a long run outlives changes of the tree.
+        self._code, self._commit = measured(), seals.commit()
         self.add(f"# {title}, {date.today().isoformat()}")
-        lines = {"Hardware": hardware(), "Versions": versions(), "Command": f"`{command()}`"}
+        lines = {
+            "Hardware": hardware(), "Versions": versions(), "Commit": self._commit, "Command": f"`{command()}`",
+            "Priority": priority(),
+        }  # fmt: skip
         if os.getloadavg()[0] > MOST_LOAD:
             facts = {**facts, "Caution": "load was high at the start; figures of seconds may be too high"}
         self.add("\n".join(f"- {k}: {v}" for k, v in {**lines, "Preset": preset, **facts}.items()))
@@ -139,7 +145,7 @@ class Page:
         self.add(f"Whole script: {seconds:.0f} s. Thresholds that were not met: {self._failed}.{judged}")
         if options.out is not None:
             options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text("\n\n".join(self._parts) + "\n")
+            options.out.write_text(seals.sealed("\n\n".join(self._parts), self._commit, self._code))
         if self._failed and not smoke and not options.report_only:
             raise SystemExit(f"thresholds that were not met: {self._failed} (marked FAILS above)")
 
@@ -194,6 +200,24 @@ def versions() -> str:
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numba", "numpy"))
     here = f"Python {platform.python_version()}, wirewise {wirewise.__version__}"
     return f"{here}, {packages}, Linux {platform.release()}"
+
+
+def priority() -> str:
+    """Priority of the script, processors that it may use, and the quota of its control group."""
+    quota, period = "max", "1"
+    with suppress(OSError, ValueError):
+        group = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
+        quota, period = (Path("/sys/fs/cgroup") / group / "cpu.max").read_text().split()
+    limit = "no quota" if quota == "max" else f"a quota of {int(quota) / int(period):.2f} processors"
+    return f"nice {os.nice(0)}, {len(os.sched_getaffinity(0))} processors allowed, {limit}"
+
+
+def measured() -> dict[str, str]:
+    """Digests of the code behind this script; none for a script outside benchmarks/."""
+    try:
+        return seals.measured_code(seals.script_of(command()))
+    except ValueError:
+        return {}
 
 
 def command() -> str:

@@ -18,7 +18,10 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_design",
     "mathml",
+    "page_ages",
+    "plain_fields",
     "reference_pages",
     "systems_page",
 ]
@@ -30,6 +33,9 @@ html_theme = "furo"
 html_title = "wirewise"
 html_math_renderer = "mathml"
 
+# Names in docstrings stand in single backticks.
+default_role = "code"
+
 myst_enable_extensions = ["attrs_block", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
@@ -38,5 +44,5 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
-# Napoleon takes "[edges]" in the docstring of an attribute for a type to link to.
+# The annotation `type` is a class of Python, and the name of a field of several records.
 suppress_warnings = ["ref.python"]

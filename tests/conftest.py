@@ -21,7 +21,7 @@ import pytest
 from tests.harness.browser import browser_path
 from tests.harness.leftovers import Snapshot
 from tests.harness.processes import start_server
-from tests.harness.tiers import leave_out_sweeps
+from tests.harness.tiers import leave_out_exhaustive, leave_out_sweeps
 
 if TYPE_CHECKING:
     from wirewise.lab import SlurmCluster
@@ -30,7 +30,15 @@ _MANY_THREADS = 300
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
+def processes_start_warm(request: pytest.FixtureRequest) -> None:
+    """Tests that start ranks start them warm; a test marked `cold` starts them as users do."""
+    marks = {mark.name for mark in request.node.iter_markers()}
+    if marks & {"dist", "lab", "slurm"} and "cold" not in marks:
+        request.getfixturevalue("warm_ranks")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(processes_start_warm: None) -> Iterator[None]:
     """Fail a test that leaves processes, threads, variables, namespaces or a process group."""
     # Ranks that are over keep their waiting threads until they are collected, which a large heap puts off for long.
     if threading.active_count() > _MANY_THREADS:
@@ -54,8 +62,10 @@ def wirewise_data() -> Path:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     leave_out_sweeps(items)
+    if left := leave_out_exhaustive(items):
+        config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(scope="session")
@@ -87,13 +97,11 @@ def warm_python(warm_server: Callable[[], Path]) -> Path:
 
 
 @pytest.fixture
-def warm_ranks(monkeypatch: pytest.MonkeyPatch, warm_python: Path) -> Path:
-    """What a test starts as `sys.executable`, ranks on hosts above all, has loaded what it imports.
-
-    Users' ranks start as Python does: so do those of `tests/profile/test_pairs.py`, by torchrun.
-    """
-    monkeypatch.setattr(sys, "executable", str(warm_python))
-    return warm_python
+def warm_ranks(warm_python: Path) -> Iterator[Path]:
+    """Python that has loaded torch and the library, as `sys.executable` of a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(warm_python))
+        yield warm_python
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

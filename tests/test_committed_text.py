@@ -1,9 +1,9 @@
-"""No committed text depends on where it was written; documentation is phrases or sentences; class names are unique."""
+"""No committed text depends on where it was written; documentation is phrases or sentences in the field's words."""
 
 import ast
+import functools
 import re
 import subprocess
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,26 +134,129 @@ def test_the_lint_finds_what_does_not_stand_alone():
     assert documented_arguments(found) == [("size", "Bytes."), ("rank", "Number of this rank.")]
 
 
-# Arguments of compiled functions, whose cached code refers to them by name and module.
-SHARED_NAMES = {"Links", "Network"}
+RIDDLE = re.compile(r"(What|Whose|By which|In which)\b")
+"""First words of a docstring that names nothing."""
+FIELDS_WORDS = {
+    "elementwise": r"\bplace by place\b",
+    "interleaved": r"\bby turns\b",
+    "partial sums": r"\baddends?\b",
+    "stops responding": r"\bfalls? silent\b",
+    "dead or hung ranks": r"\bwho dies\b",
+    "compared with": r"\bnext to (torch|DDP|checkpoints|torchft|torchrun|gloo|fp32)",
+    "update, event": r"\bnews of\b",
+    "one per host": r"\bone a host\b",
+}
+"""Words of the field, and what was written in their place."""
 
 
-def modules_of_classes(root: Path) -> dict[str, set[str]]:
-    """Modules in which a class of each public name is defined."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for path in sorted(root.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].add(str(path.relative_to(root)))
-    return found
+@functools.cache
+def documentation_of_source() -> list[tuple[Path, int, str]]:
+    """File, line and text of all documentation of the library and its papers."""
+    return [
+        (path, number, text)
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for number, text in documentation(ast.parse(path.read_text(encoding="utf-8")))
+    ]
 
 
-def test_a_public_class_name_means_one_thing():
-    shared = {name: places for name, places in modules_of_classes(SOURCE).items() if len(places) > 1}
-    assert {name: places for name, places in shared.items() if name not in SHARED_NAMES} == {}
+def test_docstrings_name_a_thing_or_an_action():
+    bad = [
+        f"{path.relative_to(ROOT)}:{number}: {text.strip().splitlines()[0]}"
+        for path, number, text in documentation_of_source()
+        if RIDDLE.match(text.strip())
+    ]
+    assert bad == []
+    assert RIDDLE.match("What it sends.") and not RIDDLE.match("Whatever it sends.")
 
 
-def test_classes_of_one_name_are_found(tmp_path):
-    (tmp_path / "a.py").write_text("class Rank: ...\nclass _Own: ...\n")
-    (tmp_path / "b.py").write_text("class Rank: ...\nclass _Own: ...\nclass Host: ...\n")
-    assert modules_of_classes(tmp_path) == {"Rank": {"a.py", "b.py"}, "Host": {"b.py"}}
+@pytest.mark.parametrize("word", FIELDS_WORDS)
+def test_texts_use_the_words_of_the_field(word):
+    pattern = re.compile(FIELDS_WORDS[word])
+    pages = [(path, path.read_text(encoding="utf-8")) for path in sorted((ROOT / "docs").rglob("*.md"))]
+    sources = [(path, text) for path, _, text in documentation_of_source()]
+    bad = [
+        f"{path.relative_to(ROOT)}: {found[0]!r}, write {word!r}"
+        for path, text in (*pages, *sources)
+        for found in pattern.finditer(text)
+    ]
+    assert bad == []
+
+
+RECURRING = {
+    "execute": r"\b[Cc]arr(?:y|ies|ied|ying) out\b(?! of\b)",
+    "errors as in": r"\b(?:[Aa]rguments|errors)(?: and\s+errors)? as of\b",
+    "None if": r"[;,] None: (?:it|there|nothing|no)\b",
+    "fraction of": r"\A(?:A share|Share) of\b|\bas a share of\b|: Share of\b",
+}
+"""Forms of docstrings that recur, and what was written in their place."""
+
+
+@pytest.mark.parametrize("word", RECURRING)
+def test_docstrings_say_what_recurs_in_one_form(word):
+    pattern = re.compile(RECURRING[word])
+    bad = [
+        f"{path.relative_to(ROOT)}:{number}: {found[0]!r}, write {word!r}"
+        for path, number, text in documentation_of_source()
+        for found in pattern.finditer(text)
+    ]
+    assert bad == []
+
+
+NAME = re.compile(r"(?<!`)`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)`(?!`)")
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+OF_OTHERS = {
+    "accelerate.Accelerator",
+    "GlobalMetadata",  # Chakra
+    "NCCL_TOPO_FILE",
+    "TilingSelect",  # torch.compile's
+    "should_realize_on_reuse",
+    "accelerator.load_state",
+    "accelerator.save_state",
+    "blockAllReduce",  # a kernel of TensorRT-LLM
+    "gcn_norm",  # PyG's
+    "torch.distributed.Work",
+    "__pycache__",
+    "h_l",  # symbols of the formula of `graph.memory`
+    "m_l",
+    "w_l",
+}
+"""Names in documentation that other projects, or formulas, define."""
+
+
+@functools.cache
+def identifiers() -> dict[tuple[str, ...], set[str]]:
+    """Identifiers in the code of each module, without its documentation, by the parts of the module's path."""
+    return {
+        path.relative_to(ROOT / "src").with_suffix("").parts: {
+            *IDENTIFIER.findall(re.sub(r'"""[\s\S]*?"""', "", path.read_text(encoding="utf-8"))),
+            *path.relative_to(ROOT / "src").with_suffix("").parts,
+        }
+        for path in sorted((ROOT / "src").rglob("*.py"))
+    }
+
+
+@functools.cache
+def everywhere() -> set[str]:
+    """Identifiers of all modules."""
+    return set().union(*identifiers().values())
+
+
+def is_defined(name: str) -> bool:
+    """Whether the code has every part of a dotted name, and the module or package before a class has the class."""
+    parts, modules = name.split("."), identifiers()
+    if not all(part in everywhere() for part in parts):
+        return False
+    homes = [found for path, found in modules.items() if len(parts) > 1 and parts[-2] in path]
+    return not (homes and parts[-1][0].isupper()) or any(parts[-1] in found for found in homes)
+
+
+def test_documentation_names_what_exists():
+    names = {
+        (name, str(path.relative_to(ROOT)))
+        for path, _, text in documentation_of_source()
+        for name in NAME.findall(text)
+    }
+    known = {name: name in OF_OTHERS or is_defined(name) for name in {name for name, _ in names}}
+    assert sorted(one for one in names if not known[one[0]]) == []
+    assert is_defined("trying.TrialMeasurements")
+    assert not is_defined("trying.Tried") and not is_defined("no_such_name")

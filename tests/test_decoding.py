@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import zlib
 from pathlib import Path
 
@@ -39,6 +40,16 @@ def test_an_archive_that_grows_beyond_measure_is_refused() -> None:
     small = zlib.compress(b"text", wbits=31)
     assert gunzip(small) == (b"text", True)
     assert gunzip(small[:-4]) == (b"text", False)
+
+
+def test_archives_one_behind_the_other_are_one() -> None:
+    one, two = gzip.compress(b"one "), gzip.compress(b"two")
+    assert gunzip(one + two) == (b"one two", True)
+    assert gunzip(one + two + bytes(512)) == (b"one two", True)
+    assert gunzip(one + two[:-6]) == (b"one two", False)
+    bomb = gzip.compress(bytes((1 << 26) - 1))
+    with pytest.raises(ArchiveError, match=r"holds more than 67108864; expected"):
+        gunzip(bomb + gzip.compress(b"more"))
 
 
 def test_headers_of_arrays_must_fit_the_file(tmp_path: Path) -> None:

@@ -80,6 +80,17 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     os.close(reader)
 
 
+def test_a_link_stays_and_the_file_that_it_names_is_written(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "plan", tmp_path / "link"
+    link.symlink_to(target)
+    for text in (b"new", b"newer"):
+        with atomic_file(link) as file:
+            file.write(text)
+        assert link.is_symlink() and target.read_bytes() == text
+    assert _names(tmp_path / "elsewhere") == ["plan"] and sorted(_names(tmp_path)) == ["elsewhere", "link"]
+
+
 def test_folders_are_made_with_their_parents(tmp_path: Path) -> None:
     made = make_folder(tmp_path / "a" / "b")
     assert made.is_dir() and make_folder(made) == made

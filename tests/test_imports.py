@@ -23,12 +23,16 @@ TORCH_FREE = [
     "wirewise.options",
     "wirewise.planners.bitwidth",
     "wirewise.plans",
-    "wirewise.recipes.cupcake_job",
-    "wirewise.recipes.gnn_tasks_job",
-    "wirewise.recipes.job",
-    "wirewise.recipes.salientpp_job",
-    "wirewise.recipes.scripts",
-    "wirewise.recipes.sea_er_job",
+    "wirewise_papers.cupcake.job",
+    "wirewise_papers.gnn_tasks.job",
+    "wirewise_papers.adaqp.job",
+    "wirewise_papers.salientpp.job",
+    "wirewise.advice.comparing",
+    "wirewise.advice.options",
+    "wirewise.advice.reading",
+    "wirewise.trials.stall_job",
+    "wirewise_papers.dpro.job",
+    "wirewise_papers.sea_er.job",
     "wirewise.results",
     "wirewise.rng",
     "wirewise.sim",
@@ -99,6 +103,7 @@ def test_kinds_of_tasks_are_the_same_in_traces_and_plans():
         ["list", "systems"],
     ],
 )
+@pytest.mark.sample(3)
 def test_help_and_lists_do_not_load_torch(words):
     statement = f"""
 from wirewise.cli.main import app
@@ -124,9 +129,17 @@ def test_the_front_door_loads_what_is_used():
     )
     assert "torch" not in loaded_by(f"import wirewise as ww\n{used}")
     with pytest.raises(
-        AttributeError, match="'wirewise' has no attribute 'planner'; it has codec, collective"
+        AttributeError,
+        match="'wirewise' has no attribute 'planner'; it has advice, advise, codec, collective",
     ):
         wirewise.planner  # noqa: B018
+
+
+def test_the_front_door_has_the_questions_as_functions():
+    from wirewise.advice.reading import advise
+    from wirewise.profile.watching import watch
+
+    assert (wirewise.advise, wirewise.watch) == (advise, watch) and wirewise.advice.FAMILIES
 
 
 def modules() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -96,6 +97,18 @@ def test_a_folder_that_others_can_write_is_not_taken(run, tmp_path):
     assert run("unwritable")[1:] == ["4 6", "0"] and not list(elsewhere.iterdir())
 
 
+def test_without_any_folder_that_can_be_written_kernels_are_compiled_and_kept_nowhere(tmp_path, monkeypatch):
+    def refuse():
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", refuse)
+    jit.private_folder.cache_clear()
+    try:
+        assert jit.private_folder() is None
+    finally:
+        jit.private_folder.cache_clear()
+
+
 def test_the_place_that_the_user_names_comes_first(run, tmp_path):
     assert run("unwritable", NUMBA_CACHE_DIR=str(tmp_path / "named"))[1:] == ["4 6", "0"]
     assert list((tmp_path / "named").rglob("*.nbi")) and not list((tmp_path / "tmp").iterdir())
@@ -110,3 +123,51 @@ def test_every_kernel_is_compiled_by_the_one_decorator():
     ]
     assert not others
     assert tempfile.gettempdir() in str(jit.private_folder())
+
+
+RENAMED = """
+from typing import NamedTuple
+from wirewise import jit
+
+class {name}(NamedTuple):
+    x: int
+
+@jit.njit()
+def twice(pair):
+    return 2 * pair.x
+"""
+
+
+def test_compiled_code_whose_argument_types_were_renamed_is_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(jit, "_kernels", [])
+    for name in ("Before", "After", "After"):
+        (tmp_path / "renamed_arguments.py").write_text(RENAMED.format(name=name))
+        importlib.invalidate_caches()
+        monkeypatch.delitem(sys.modules, "renamed_arguments", raising=False)
+        module = importlib.import_module("renamed_arguments")
+        assert module.twice(getattr(module, name)(3)) == 6
+    assert module.twice.stats.cache_hits.total() == 1
+
+
+def test_processes_that_compile_for_different_types_at_once_do_not_mix_up_their_code(tmp_path, monkeypatch):
+    (tmp_path / "compiled_twice.py").write_text("def double(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(jit, "_kernels", [])
+    double = importlib.import_module("compiled_twice").double
+    monkeypatch.delitem(sys.modules, "compiled_twice")
+    one, other, later = (jit.njit()(double) for _ in range(3))
+    files, others = one._cache._cache_file, other._cache._cache_file
+    write = files._save_data
+
+    def interrupted(name, data):
+        # The other process read the index before this one changed it, and writes all its files in between.
+        with monkeypatch.context() as changed:
+            changed.setattr(others, "_load_index", dict)
+            assert other(1.5) == 3.0
+        write(name, data)
+
+    monkeypatch.setattr(files, "_save_data", interrupted)
+    assert one(2) == 4
+    assert (later(1.5), later(2)) == (3.0, 4)
+    assert later.stats.cache_hits.total() == 2

@@ -34,6 +34,7 @@ HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     ("below", "size", "returned"),
     [(16 << 20, 64 << 20, True), slow((16 << 20, 8 << 20, False)), slow((1 << 30, 64 << 20, False))],
 )
+@pytest.mark.sample(2)
 def test_only_large_blocks_go_back(below, size, returned):
     command = [sys.executable, "-c", CODE, str(below), str(size)]
     freed, peak_is_most = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

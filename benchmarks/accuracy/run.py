@@ -19,9 +19,9 @@ import numpy as np
 
 from common import Page, arguments, scratch, verdict
 from wirewise import lab
-from wirewise.recipes import adaqp
-from wirewise.recipes.job import FullGraphJob, ModeOutcome
 from wirewise.results import EpochRecord
+from wirewise_papers.adaqp import experiment as adaqp
+from wirewise_papers.adaqp.job import FullGraphJob, ModeOutcome
 
 ROWS = ("debian", "block", "arxiv-like")
 PRESETS = {

@@ -31,10 +31,10 @@ from wirewise.graph.sampling import SEMANTICS, NeighborSampler
 from wirewise.planners.cache import (
     POLICIES,
     CacheProblem,
+    count_misses,
     inclusion,
-    keep,
-    missed,
     seed_probability,
+    select_cached,
 )
 
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -131,7 +131,7 @@ def one_volume(page, problem, name, epochs):
     machines = range(problem.machines)
     own = [problem.owner == k for k in machines]
     counts = [problem.counts(k, range(10, 10 + epochs)) for k in machines]
-    whole = sum(missed(counts[k], own[k], []) for k in machines)
+    whole = sum(count_misses(counts[k], own[k], []) for k in machines)
     batches = epochs * sum(-(-len(train) // problem.batch_size) for train in problem.train)
     scores = {policy: [POLICIES[policy](problem, k) for k in machines] for policy in POLICIES}
     scores["oracle"] = [problem.counts(k, range(50, 50 + epochs)).astype(float) for k in machines]
@@ -150,7 +150,10 @@ def one_volume(page, problem, name, epochs):
 
 def share_left(problem, scores, own, counts, alpha):
     budget = int(alpha * problem.num_nodes / problem.machines)
-    return sum(missed(counts[k], own[k], keep(scores[k], own[k], budget)) for k in range(problem.machines))
+    return sum(
+        count_misses(counts[k], own[k], select_cached(scores[k], own[k], budget))
+        for k in range(problem.machines)
+    )
 
 
 def volume_claims(page, left, published):
@@ -216,7 +219,7 @@ def choices(problem, epochs):
     machines = range(problem.machines)
     own = [problem.owner == k for k in machines]
     counts = [problem.counts(k, range(10, 10 + epochs)) for k in machines]
-    whole = sum(missed(counts[k], own[k], []) for k in machines)
+    whole = sum(count_misses(counts[k], own[k], []) for k in machines)
     scores = {policy: [POLICIES[policy](problem, k) for k in machines] for policy in POLICIES}
     scores["oracle"] = [problem.counts(k, range(50, 50 + epochs)).astype(float) for k in machines]
     return {
@@ -240,7 +243,7 @@ def ahead_row(page, preset):
             budget = int(alpha * problem.num_nodes / machines)
             cells = []
             for share, window in ((1.0, 0), (0.5, WINDOW), (0.0, WINDOW), (0.0, None)):
-                static = keep(scores, own, int(share * budget))
+                static = select_cached(scores, own, int(share * budget))
                 room = budget - int(share * budget)
                 found = fetched_rows(rows, problem.num_nodes, static=static, room=room, window=window)
                 cells.append(f"{found / whole:.3f}")

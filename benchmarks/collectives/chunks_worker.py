@@ -1,4 +1,4 @@
-"""One rank: tunes the chunk size of a program, then runs a grid of sizes and the tuned ones by turns.
+"""One rank: tunes the chunk size of a program, then runs a grid of sizes and the tuned ones interleaved.
 
     torchrun chunks_worker.py JOB.json
 

@@ -1,4 +1,4 @@
-"""One rank: steps of DistributedDataParallel over gloo and over programs, by turns; rank 0 prints the seconds.
+"""One rank: steps of DistributedDataParallel over gloo and over programs, interleaved; rank 0 prints the seconds.
 
     torchrun ddp_worker.py JOB.json
 

@@ -1,4 +1,4 @@
-"""One rank of a broadcast along a tree: event-driven, and with waits after every segment, by turns.
+"""One rank of a broadcast along a tree: event-driven, and with waits after every segment, interleaved.
 
     torchrun trees_worker.py JOB.json
 

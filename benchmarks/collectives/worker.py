@@ -61,7 +61,7 @@ def timed(collective, group, source, target, times=1, **options):
 
 
 def compare(job, group, size_bytes):
-    """Seconds of each method by turns."""
+    """Seconds of each method interleaved."""
     collective = job["collective"]
     programs = {name: load(path) for name, path in job["programs"].items()}
     methods = {"gloo": (None, {})} | {n: (group, {"program": p}) for n, p in programs.items()}

@@ -186,10 +186,10 @@ def shardings(size, folder):
     from wirewise.cost import Links
     from wirewise.planners.parallel.rhino.explore import solve_shardings
     from wirewise.planners.parallel.rhino.shardings import ShardingProblem
-    from wirewise.recipes.parallel_models import MODELS
     from wirewise.runtime.joint_graph import capture_step
     from wirewise.sim.mesh_costs import MeshCosts
     from wirewise.sim.operator_times import roofline_times
+    from wirewise_papers.parallel_models import MODELS
 
     with FakeTensorMode():
         example = MODELS["gpt"](layers=size)
@@ -224,7 +224,7 @@ def follow_jobs(size, folder):
     from scales import CLUSTERS, OF_EACH
 
     from wirewise.planners.jobs.problem import follow, problem_of
-    from wirewise.planners.jobs.rules import expected, knowledge
+    from wirewise.planners.jobs.rules import expected_queue, knowledge
     from wirewise.trace import EdgeCluster
     from wirewise.trace.queue_logs import read_queue_log
 
@@ -233,7 +233,7 @@ def follow_jobs(size, folder):
 
     def run():
         problem = problem_of(read_queue_log("helios", folder / "log.csv", clusters))
-        return follow(problem, "sjf", knowledge(expected(problem.arrays)))
+        return follow(problem, "sjf", knowledge(expected_queue(problem.arrays)))
 
     return run
 

@@ -12,7 +12,7 @@ from traces import write_run
 
 from common import scratch, verdict
 from wirewise.planners.jobs.problem import follow, plan_jobs, problem_of
-from wirewise.planners.jobs.rules import RULES, decide_once, expected, knowledge, run_rule
+from wirewise.planners.jobs.rules import RULES, decide_once, expected_queue, knowledge, run_rule
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.sim import predict
 from wirewise.sim.jobs.engine import LOGGED, SLOT, WAITING, arrive, new_state
@@ -114,7 +114,7 @@ def jobs_row(page, preset):
         begin = time.perf_counter()
         problem = problem_of(read_queue_log("helios", folder / "log.csv", clusters), kept=0.9)
         read_s = time.perf_counter() - begin
-    known, arrays = knowledge(expected(problem.arrays), problem.window), problem.arrays
+    known, arrays = knowledge(expected_queue(problem.arrays), problem.window), problem.arrays
     page.add(
         f"## Many jobs (P6)\n\n{jobs:,} jobs on {accelerators:,} accelerators in {CLUSTERS} clusters, slots of 60 s: a "
         f"log in the form of Helios, drawn to its published sizes and durations, that asks for {preset['load']:.0%} of "

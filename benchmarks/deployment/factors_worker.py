@@ -17,7 +17,7 @@ from wirewise.profile.ending import end_process
 from wirewise.runtime.deployment import Deployment
 from wirewise.runtime.pipeline import LayerGraph
 from wirewise.trials.rank import joined, prepare_process
-from wirewise.trials.windows import turns
+from wirewise.trials.windows import alternate
 
 
 def plan_of(way, ranks, rows):
@@ -47,7 +47,7 @@ def main():
             plan = plan_of(way, transport.world_size, job["rows"])
             made[way] = Deployment(layers, plan, loss=nn.functional.mse_loss)
             found[way] = {"seconds": [], "bytes": 0}
-        for turn, way in turns(list(made), job["turns"] + 1):
+        for turn, way in alternate(list(made), job["turns"] + 1):
             transport.barrier("the begin of a step")
             before, start_s = interface_bytes(), time.perf_counter()
             made[way].step(x, y)

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 
 from common import scratch, verdict
-from wirewise.recipes import tag
-from wirewise.recipes.tag_job import DeploymentWish
-from wirewise.results import DeploymentRecord
 from wirewise.trials.start import open_network
+from wirewise_papers.tag.experiment import Tag
+from wirewise_papers.tag.job import TagOptions
+from wirewise_papers.tag.planning import make_job
+from wirewise_papers.tag.records import DeploymentRecord
 
 WORKER = str(Path(__file__).resolve().parent / "factors_worker.py")
 LABS = {
@@ -39,7 +40,7 @@ def carried_out(wish, preset):
     if key not in kept:
         load = os.getloadavg()[0]
         with scratch() as folder:
-            found = tag.run(tag.make_job(wish), folder / "run", lambda text: print(text, file=sys.stderr))
+            found = Tag().run(make_job(wish), folder / "run", lambda text: print(text, file=sys.stderr))
         kept[key] = Carried(load, dict(found.plans))
     return msgspec.convert(kept[key], Carried)
 
@@ -55,8 +56,8 @@ def told(one):
 
 def plans_row(page, preset):
     page.add(
-        "## Plans on unequal hosts (F2, F4, F7)\n\nPlans of TAG next to torch's DistributedDataParallel (DDP) with "
-        f"even rows and with rows as hosts are fast. Asked: at least {ENOUGH} plans of TAG whose step is within "
+        "## Plans on unequal hosts (F2, F4, F7)\n\nPlans of TAG compared with torch's DistributedDataParallel (DDP) "
+        f"with even rows and with rows as hosts are fast. Asked: at least {ENOUGH} plans of TAG whose step is within "
         f"{NEAR:.0%} of the predicted one; on two groups a median error of 15 %; with a host of a quarter of the "
         "speed behind 50 Mbit/s, 1.2 times the speed of DDP; losses of one process over 10 steps, to 1e-5.\n\n"
         + "\n".join(
@@ -69,7 +70,7 @@ def plans_row(page, preset):
         "hosts", "model", "load", "plan", "a step", "predicted", "error", "sent", "over DDP", "losses"
     ) as row:
         for lab, model in (pair for pair in preset["pairs"] if pair[0] in preset["labs"]):
-            wish = DeploymentWish(
+            wish = TagOptions(
                 model=model, compute_ms=preset["compute_ms"], steps=preset["steps"], turns=preset["turns"], **LABS[lab]
             )  # fmt: skip
             carried = carried_out(wish, preset)
@@ -110,7 +111,7 @@ def real_row(page, preset):
         "of every 50 ms. Modules were measured before, on one thread; what else runs on the machine meanwhile makes "
         "steps longer than predicted."
     )
-    wish = DeploymentWish(
+    wish = TagOptions(
         model=model, batch=preset["real_batch"], computing="real", steps=preset["steps"] + 1,
         turns=preset["turns"], **LABS[lab],
     )  # fmt: skip

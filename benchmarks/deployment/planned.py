@@ -10,8 +10,8 @@ from scipy import stats
 from common import verdict
 from wirewise.errors import PlanError
 from wirewise.planners.placement.tag import PLANNERS, StrategyTimes, tree_search
-from wirewise.planners.placement.tag.drawn import random_problem
 from wirewise.planners.placement.tag.network import shipped_policy
+from wirewise_papers.tag.random_models import random_problem
 
 
 def interval(quotients):
@@ -74,8 +74,8 @@ def unseen_row(page, preset):
 
 def slow_link_row(page, preset):
     from wirewise.planners.placement.tag import problem_of
-    from wirewise.planners.placement.tag.drawn import KINDS, random_model
     from wirewise.topology import UnequalHost, unequal_hosts
+    from wirewise_papers.tag.random_models import KINDS, random_model
 
     page.add("## Two devices, speeds 1 to 4, 50 Mbit/s between them (F4, simulated)\n\nBatches of 32 rows.")
     cluster = unequal_hosts([UnequalHost(1, "slow", 0.25, 6.25e6), UnequalHost(1, "fast", 1.0, 6.25e6)])

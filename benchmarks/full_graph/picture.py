@@ -11,10 +11,11 @@ from importlib import resources
 from pathlib import Path
 
 from wirewise.decoding import decode_json
-from wirewise.report import figures, lines, svg
-from wirewise.report.figures import ModePair
-from wirewise.report.summary import network_words, summary_sentence
-from wirewise.results import RunResult
+from wirewise.report import figures, svg
+from wirewise_papers.adaqp import lines
+from wirewise_papers.adaqp.pairs import ModePair, accuracy_of, focus_name, reference_name
+from wirewise_papers.adaqp.records import RunResult
+from wirewise_papers.adaqp.summary import network_words, summary_sentence
 
 _WIDTH, _HEIGHT = 900.0, 380.0
 _MODES = 6
@@ -54,7 +55,7 @@ def _bars(result: RunResult) -> str:
     """Time per epoch by mode, with the factor against the reference; below, what else was gained or lost."""
     shown = {n: m for n, m in list(result.modes.items())[:_MODES] if figures.finite(m.epoch_s)}
     longest = max((mode.epoch_s for mode in shown.values()), default=0.0)
-    left, right, reference = 600.0, 876.0, figures.reference_name(result)
+    left, right, reference = 600.0, 876.0, reference_name(result)
     facts = _facts(result)
     room = 366.0 - 78.0 - (22 * len(facts) + 14 if facts else 0)
     step = min(78.0, room / max(len(shown), 1))
@@ -77,16 +78,16 @@ def _bars(result: RunResult) -> str:
 
 def _facts(result: RunResult) -> list[str]:
     """What the compared mode sent and reached next to the reference, in short lines."""
-    name = figures.focus_name(result)
+    name = focus_name(result)
     if name is None:
         return []
-    both, reference = ModePair.of(result, name), figures.reference_name(result)
+    both, reference = ModePair.of(result, name), reference_name(result)
     facts = []
     if both.bytes_ratio is not None:
         sent, instead = figures.size(both.mode.bytes_sent), figures.size(both.reference.bytes_sent)
         facts.append(f"{sent} payload sent instead of {instead}")
     if both.accuracy_delta_points is not None:
-        reached, instead = (figures.percent(figures.accuracy_of(m)) for m in (both.mode, both.reference))
+        reached, instead = (figures.percent(accuracy_of(m)) for m in (both.mode, both.reference))
         facts.append(f"{reached} test accuracy instead of {instead}")
     return [f"{name} against {reference}:", *facts] if facts else []
 

@@ -13,10 +13,10 @@ from plan_worker import Rounds
 from common import Page, Quiet, paired, scratch, spread, verdict
 from wirewise import lab
 from wirewise.graph.datasets import data_root
-from wirewise.recipes import adaqp
-from wirewise.recipes.job import FullGraphJob, Outcome
 from wirewise.results import EpochRecord
 from wirewise.trials.start import choose_network
+from wirewise_papers.adaqp import experiment as adaqp
+from wirewise_papers.adaqp.job import FullGraphJob, Outcome
 
 WORKER = str(Path(__file__).parent / "plan_worker.py")
 S4_MODES = ("fp32", "adaqp", "uniform-8", "uniform-4", "uniform-2", "bf16")

@@ -35,7 +35,7 @@ from passes import key_of, least_of
 from common import Page, arguments, scratch, verdict
 from wirewise.planners.fusion.disco import AnalyticCosts
 from wirewise.planners.fusion.disco.estimator import VECTORS, shipped, vectors_here
-from wirewise.trials.operators.learning import accuracy, learn, seen, split, structure_of
+from wirewise.trials.operators.learning import accuracy, fit_estimator, split, structure_of, to_region_graph
 from wirewise.trials.operators.models import SOURCES
 from wirewise.trials.operators.samples import collect, read_samples
 
@@ -114,7 +114,7 @@ def roughness(regions):
 
 
 def estimated(estimator, samples):
-    return [estimator.seconds(seen(one)) for one in samples]
+    return [estimator.seconds(to_region_graph(one)) for one in samples]
 
 
 def shipped_rows(page, kept):
@@ -149,7 +149,7 @@ def others():
 
 
 def trained_rows(page, preset, title, known, kept):
-    estimator = learn(known, epochs=preset["epochs"], start=others())
+    estimator = fit_estimator(known, epochs=preset["epochs"], start=others())
     page.add(f"## {title}")
     with page.table(*TITLES) as row:
         row_of(row, "estimator", estimated(estimator, kept), kept)
@@ -235,7 +235,7 @@ def held_out(preset, regions, numbers):
 
 def one_turn(preset, regions, turns, turn):
     known = [one for region, own in zip(regions, turns, strict=True) if own != turn for one in region]
-    estimator = learn(known, **preset["again"], start=shipped())
+    estimator = fit_estimator(known, **preset["again"], start=shipped())
     return {i: estimated(estimator, regions[i]) for i, own in enumerate(turns) if own == turn}
 
 

@@ -28,12 +28,12 @@ from wirewise.planners.fusion import BucketSpan, Decision, FusionProblem, Module
 from wirewise.planners.fusion.dpro import random_search, search
 from wirewise.planners.fusion.exhaustive import try_all
 from wirewise.planners.fusion.rules import (
+    apply_rules,
     best_chunks,
     op_fusion_pays,
     stages,
     sync_s,
     tensor_fusion_pays,
-    walk,
 )
 from wirewise.planners.fusion.score import step_of
 from wirewise.planners.fusion.search import baseline, capped, dynamic
@@ -121,7 +121,7 @@ def gaps_of(problem):
     scorer, plain = Scorer(problem), baseline(problem)
     found = search(problem, scorer=scorer, passes=("tensor_fusion",)).step_s
     best = try_all(problem).step_s
-    others = (dynamic(problem, plain, partition=False), walk(problem, plain, partition=False), plain)
+    others = (dynamic(problem, plain, partition=False), apply_rules(problem, plain, partition=False), plain)
     return [seconds / best - 1.0 for seconds in (found, *map(scorer, others))]
 
 

@@ -37,9 +37,10 @@ from wirewise.planners.placement import (
     from_graph,
     search,
 )
-from wirewise.recipes.gnn_tasks import PlacementJob, lab_problem, run
 from wirewise.sim.flows import POLICIES, FlowSimulator
 from wirewise.topology import lab_hosts
+from wirewise_papers.gnn_tasks.experiment import GnnTasks
+from wirewise_papers.gnn_tasks.planning import PlacementJob, lab_problem
 
 PRESETS = {
     "smoke": {
@@ -344,7 +345,7 @@ def carried_out(seed, scheduler, sizes):
     }
     job = PlacementJob(tasks=tasks, links=LAB_LINKS, plans=plans, turns=sizes["turns"])
     with scratch() as folder:
-        return job, run(job, folder, lambda text: print(text, flush=True))
+        return job, GnnTasks().execute_plans(job, folder, lambda text: print(text, flush=True))
 
 
 ROWS = {

@@ -22,11 +22,11 @@ import msgspec
 import numpy as np
 
 from common import KeptFigures, Page, arguments, need_lab, scratch, verdict
-from wirewise.lab.replayed import scaled
+from wirewise.lab.replayed import scale_trace
 from wirewise.planners.fusion.cupcake import LEAST_GAIN
-from wirewise.recipes.cupcake import CupcakeJob, run
-from wirewise.results import CompressionRun, PlanRecord
 from wirewise.trace.gradients import GradientTensor, GradientTrace, read_gradient_trace
+from wirewise_papers.cupcake.experiment import CupcakeJob, run
+from wirewise_papers.cupcake.records import CompressionRun, PlanRecord
 
 RATES = ("50mbit", "100mbit", "200mbit", "500mbit")
 CASES = {f"{rate}-{hosts}": (rate, hosts) for hosts in (2, 4) for rate in RATES}
@@ -76,7 +76,7 @@ def uniform() -> GradientTrace:
 
 def recorded(name: str, scale: int) -> GradientTrace:
     path = Path(os.environ["WIREWISE_DATA"]) / "gradient-traces" / f"{name}.json"
-    return scaled(read_gradient_trace(path), scale)
+    return scale_trace(read_gradient_trace(path), scale)
 
 
 class Kept:

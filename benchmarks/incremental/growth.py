@@ -17,7 +17,7 @@ from wirewise.errors import InputError
 from wirewise.graph.structure import InEdges
 from wirewise.planners.arrays import Ints, Vector
 from wirewise.planners.cache.inclusion import ALMOST_ONE
-from wirewise.planners.cache.policies import CacheProblem, keep
+from wirewise.planners.cache.policies import CacheProblem, select_cached
 
 
 class CacheChange(NamedTuple):
@@ -87,7 +87,7 @@ class GrowingCache:
 
     def _keep(self) -> list[Ints]:
         return [
-            keep(self.scores(machine), self.problem.owner == machine, budget)
+            select_cached(self.scores(machine), self.problem.owner == machine, budget)
             for machine, budget in enumerate(self._budgets)
         ]
 

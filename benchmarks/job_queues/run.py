@@ -31,16 +31,16 @@ from wirewise.planners import PLANNERS
 from wirewise.planners.jobs import REALLOTTING, RULES, mean_slots, problem_of, tune
 from wirewise.planners.jobs.attention import TapFinger
 from wirewise.planners.jobs.lookahead import LOOKED_AT, TUNED, LookAhead, follow_policy
-from wirewise.planners.jobs.policy import ABLATIONS, Game, decide, play
+from wirewise.planners.jobs.policy import ABLATIONS, Episode, decide, run_episodes
 from wirewise.planners.jobs.problem import follow
-from wirewise.planners.jobs.rules import expected, knowledge
+from wirewise.planners.jobs.rules import expected_queue, knowledge
 from wirewise.planners.jobs.tapfinger import SHIPPED, read_weights
-from wirewise.planners.jobs.training import TrainingSettings, imitate, paper_queues
-from wirewise.recipes.tapfinger import completions, run_real
-from wirewise.recipes.tapfinger_job import TapFingerJob
 from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue, edge_kinds, numbered_clusters
 from wirewise.trace import JobKind
 from wirewise.trace.queue_logs import HELIOS_LIKE, read_queue_log
+from wirewise_papers.tapfinger.experiment import completions, run_real
+from wirewise_papers.tapfinger.job import TapFingerJob
+from wirewise_papers.tapfinger.policy_training import TrainingSettings, imitate, paper_queues
 
 ROWS = (
     "schedulers",
@@ -181,7 +181,7 @@ def ahead_row(page, preset):
     ) as row:
         for name, more in (SHIFTS | {"as in S3": {"rate": 3.0}}).items():
             pairs = shifted(preset, **more)
-            known = knowledge(expected(pairs[0][1].arrays))
+            known = knowledge(expected_queue(pairs[0][1].arrays))
             tuned = {rule: tune([other for other, _ in pairs], rule) for rule in TUNED}
             found = {
                 rule: np.array([mean_slots([one], rule, tuned.get(rule, known)) for _, one in pairs])
@@ -217,7 +217,7 @@ def latency_row(page, preset):
             problem = problem_of(draw_queue(((16, 16),) * clusters, 30.0 * clusters, jobs=60 * clusters))
             took = []
             for _ in range(preset["rounds"] + 1):
-                game = Game(problem)
+                game = Episode(problem)
                 start_s = time.perf_counter()
                 decide(network, [game])
                 took.append(time.perf_counter() - start_s)
@@ -258,7 +258,7 @@ def real_row(page, preset):
 
 def mean_slots_of(network, problems, **how):
     """Mean slots of each queue under the policy."""
-    states = play(network, problems, LAST, **how)
+    states = run_episodes(network, problems, LAST, **how)
     pairs = zip(states, problems, strict=True)
     return np.array(
         [np.where(state.finish < 0, LAST, state.finish - one.arrays.arrival).mean() for state, one in pairs]
@@ -453,12 +453,12 @@ def logs_row(page, preset):
         ]
         return [one * queue.slot_s / 3600 for one in slots]
 
-    known = knowledge(expected(problems[0].arrays))
+    known = knowledge(expected_queue(problems[0].arrays))
     found = {
         name: hours([follow(one, name, known) for one in problems])
         for name in ("threshold", "sjf", "heft", "srpt", "tiresias", "optimus", "gavel", "min")
     }
-    found["tapfinger, the policy alone"] = hours([play(network, [one], LAST)[0] for one in problems])
+    found["tapfinger, the policy alone"] = hours([run_episodes(network, [one], LAST)[0] for one in problems])
     with page.table("planner", "mean hours", "with an oracle") as row:
         for name, values in sorted(found.items(), key=lambda item: item[1][0]):
             row(NAMED.get(name, name), *(f"{one:.3f}" for one in values))

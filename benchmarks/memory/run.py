@@ -19,8 +19,8 @@ from worker import Memory
 
 from common import Page, arguments, scratch, verdict
 from wirewise import graph, lab
-from wirewise.recipes.job import FullGraphJob
 from wirewise.runtime import full_graph
+from wirewise_papers.adaqp.job import FullGraphJob
 
 WORKER = str(Path(__file__).parent / "worker.py")
 ROWS = ("sage", "gcn", "debian", "freed")
@@ -65,7 +65,7 @@ def measure(
             graph.save_parts(data, graph.partition(data, ranks, seed=0), folder / name)
         with lab.Loopback() as loopback:
             command = [WORKER, str(folder / "job.json"), str(kept_bytes)]
-            result = loopback.run(command, processes=ranks, launcher="direct", timeout_s=300)
+            result = loopback.run(command, processes_per_host=ranks, launcher="direct", timeout_s=300)
         if not result.ok:
             raise SystemExit("\n".join(["a rank failed:", *(line for tail in result.tails for line in tail)]))
         return msgspec.json.decode((folder / "memory.json").read_bytes(), type=Memory)

@@ -18,9 +18,9 @@ import torch
 
 from wirewise import graph
 from wirewise.profile.ending import end_process
-from wirewise.recipes.job import FullGraphJob
 from wirewise.runtime import full_graph
 from wirewise.trials.rank import joined, prepare_process
+from wirewise_papers.adaqp.job import FullGraphJob
 
 
 class Memory(msgspec.Struct, kw_only=True):

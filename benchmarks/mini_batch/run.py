@@ -34,8 +34,8 @@ from scipy.sparse import csr_array
 
 from common import KeptFigures, Page, arguments, need_lab, scratch, verdict
 from wirewise.graph import load, write_graph
-from wirewise.recipes.salientpp import MiniBatchJob, run
-from wirewise.results import MiniBatchRun
+from wirewise_papers.salientpp.experiment import MiniBatchJob, run
+from wirewise_papers.salientpp.records import MiniBatchRun
 
 SMALL = "block:nodes=1500,classes=4,features=64,noise=1.0,train=0.3"
 BLOCKS = "block:nodes=60000,classes=40,features=128,mean_degree=14,p_in=0.7,noise=3.0,train=0.1"

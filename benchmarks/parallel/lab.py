@@ -12,10 +12,10 @@ from wirewise.cost.transfers import TransferSample
 from wirewise.errors import PlanError, WirewiseError
 from wirewise.planners.parallel import ParallelProblem
 from wirewise.planners.parallel.rhino.explore import plan as make_plan
-from wirewise.recipes import rhino
-from wirewise.recipes.rhino_job import SIZES, RhinoJob, RhinoWish
-from wirewise.recipes.rhino_links import fitted, measured_links, timed_collectives
-from wirewise.results import ParallelRun
+from wirewise_papers.rhino import experiment as rhino
+from wirewise_papers.rhino.job import SIZES, RhinoJob, RhinoOptions
+from wirewise_papers.rhino.links import fit_links, measured_links, timed_collectives
+from wirewise_papers.rhino.records import ParallelRun
 
 LINKS = {
     "100 Mbit/s": {},
@@ -64,7 +64,7 @@ def plans_row(page, preset, figures):
         "predicted for the true links. Bytes: out of the interfaces of all hosts in a step, over those of the plan's "
         "collectives and messages."
     )
-    wish = RhinoWish(model=preset["model"], turns=preset["turns"], steps=preset["steps"])
+    wish = RhinoOptions(model=preset["model"], turns=preset["turns"], steps=preset["steps"])
     graph = rhino.graph_of(wish)
     plans = dict(list(various_plans(wish, graph).items())[: preset["plans"]])
     job = RhinoJob(wish=wish, sizes=SIZES[wish.model], plans=plans, timeout_s=120.0)
@@ -116,7 +116,7 @@ def models_row(page, preset, figures):
     with page.table(*titles) as row:
         for model in preset["models"]:
             for links, more in list(LINKS.items())[: preset["links"]]:
-                wish = RhinoWish(model=model, turns=preset["turns"], steps=preset["steps"], **more)
+                wish = RhinoOptions(model=model, turns=preset["turns"], steps=preset["steps"], **more)
                 run = kept_run(figures, f"{model}, {links}", links, wish)
                 row(model, links, *cells_of(run, ways, gains, of_tag, errors))
     with page.table("claim", "figure", "threshold") as row:
@@ -177,7 +177,7 @@ def kept_run(figures, key, links, wish):
             with scratch() as folder:
                 figures[samples] = timed_collectives(job, folder, lambda _: None)
         found = msgspec.convert(figures[samples], list[TransferSample])
-        figures[key] = one_run(wish, fitted(wish.rates, found))
+        figures[key] = one_run(wish, fit_links(wish.rates, found))
     return msgspec.convert(figures[key], ParallelRun)
 
 

@@ -27,10 +27,10 @@ from wirewise.planners.parallel import ParallelProblem
 from wirewise.planners.parallel.rhino.explore import plan as make_plan
 from wirewise.planners.parallel.rhino.explore import sequential, solve_shardings
 from wirewise.planners.parallel.rhino.shardings import ShardingProblem
-from wirewise.recipes.parallel_models import MODELS
 from wirewise.runtime.joint_graph import capture_step
 from wirewise.sim.mesh_costs import MeshCosts
 from wirewise.sim.operator_times import DeviceFigures, roofline_times
+from wirewise_papers.parallel_models import MODELS
 
 DEVICE = DeviceFigures(1e13, 2e13, 5e11, 5e-6)
 LIMITS_S = {"O3": 60.0, "O2": 10.0}

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from wirewise.graph import BlockModel, block_model
 from wirewise.plans import StagePlan
-from wirewise.recipes.pipedream_2bw_job import PipelineJob
-from wirewise.recipes.text_model import batches, language_model, loss
 from wirewise.runtime.pipeline import LayerGraph, Pipeline
+from wirewise_papers.pipedream_2bw.job import PipelineJob
+from wirewise_papers.text_model import batches, language_model, loss
 
 TAIL = 10
 """The last 1 / TAIL of the updates count."""

@@ -23,7 +23,7 @@ from wirewise.profile.ending import end_process
 from wirewise.runtime.pipeline import Pipeline
 from wirewise.runtime.transport import Transport
 from wirewise.trials.rank import joined, prepare_process
-from wirewise.trials.windows import turns
+from wirewise.trials.windows import alternate
 
 
 class _Slept(torch.autograd.Function):
@@ -123,7 +123,7 @@ def measured(transport: Transport, job: dict[str, Any]) -> dict[str, list[float]
     cases = job["cases"]
     made: dict[str, Any] = {n: (Own if c["engine"] == "own" else Torch)(c) for n, c in cases.items()}
     found: dict[str, list[float]] = {name: [] for name in cases}
-    for turn, name in turns(list(cases), job["turns"] + 1):
+    for turn, name in alternate(list(cases), job["turns"] + 1):
         transport.barrier("the begin of a turn")
         start_s = time.perf_counter()
         streams = cases[name]["engine"] == "own" and made[name].plan.weight_versions == 2

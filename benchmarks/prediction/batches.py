@@ -12,8 +12,8 @@ from setting import Setting, quartiles_of
 from common import scratch
 from wirewise import lab, plans
 from wirewise.cost import Links
-from wirewise.recipes.salientpp import MiniBatchJob, prepare
 from wirewise.sim import BatchTimes, predict
+from wirewise_papers.salientpp.experiment import MiniBatchJob, prepare
 
 WORKER = str(Path(__file__).parent / "batches_worker.py")
 MACHINES = 4

@@ -1,6 +1,6 @@
 """One machine that fetches the rows of mini-batches: `batches_worker.py FOLDER TRAIN_S`.
 
-FOLDER is what `recipes.salientpp.prepare` wrote; rank 0 writes FOLDER/batches.json. Training is slept.
+FOLDER is what `salientpp.experiment.prepare` wrote; rank 0 writes FOLDER/batches.json. Training is slept.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from exchanges_worker import measured_costs
 
 from wirewise.cost import LinkCost, Links
 from wirewise.profile.ending import end_process
-from wirewise.recipes.salientpp import MiniBatchJob, Mode
-from wirewise.recipes.salientpp_part import MachinePart
 from wirewise.runtime.transport import Transport
 from wirewise.trials.rank import joined, prepare_process
+from wirewise_papers.salientpp.experiment import MiniBatchJob, Mode
+from wirewise_papers.salientpp.part import MachinePart
 
 
 class Batches(msgspec.Struct, kw_only=True):

@@ -11,11 +11,11 @@ from setting import Setting
 from common import scratch
 from wirewise import plans
 from wirewise.cost.gradients import load_costs
-from wirewise.lab.replayed import scaled
-from wirewise.recipes.cupcake import CupcakeJob, run
-from wirewise.recipes.cupcake_job import COSTS_FILE, TRACE_FILE, plan_file
+from wirewise.lab.replayed import scale_trace
 from wirewise.sim import predict
 from wirewise.trace import read_gradient_trace
+from wirewise_papers.cupcake.experiment import CupcakeJob, run
+from wirewise_papers.cupcake.job import COSTS_FILE, TRACE_FILE, plan_file
 
 RECORDED = ("resnet50", 16)
 """Gradients of a model as recorded on a V100, and by what their elements are divided."""
@@ -32,7 +32,7 @@ TOLD = (
 def settings(networks: list[tuple[int, str]], rounds: int) -> Iterator[Setting]:
     """Both families on each network: ranks and link."""
     name, scale = RECORDED
-    trace = scaled(
+    trace = scale_trace(
         read_gradient_trace(Path(os.environ["WIREWISE_DATA"]) / "gradient-traces" / f"{name}.json"), scale
     )
     for hosts, link in networks:

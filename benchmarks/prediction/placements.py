@@ -9,8 +9,9 @@ from setting import Setting, quartiles_of
 from common import scratch
 from random_tasks import random_tasks
 from wirewise.planners.placement import PLANNERS
-from wirewise.recipes.gnn_tasks import PlacementJob, lab_links, lab_problem, run
 from wirewise.sim import predict
+from wirewise_papers.gnn_tasks.experiment import GnnTasks
+from wirewise_papers.gnn_tasks.planning import PlacementJob, lab_links, lab_problem
 
 LINKS = ("400mbit", "400mbit", "400mbit", "50mbit")
 TOLD = (
@@ -30,7 +31,7 @@ def settings(seeds: range, policies: tuple[str, ...], turns: int) -> Iterator[Se
             for method in ("colocated", "gnn-tasks")
         }
         with scratch() as folder:
-            found = run(
+            found = GnnTasks().execute_plans(
                 PlacementJob(tasks=tasks, links=LINKS, plans=made, turns=turns), folder, lambda text: None
             )
         for name, one in found.items():

@@ -26,7 +26,16 @@ with warnings.catch_warnings():
 
     from wirewise.integrations import pyg
 from wirewise import graph
-from wirewise.integrations.pyg import examination, gradients, model, outputs, replicas
+from wirewise.integrations.pyg import (
+    budget,
+    examination,
+    gradients,
+    losses,
+    model,
+    outputs,
+    parameters,
+    replicas,
+)
 
 
 class Setting(msgspec.Struct):
@@ -44,8 +53,12 @@ class Figures(msgspec.Struct):
 
     wall_s: list[tuple[float, float]] = []
     processor_s: list[tuple[float, float]] = []
-    each_s: list[float] = []
-    """Processor seconds inside the checks of one epoch that has no proof."""
+    full_s: list[float] = []
+    """Processor seconds inside the checks of an epoch in which everything is checked, without a proof."""
+    brief_s: list[float] = []
+    """Processor seconds inside the checks of an epoch with a brief look."""
+    rest_s: list[float] = []
+    """Processor seconds inside the checks of an epoch without a look."""
     proof_s: list[float] = []
     """Processor seconds of an epoch's proofs that rows do not mix, in the model and in the loss."""
     parameters: int = 0
@@ -58,16 +71,24 @@ def _plain_agreement(self: Any, output: Any, fault: int) -> None:
     self.transport.all_reduce(found, "whether the losses fit")
 
 
+def _skipped(self: Any, spacing: int) -> None:
+    """Leave an epoch without checks out of the seconds between checks."""
+    self._last_s = time.process_time()
+
+
 @contextmanager
 def without_checks() -> Iterator[None]:
     """Training as it is without any look at losses, replicas and attributes after the first proof."""
     with ExitStack() as stack:
         for owner, name, new in (
             (gradients.GradientSum, "_agree", _plain_agreement),
-            (outputs, "examine", lambda loss, create_graph=False: examination.Examination()),
-            (model, "tracked", lambda out: out),
-            (model._Member, "_is_proof_due", lambda self, args, kwargs: False),
+            (outputs, "examine", lambda loss, **kwargs: examination.Examination()),
+            (model, "track_outputs", lambda out: out),
+            (model._Member, "_is_proof_due", lambda self, args, kwargs, training: False),
             (model._Member, "_settle", lambda self, training: None),
+            (parameters.ParameterGuard, "check", lambda self: None),
+            (losses.Output, "fault", lambda self, grad: (0, False)),
+            (budget.CheckBudget, "advance", _skipped),
         ):
             stack.enter_context(mock.patch.object(owner, name, new))
         yield
@@ -96,8 +117,10 @@ def timed(places: Sequence[tuple[Any, str]], taken: list[float]) -> Iterator[Non
 
 
 EACH = (
+    (parameters.ParameterGuard, "check"),
     (model._Member, "_is_proof_due"),
     (model._Member, "_settle"),
+    (losses.Output, "fault"),
     (outputs, "examine"),
     (replicas.Replicas, "checksum"),
     (gradients.GradientSum, "_refuse_faults"),
@@ -140,7 +163,7 @@ def train(setting: Setting) -> Figures:
     figures = Figures(parameters=sum(p.numel() for p in net.parameters()))
     net = job.distribute(net)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
-    for _ in range(3):
+    for _ in range(budget.FIRST + 8):
         epoch(net, job.data, optimizer)
     for number in range(setting.pairs):
         taken = {}
@@ -152,13 +175,20 @@ def train(setting: Setting) -> Figures:
                 taken[checked] = epoch(net, job.data, optimizer)
         figures.wall_s.append((taken[True][0], taken[False][0]))
         figures.processor_s.append((taken[True][1], taken[False][1]))
-    for number in range(setting.pairs):
-        proves = number % 5 == 0
+    step = net._wirewise_step
+    sums = step.bundle.gradients
+    for number in range(2 * setting.pairs):
+        proves = number % 10 == 0
         if proves:
-            net._wirewise_step.calls[True] = 0
-            net._wirewise_step.bundle.gradients.loss_recheck.suspicious = True
-        places, seconds = (PROOFS, figures.proof_s) if proves else (EACH, figures.each_s)
-        with timed(places, seconds):
+            step.intervals[True] = budget.Interval(0)
+            sums.loss_recheck.suspicious = True
+        if proves:
+            seconds = figures.proof_s
+        elif sums.budget.due:
+            seconds = figures.full_s
+        else:
+            seconds = figures.brief_s if sums.budget.looks else figures.rest_s
+        with timed(PROOFS if proves else EACH, seconds):
             epoch(net, job.data, optimizer)
     return figures
 

@@ -27,11 +27,11 @@ class _Meter:
         self.on, self.seconds = True, dict.fromkeys(PARTS, 0.0)
         compared = training._compared
         compared.run = self.timed("comparison", compared.run)
-        compared.look = self.timed("look", compared.look)
+        compared.observe = self.timed("look", compared.observe)
         # A step cannot be left unsealed, so this part is timed in all turns.
         training._updates.seal = self.timed("seal", training._updates.seal, always=True)
         training._touched.keep = self.timed("touched", training._touched.keep)
-        training._touched.look = self.timed("touched", training._touched.look)
+        training._touched.detect_changes = self.timed("touched", training._touched.detect_changes)
 
     def timed(self, part, call, *, always=False):
         def measured(*args, **named):

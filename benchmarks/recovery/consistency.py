@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from wirewise.errors import InputError
-from wirewise.runtime.recovery import Checkpoints, TrainingState, Updates
+from wirewise.runtime.recovery import CheckpointFolder, TrainingState, Updates
 from wirewise.runtime.trees import copied
 
 WAYS = ("roll-forward", "undo", "ping-pong", "checkpoint", "journal", "snapshot")
@@ -37,7 +37,7 @@ class _Training:
         state = TrainingState(self.model, self.optimizer)
         self.state, self.number = state, 0
         self.kept = state.state_dict() if way == "snapshot" else None
-        self.checkpoints = Checkpoints(folder, rank=0) if way == "checkpoint" else None
+        self.checkpoints = CheckpointFolder(folder, rank=0) if way == "checkpoint" else None
         self.updates = None if way in ("plain", "snapshot", "checkpoint") else Updates(state, consistency=way)
         self.x = torch.randn(_BATCH, _LENGTH, _WIDTH)
 

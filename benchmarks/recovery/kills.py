@@ -49,7 +49,7 @@ def train(job: dict) -> None:
         optimizer,
         torch.utils.data.DataLoader(data, _BATCH, shuffle=True),
         steps=job["steps"],
-        consistency=job["consistency"],
+        sync=recovery.Buckets(consistency=job["consistency"]),
         seed=job["seed"],
     )
     least = training.world_size

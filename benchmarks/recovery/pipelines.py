@@ -22,8 +22,8 @@ from wirewise.plans import StagePlan
 from wirewise.plans.timetables import StagePass
 from wirewise.runtime.pipeline import LayerGraph, Pipeline
 from wirewise.runtime.recovery import (
-    Checkpoints,
-    Helping,
+    CheckpointFolder,
+    HelperOptions,
     RecoveryJournal,
     SenderLog,
     join,
@@ -100,8 +100,8 @@ def train(job: dict) -> None:
         layers(job["stages"]), plan_of(job), loss=loss, optimizer=sgd, journal=journal,
         process_group=member.transport, around=killing(job, member),
     )  # fmt: skip
-    helping = Helping(lambda: layers(job["stages"]), *job["helping"]) if job["helping"] else None
-    checkpoints = Checkpoints(folder / "states", rank)
+    helping = HelperOptions(lambda: layers(job["stages"]), *job["helping"]) if job["helping"] else None
+    checkpoints = CheckpointFolder(folder / "states", rank)
     ends = []
     for one in train_through_faults(
         pipeline,

@@ -34,20 +34,20 @@ from soak import soak_row
 from common import KeptFigures, Page, arguments, scratch, spread, verdict
 from pipelines import helpers_row, logs_row, stages_row
 from wirewise.lab.faults import random_kills
-from wirewise.recipes.swift import checkpoint_interval
-from wirewise.recipes.swift_job import SwiftJob, script_settings
-from wirewise.recipes.swift_ways import (
+from wirewise.trials.start import open_network
+from wirewise_papers.swift.experiment import checkpoint_interval
+from wirewise_papers.swift.job import SwiftJob, script_settings
+from wirewise_papers.swift.kills import read_steps
+from wirewise_papers.swift.ways import (
     by_checkpoints,
     by_commits,
     by_spares,
     checkpoint_seconds,
     final_states,
+    match_recoveries,
     record_of,
-    recoveries_told,
-    trained,
+    train_with_kills,
 )
-from wirewise.trials.kills import read_steps
-from wirewise.trials.start import open_network
 
 ROWS = (
     "recovery", "silence", "goodput", "commits", "torchft", "soak", "updates", "predicted",
@@ -109,7 +109,7 @@ def percentile(values, share):
 
 def phases(folder, found):
     """Seconds from each kill to the agent's knowledge, and to that of the last rank."""
-    told = recoveries_told(folder, found)
+    told = match_recoveries(folder, found)
     return [
         (one.seen_s - kill.clock_s, one.noticed_s - kill.clock_s) for kill, one in told if one is not None
     ]
@@ -313,7 +313,7 @@ def by_torchft(network, folder, job, *, kills):
     try:
         time.sleep(5.0)
         environment = {"TORCHFT_LIGHTHOUSE": f"http://{lighthouse}"}
-        return trained(network, folder, job, commands, settings, kills, environment)
+        return train_with_kills(network, folder, job, commands, settings, kills, environment)
     finally:
         holder.stop()
 

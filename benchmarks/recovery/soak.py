@@ -7,9 +7,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from common import scratch, spread, verdict
-from wirewise.recipes.swift_job import SwiftJob
-from wirewise.recipes.swift_ways import by_spares, final_states
 from wirewise.trials.start import open_network
+from wirewise_papers.swift.job import SwiftJob
+from wirewise_papers.swift.ways import by_spares, final_states
 
 _SHARED = Path("/dev/shm")
 _LOOK_S = 0.5

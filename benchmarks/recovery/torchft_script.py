@@ -17,8 +17,8 @@ import torch
 import torchft
 from torch import nn
 
-from wirewise.recipes.swift_script import loader_of, model_of, optimizer_of
-from wirewise.trials.kills import note_step
+from wirewise_papers.swift.kills import note_step
+from wirewise_papers.swift.script import loader_of, model_of, optimizer_of
 
 
 def main(folder, host, address):

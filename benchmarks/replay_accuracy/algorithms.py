@@ -70,9 +70,9 @@ def _replays(page: Page, done: dict[tuple[str, str, str], Done]) -> None:
 def _others(page: Page, done: dict[tuple[str, str, str], Done]) -> None:
     page.add(
         "### One algorithm from the trace of another\n\nFrom the trace of the ring, whose sums count as single "
-        "all-reduces (`trace.whole`). `as one`: what-if `algorithm=...`, all bytes of a sum flow at once. `hop by "
-        "hop`: the graph with every hop of the other algorithm (`trace.build(algorithm=..., expand=True)`). No "
-        "threshold."
+        "all-reduces (`trace.collapse_algorithms`). `as one`: what-if `algorithm=...`, all bytes of a sum flow at "
+        "once. `hop by hop`: the graph with every hop of the other algorithm (`trace.build(algorithm=..., "
+        "expand=True)`). No threshold."
     )
     titles = ("hosts x ranks", "model", "predicted", "measured ms", "as one ms", "error", "hop by hop ms")
     with page.table(*titles, "error") as row:
@@ -87,9 +87,11 @@ def _others(page: Page, done: dict[tuple[str, str, str], Done]) -> None:
 
 def _as_one(base: trace.Trace, work: Work) -> float:
     links, change = cost.Links.fit(base), f"algorithm={told(work)}"
-    return sim.replay_trace(trace.whole(base), links=links, what_if=change).what_if.predicted_step_s
+    return sim.replay_trace(
+        trace.collapse_algorithms(base), links=links, what_if=change
+    ).what_if.predicted_step_s
 
 
 def _hop_by_hop(base: trace.Trace, work: Work) -> float:
     build = partial(trace.build, algorithm=work.algorithm, servers=work.servers, expand=True)
-    return sim.replay_trace(trace.whole(base), build, cost.Links.fit(base)).predicted_step_s
+    return sim.replay_trace(trace.collapse_algorithms(base), build, cost.Links.fit(base)).predicted_step_s

@@ -29,7 +29,7 @@ from wirewise.runtime.pipeline.reshard import Resharder
 from wirewise.runtime.pipeline.shards import part_of, same_bits
 from wirewise.runtime.transport import Transport
 from wirewise.trials.rank import joined, prepare_process
-from wirewise.trials.windows import turns
+from wirewise.trials.windows import alternate
 
 Move = Callable[[], list[Tensor]]
 
@@ -112,7 +112,7 @@ def timed(job: dict[str, Any], transport: Transport) -> dict[str, Any]:
         for name, case in job["cases"].items()
     }
     found = {name: {"seconds": [], "equal": True} for name in ready}
-    for number, name in turns(list(ready), job["turns"] + 1):
+    for number, name in alternate(list(ready), job["turns"] + 1):
         move, wanted = ready[name]
         transport.barrier("the start of a move")
         before, start = interface_bytes(), time.perf_counter()

@@ -21,11 +21,11 @@ from wirewise.cost import Links
 from wirewise.lab import Lab
 from wirewise.planners.fusion.cupcake import compression_problem, plan_groups
 from wirewise.plans import StagePlan
-from wirewise.recipes.salientpp import MiniBatchJob, prepare
 from wirewise.sim import BatchTimes, predict, simulate_program
 from wirewise.sim.lowering.collective import network_of
 from wirewise.trace.gradients import GradientTensor, GradientTrace
 from wirewise.trace.stages import StageModule, StageTrace
+from wirewise_papers.salientpp.experiment import MiniBatchJob, prepare
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
 MOST = 32

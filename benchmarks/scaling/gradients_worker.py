@@ -24,7 +24,7 @@ from wirewise.runtime.data_parallel import parallel
 from wirewise.runtime.transport import Transport
 from wirewise.trace.gradients import GradientTrace
 from wirewise.trials.rank import joined, prepare_process
-from wirewise.trials.windows import turns
+from wirewise.trials.windows import alternate
 
 SIZES = 4
 """Numbers of elements that launches are measured with, up to those of the largest bucket."""
@@ -78,7 +78,7 @@ def work(job: StepsJob, transport: Transport) -> Steps:
     steps = {name: stepper(job, trace, transport) for name, trace in job.traces.items()}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     processor_s = dict.fromkeys(steps, 0.0)
-    for _, name in turns(list(steps), job.turns):
+    for _, name in alternate(list(steps), job.turns):
         transport.barrier("the begin of a turn")
         steps[name]()
         before_s = time.process_time()

@@ -22,7 +22,7 @@ from macro_model import fit_macro
 from common import Page, arguments, scratch, verdict
 from wirewise import lab
 from wirewise.cost.instances import Instance, Prices, choose
-from wirewise.recipes.stalls import StallJob, measure, run_once, workload
+from wirewise.trials.stalls import StallJob, measure, run_once, workload
 from wirewise.units import parse_rate
 
 HERE = Path(__file__).resolve().parent

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from wirewise.collective import Edge, Network
-from wirewise.planners.collective.taccl import Measured, Profile
+from wirewise.planners.collective.taccl import LoadedProfile, Profile
 
 
-def machine_network(measured: Measured, nodes: int, *, switched: bool | None = None) -> Network:
+def machine_network(measured: LoadedProfile, nodes: int, *, switched: bool | None = None) -> Network:
     """Hosts with the links of a profile, each NIC shared by the same number of GPUs, hosts fully joined.
 
     Args:
@@ -31,7 +31,7 @@ def machine_network(measured: Measured, nodes: int, *, switched: bool | None = N
 
 
 class _Builder:
-    def __init__(self, measured: Measured, ranks: int) -> None:
+    def __init__(self, measured: LoadedProfile, ranks: int) -> None:
         self._measured, self.ranks = measured, ranks
         self.vertices = [f"gpu{r}" for r in range(ranks)]
         self.edges: list[Edge] = []

@@ -9,6 +9,7 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from docutils import nodes
@@ -16,21 +17,26 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import wirewise
+import wirewise_papers
 
 # The command line is no interface for programs.
 _HIDDEN = ("wirewise.cli", "wirewise.__main__")
 # Packages that only hold modules; what starts ranks is no part of the interface.
-_SHELVES = ("wirewise", "wirewise.integrations", "wirewise.recipes")
+_SHELVES = ("wirewise", "wirewise.integrations")
 _FOLDER = Path("reference") / "generated"
 
 
 def public_names() -> Iterator[str]:
     """Names of the packages that export something, and of the modules on `_SHELVES`."""
-    for module in pkgutil.walk_packages(wirewise.__path__, "wirewise."):
+    packages = chain(
+        pkgutil.walk_packages(wirewise.__path__, "wirewise."),
+        pkgutil.walk_packages(wirewise_papers.__path__, "wirewise_papers."),
+    )
+    for module in packages:
         parent, _, name = module.name.rpartition(".")
         if module.name.startswith(_HIDDEN) or name.startswith("_") or name.endswith("_worker"):
             continue
-        if (module.ispkg or parent in _SHELVES) and _exports(module.name):
+        if (module.ispkg or parent in _SHELVES or name == "experiment") and _exports(module.name):
             yield module.name
 
 

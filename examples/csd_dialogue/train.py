@@ -1,7 +1,7 @@
 """A dialogue model of several knowledge sources, trained data-parallel.
 
     torchrun examples/csd_dialogue/train.py                                         # one rank, all cores
-    torchrun --nproc-per-node 2 examples/csd_dialogue/train.py --through ddp        # two ranks, torch's own buckets
+    torchrun --nproc-per-node 2 examples/csd_dialogue/train.py --sync ddp           # two ranks, torch's own buckets
     wirewise run swift -- torchrun --nproc-per-node 2 examples/csd_dialogue/train.py --plan plan.json
 
 Prints losses, then metrics on dialogues that training has not seen and ten generated answers.
@@ -60,11 +60,8 @@ def main(arguments: list[str] | None = None) -> None:
         optimizer,
         samples,
         steps=steps,
-        schedulers=[rates],
-        clip=1.0,
-        through=options.through,
-        plan=None if options.plan is None else plans.load(options.plan),
-        unused="zeros",  # the decoder, while encoders are trained alone
+        sync=sync_of(options),
+        state=recovery.State(schedulers=[rates], clip=1.0),
         checkpoints=options.checkpoints,
         seed=options.seed,
     )
@@ -87,6 +84,13 @@ def main(arguments: list[str] | None = None) -> None:
     if job.rank == 0:
         tell(model, unseen, vocabulary, lexicon, settings, options)
         print(f"all of it took {time.perf_counter() - begin_s:.0f} s", flush=True)
+
+
+def sync_of(options: argparse.Namespace):
+    """How gradients are reduced; those of the decoder are zeros while encoders are trained alone."""
+    if options.sync != "buckets":
+        return {"ddp": recovery.DDP, "fold": recovery.Fold}[options.sync]()
+    return recovery.Buckets(None if options.plan is None else plans.load(options.plan), unused="zeros")
 
 
 def rate_of(step: int, options: argparse.Namespace) -> float:
@@ -118,7 +122,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--without", nargs="*", default=[], choices=SOURCES, help="Sources to leave out.")
     parser.add_argument("--plan", help="Plan of `wirewise advise`.")
-    parser.add_argument("--through", choices=["buckets", "ddp", "fold"], default="buckets")
+    parser.add_argument("--sync", choices=["buckets", "ddp", "fold"], default="buckets")
     parser.add_argument("--checkpoints", help="Folder for checkpoints.")
     parser.add_argument("--metrics", type=Path, help="File that takes the metrics as JSON.")
     parser.add_argument("--losses", help="Beginning of the names of files that take the losses of each rank.")

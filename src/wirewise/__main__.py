@@ -1,4 +1,4 @@
-"""`python -m wirewise`, and what the command `wirewise` starts with."""
+"""Entry point of `python -m wirewise` and of the command `wirewise`."""
 
 import os
 import signal

@@ -1,7 +1,7 @@
-"""What readers of files share: text, archives and arrays that a stranger may have written, or a disk damaged.
+"""Shared parts of file readers: decode text, archives and arrays that may be damaged or hostile.
 
-Each function takes memory in proportion to what it is given, and has one kind of error, which readers turn into their
-own with the name of the file and what to do.
+Each function uses memory in proportion to its input, and raises one kind of error, which readers convert to their own
+with the file's name and a remedy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SMALL_BYTES = 1 << 26
 
 
 class ArchiveError(Exception):
-    """An archive is damaged, or would take far more memory than its size lets expect."""
+    """Archive that is damaged, or would expand far beyond its size."""
 
 
 @overload
@@ -43,15 +43,15 @@ def decode_json(text: bytes | str) -> Any: ...
 @overload
 def decode_json(text: bytes | str, kind: type[T]) -> T: ...
 def decode_json(text: bytes | str, kind: Any = Any) -> Any:
-    """Decode JSON, with one kind of error for whatever is wrong with it.
+    """Decode JSON, with one type of error for every fault.
 
     Args:
         text: JSON text, in UTF-8 if bytes.
         kind: Type that msgspec decodes to.
 
     Raises:
-        msgspec.DecodeError: Malformed (with the line), not UTF-8, nested too deeply, a number of more than 64 bits; a
-            `msgspec.ValidationError` where it is JSON of another kind.
+        msgspec.DecodeError: The text is malformed (with the line), not UTF-8, nested too deeply, or has a number of
+            more than 64 bits; a `msgspec.ValidationError` if it is JSON of another type.
     """
     try:
         found = msgspec.json.decode(text, type=kind)
@@ -85,34 +85,42 @@ def _with_line(said: str, text: bytes | str) -> str:
 
 
 def is_gzip(raw: bytes) -> bool:
-    """Whether bytes begin as a gzip archive does."""
+    """Whether bytes start with the gzip magic number."""
     return raw.startswith(_GZIP)
 
 
 def gunzip(raw: bytes) -> tuple[bytes, bool]:
-    """What an archive holds, and whether it is whole; of one that was cut off, what is there.
+    """Decompress an archive; returns its content (the readable part if truncated), and whether it is complete.
 
     Raises:
-        ArchiveError: It is damaged, or grows beyond all measure.
+        ArchiveError: The archive is damaged, or expands without bound.
     """
-    archive, room = zlib.decompressobj(wbits=31), max(_SMALL_BYTES, _MOST_RATIO * len(raw))
-    try:
-        text = archive.decompress(raw, room)
-    except zlib.error as error:
-        raise ArchiveError(f"a damaged archive: {error}") from error
-    if archive.unconsumed_tail and not archive.eof:
-        raise ArchiveError(
-            f"an archive of {len(raw)} bytes that holds more than {room}; expected at most {_MOST_RATIO} times as much"
-        )
-    return text, archive.eof
+    parts, room, rest = list[bytes](), max(_SMALL_BYTES, _MOST_RATIO * len(raw)), raw
+    complete = True
+    # Archives that were written one behind the other are one, as gzip has it; what else follows is none.
+    while not parts or is_gzip(rest):
+        archive = zlib.decompressobj(wbits=31)
+        try:
+            # At least a byte: none would be no limit.
+            parts.append(archive.decompress(rest, max(room, 1)))
+        except zlib.error as error:
+            raise ArchiveError(f"a damaged archive: {error}") from error
+        room -= len(parts[-1])
+        if room < 0 or (archive.unconsumed_tail and not archive.eof):
+            raise ArchiveError(
+                f"an archive of {len(raw)} bytes that holds more than {room + sum(map(len, parts))}; expected at most "
+                f"{_MOST_RATIO} times as much"
+            )
+        complete, rest = archive.eof, archive.unused_data
+    return b"".join(parts), complete
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
-    """All arrays of an npz file; before one is read, its header must fit the file.
+    """Read all arrays of an npz file; headers are checked against the file's size first.
 
     Raises:
         OSError: The file cannot be read.
-        ArchiveError: It is no npz file, is damaged, holds Python objects, or headers that promise more than is there.
+        ArchiveError: The file is not npz, is damaged, holds Python objects, or has headers that exceed the data.
     """
     import numpy as np
 
@@ -147,7 +155,7 @@ _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What zipfile, zlib and NumPy's reader of headers raise for damaged files."""
+"""Exceptions that zipfile, zlib and NumPy's reader of headers raise for damaged files."""
 
 
 def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:

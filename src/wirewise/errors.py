@@ -1,15 +1,15 @@
-"""Errors that a user can meet, as one tree.
+"""Errors raised for users, as one class hierarchy.
 
 WirewiseError
-├── InputError        a file, argument or tensor that cannot be used as given
+├── InputError        a file, argument or tensor that is invalid
 │   ├── GraphError    a graph, its features, its split or its partition
 │   ├── TopologyError hosts, devices and links
 │   └── TraceError    a trace, its clocks or its collectives
 ├── PlanError         a plan that does not fit its topology, group or problem
-│   └── ProgramError  a collective algorithm that is malformed or does not do what it should
+│   └── ProgramError  a collective algorithm that is malformed or incorrect
 ├── CodecError        a message that cannot be encoded or decoded
-├── PeerError         a rank that died, fell silent or disagrees
-└── LabError          the network laboratory cannot be built or lost a host
+├── PeerError         a rank that is dead, hung or inconsistent
+└── LabError          a lab that cannot be built, or lost a host
 
 Every message says what was got, what was expected and what to do.
 """
@@ -31,40 +31,40 @@ __all__ = [
 
 
 class WirewiseError(Exception):
-    """Base of every error that wirewise raises on purpose."""
+    """Base class of all errors that wirewise raises on purpose."""
 
 
 class InputError(WirewiseError):
-    """A file, argument or tensor cannot be used as given."""
+    """Invalid file, argument or tensor."""
 
 
 class GraphError(InputError):
-    """A graph, its features, its split or its partition is malformed."""
+    """Malformed graph, features, split or partition."""
 
 
 class TopologyError(InputError):
-    """A description of hosts, devices and links is malformed."""
+    """Malformed description of hosts, devices and links."""
 
 
 class TraceError(InputError):
-    """A trace cannot be read, or the traces of the ranks do not fit each other."""
+    """Unreadable trace, or traces of ranks that do not fit each other."""
 
 
 class PlanError(WirewiseError):
-    """A plan does not fit its topology, process group or problem."""
+    """Plan that does not fit its topology, process group or problem."""
 
 
 class ProgramError(PlanError):
-    """A collective algorithm is malformed, wrong, or made for another group."""
+    """Collective algorithm that is malformed, incorrect, or made for another group."""
 
 
 class CodecError(WirewiseError):
-    """A message cannot be encoded or decoded."""
+    """Message that cannot be encoded or decoded."""
 
 
 class PeerError(WirewiseError):
-    """A rank died, fell silent or disagrees with the others."""
+    """Rank that is dead, hung or inconsistent with the others."""
 
 
 class LabError(WirewiseError):
-    """The network laboratory cannot be built or lost a host."""
+    """Lab that cannot be built, or lost a host."""

@@ -1,4 +1,4 @@
-"""Files, read and written so that a fault is named, never leaves half a file, and never mixes with another run's."""
+"""File access that names faults, never leaves half a file, and never mixes two runs."""
 
 from __future__ import annotations
 
@@ -45,16 +45,17 @@ _held: dict[tuple[int, int], tuple[int, int]] = {}
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str], *, error: type[InputError] = InputError) -> Iterator[BinaryIO]:
-    """A binary file that takes the name `path` only when it is complete and on disk.
+    """Open a binary file that appears at `path` only when it is complete and on disk.
 
-    It is written under a temporary name in the same folder, synchronised and renamed; an error removes it,
-    and an older file at `path` stays whole. A device or a pipe is written to and never replaced.
+    It is written under a temporary name in the same folder, fsynced and renamed; an error removes it, and an older
+    file at `path` is left intact. A device or a pipe is written to directly.
 
     Args:
         path: File to write.
-        error: What to raise where the folder or the disk does not take it.
+        error: Error type to raise if the folder or the disk is not writable.
     """
-    target = Path(path)
+    # Where a link stands at `path`, the file that it names is written, and the link stays.
+    target = Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
     temporary = target.parent / f".{_shortened(target.name)}.{os.getpid()}.tmp"
     special = target.exists() and not target.is_file()
     try:
@@ -76,7 +77,7 @@ def atomic_file(path: str | os.PathLike[str], *, error: type[InputError] = Input
 
 
 def write_json(path: str | os.PathLike[str], record: object) -> None:
-    """Write a record as indented JSON, whole or not at all; errors as `atomic_file`."""
+    """Write a record as indented JSON, atomically; errors as in `atomic_file`."""
     with atomic_file(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(record)))
 
@@ -91,7 +92,7 @@ def _shortened(name: str) -> str:
 
 
 def make_folder(folder: str | os.PathLike[str], *, error: type[InputError] = InputError) -> Path:
-    """Create `folder` with its parents and return it; raises `error` where that is not possible."""
+    """Create `folder` with its parents and return it; raises `error` on failure."""
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -101,12 +102,12 @@ def make_folder(folder: str | os.PathLike[str], *, error: type[InputError] = Inp
 
 
 def read_file(path: str | os.PathLike[str], what: str, loads: Callable[[bytes], T]) -> T:
-    """Read a file; errors of `loads` are raised with the file named before what they say.
+    """Read and parse a file; errors of `loads` are raised with the file's name prepended.
 
     Args:
         path: Path of the file.
-        what: What the file is, such as "plan file".
-        loads: Reads its bytes.
+        what: Description of the file, such as "plan file".
+        loads: Parses its bytes.
 
     Raises:
         InputError: The file cannot be read.
@@ -127,17 +128,17 @@ def read_file(path: str | os.PathLike[str], what: str, loads: Callable[[bytes], 
 def exclusive_folder(
     folder: str | os.PathLike[str], *, error: type[InputError] = InputError
 ) -> Iterator[Path]:
-    """`folder`, made where it is missing, for this thread alone: no other run writes there at the same time.
+    """Lock `folder` for this thread, creating it if missing, so that no other run writes there.
 
-    The kernel holds the lock (`flock` of a file in the folder) and lets go of it when the process ends in whatever
-    way, so nothing has to be cleaned up after a kill. The thread that holds a folder may enter it again.
+    The lock is a `flock` on a file in the folder, which the kernel releases when the process ends, so that nothing
+    needs cleaning up after a kill. It is reentrant within a thread.
 
     Args:
-        folder: Folder of a run; one that is made here goes again after an error, if it is empty.
-        error: What to raise.
+        folder: Folder of a run; if created here, it is removed after an error while empty.
+        error: Error type to raise.
 
     Raises:
-        InputError: Another run holds the folder, or it cannot be made or locked.
+        InputError: Another run holds the folder, or it cannot be created or locked.
     """
     new = not Path(folder).exists()
     path = make_folder(folder, error=error)
@@ -174,16 +175,16 @@ def joint_folder(
     *,
     error: type[InputError] = InputError,
 ) -> Iterator[Path]:
-    """`folder`, made where it is missing, for all processes of one run, on whatever hosts, and for no other run.
+    """Lock `folder` for all processes of one run on any hosts, creating it if missing, against all other runs.
 
     Args:
-        folder: Folder that the hosts of the run share.
+        folder: Folder shared by the hosts of the run.
         run: Name of the run, the same in all its processes.
         prepare: Called with the folder by the first process, before any other one enters.
-        error: What to raise.
+        error: Error type to raise.
 
     Raises:
-        InputError: Another run holds the folder, or it cannot be made or locked.
+        InputError: Another run holds the folder, or it cannot be created or locked.
     """
     path = make_folder(folder, error=error)
     handle, first = _join(path, run, error)
@@ -201,7 +202,7 @@ def joint_folder(
 
 
 def wait_until_left(folder: str | os.PathLike[str], timeout_s: float) -> bool:
-    """Wait until no process holds a folder; False after `timeout_s` seconds in which one did."""
+    """Wait until no process holds a folder; returns False after `timeout_s` seconds."""
     path, until_s = Path(folder), time.monotonic() + timeout_s
     while (path / LOCK).exists():
         handle = _open_lock(path, InputError)
@@ -217,7 +218,7 @@ def wait_until_left(folder: str | os.PathLike[str], timeout_s: float) -> bool:
 
 
 def owns_folder(function: Callable[P, T]) -> Callable[P, T]:
-    """`function` that holds its argument `folder` for itself alone while it runs (`exclusive_folder`), if not None."""
+    """Decorate a function to hold its argument `folder` exclusively while it runs (`exclusive_folder`), if not None."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

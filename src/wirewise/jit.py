@@ -1,4 +1,4 @@
-"""How kernels are compiled by numba: where compiled code is kept, and what is said meanwhile. Needs no torch."""
+"""Compilation of kernels by numba: cache location, and messages during compilation. Needs no torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ _announcers: list[Callable[[str], object]] = []
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Decorator of a function that numba compiles when it is first called, and keeps on disk.
+    """Decorate a function to be compiled by numba on its first call and cached on disk.
 
-    Compiled code lies beside the source, or where that cannot be written in the user's cache (`NUMBA_CACHE_DIR` names
-    another place). Where neither can be written, as in a container or for a service's user, it lies in a folder of the
-    user's own below the one for temporary files; without any it is compiled in each process.
+    Compiled code is stored beside the source or, if that is not writable, in the user's cache (`NUMBA_CACHE_DIR`
+    overrides it). If neither is writable, as in a container or for a service user, it is stored in a private folder
+    in the temporary directory; without any, it is compiled in each process.
 
     Args:
         **options: Options of `numba.njit`; `nogil` is set by default.
@@ -39,6 +40,8 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         except RuntimeError:
             # numba finds no folder that it can write: it says so when a function is decorated.
             kernel = _elsewhere(numba, function, options)
+        _drop_stale(kernel)
+        _save_apart(kernel)
         _kernels.append(kernel)
         return kernel
 
@@ -54,14 +57,54 @@ def _elsewhere(numba: Any, function: Any, options: dict[str, Any]) -> Any:
     return numba.njit(**options)(function)
 
 
+def _drop_stale(kernel: Any) -> None:
+    """Let an index of another version that cannot be read count as empty, so that the kernel is compiled again."""
+    stored: Any = getattr(kernel, "_cache", None)
+    if not hasattr(stored, "load_overload") or not hasattr(stored, "flush"):
+        return
+    load = stored.load_overload
+
+    def load_overload(*args: Any) -> Any:
+        # numba reads signatures before it compares the source's date: a renamed NamedTuple among the arguments raises.
+        try:
+            return load(*args)
+        except (AttributeError, ImportError, TypeError):
+            with suppress(OSError):
+                stored.flush()
+            return None
+
+    stored.load_overload = load_overload
+
+
+def _save_apart(kernel: Any) -> None:
+    """Keep the compiled code of each signature in a file of its own name, written before the index that names it.
+
+    numba numbers files by an index that it read before. Of two processes that compile a kernel for different types at
+    the same time, each could write the file that the other's index names: the next process ran code for wrong types.
+    Now one of them is at worst missing in the index, and compiled again.
+    """
+    files: Any = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    if not all(hasattr(files, name) for name in ("_load_index", "_save_index", "_save_data", "_data_name")):
+        return
+
+    def save(key: Any, data: Any) -> None:
+        # By the key, which also tells the processor and the source apart: two processes write one file only alike.
+        name = files._data_name(int.from_bytes(blake2b(repr(key).encode(), digest_size=6).digest()))
+        files._save_data(name, data)
+        files._save_index({**files._load_index(), key: name})
+
+    files.save = save
+
+
 @cache
 def private_folder() -> Path | None:
-    """Folder for compiled code below the one for temporary files; None if none is this user's alone.
+    """Private folder for compiled code in the temporary directory. None if it is not this user's alone.
 
-    Compiled code is run as it is read, so a folder that others own or can write to is not taken.
+    Compiled code is executed unchecked, so a folder that others own or can write to is refused.
     """
-    path = Path(tempfile.gettempdir()) / f"wirewise-kernels-{os.getuid()}"
+    # Without any folder that can be written, as in a container that is read only, there is no temporary one either.
     with suppress(OSError):
+        path = Path(tempfile.gettempdir()) / f"wirewise-kernels-{os.getuid()}"
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
@@ -70,12 +113,12 @@ def private_folder() -> Path | None:
 
 
 def kernels() -> list[Any]:
-    """All kernels of modules that were imported."""
+    """All kernels of imported modules."""
     return list(_kernels)
 
 
 def announce(write: Callable[[str], object]) -> None:
-    """Have a line written when the first kernel is compiled from now on; code that is on disk is not compiled."""
+    """Call `write` with a line when the first kernel is compiled from now on; cached code is not compiled."""
     _announcers.append(write)
 
 

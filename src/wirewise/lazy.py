@@ -1,4 +1,4 @@
-"""Names of packages that are imported when they are asked for."""
+"""Lazy imports of a package's public names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """`__getattr__` of a package, so that `from package import name` loads only the module that has the name.
+    """Build a package's `__getattr__`, so that `from package import name` loads only the module that defines the name.
 
     Args:
         package: Name of the package, its `__name__`.
-        names: Public names by module, relative to the package; "name=other" gives `other` of the module as `name`. No
-            name is that of a submodule, which Python would set in its place.
+        names: Public names by module, relative to the package; "name=other" exposes the module's `other` as `name`.
+            No name may equal a submodule's, which Python would set in its place.
     """
     modules: dict[str, tuple[str, str]] = {}
     for module, listed in names.items():

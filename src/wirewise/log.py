@@ -1,8 +1,8 @@
-"""Loggers of wirewise, one for each room: `wirewise.recovery`, `wirewise.graph`, ...
+"""Loggers of wirewise, one per room: `wirewise.recovery`, `wirewise.graph`, ...
 
-Each record has `rank`, `step` and `generation` as attributes, None where they are not known, for handlers and
-formatters of one's own. INFO is for changes of state (a rank lost, a plan swapped, a group joined), DEBUG for phases.
-Nothing is printed unless the program configures logging, or the variable WIREWISE_LOG says a level.
+Each record has `rank`, `step` and `generation` as attributes, None if unknown, for custom handlers and formatters.
+INFO is for changes of state (a rank lost, a plan swapped, a group joined), DEBUG for phases. Nothing is printed
+unless the program configures logging, or the variable WIREWISE_LOG sets a level.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _root.addHandler(logging.NullHandler())
 
 
 class RoomLogger(logging.LoggerAdapter):  # type: ignore[type-arg]
-    """A logger whose records tell rank, step and generation."""
+    """Logger whose records carry rank, step and generation."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Add the position of this process to a record."""
@@ -38,16 +38,16 @@ class RoomLogger(logging.LoggerAdapter):  # type: ignore[type-arg]
 
 
 def logger(room: str) -> RoomLogger:
-    """Logger of a room, such as "recovery" for `wirewise.recovery`."""
+    """Get the logger of a room, such as "recovery" for `wirewise.recovery`."""
     return RoomLogger(logging.getLogger(f"wirewise.{room}"), {})
 
 
 def set_position(*, step: int | None = None, generation: int | None = None) -> None:
-    """Note where this process is, for its records; what is not given stays as it was.
+    """Set the position of this process for its log records; omitted values are kept.
 
     Args:
-        step: Step, update or epoch that it has begun.
-        generation: Number of the process group that it has joined, counted from 1.
+        step: Current step, update or epoch.
+        generation: Number of the current process group, counted from 1.
     """
     if step is not None:
         _position["step"] = step
@@ -56,14 +56,14 @@ def set_position(*, step: int | None = None, generation: int | None = None) -> N
 
 
 def configure(levels: str | None = None) -> None:
-    """Print records to stderr.
+    """Print log records to stderr.
 
     Args:
-        levels: Level, and levels of rooms, as in the variable WIREWISE_LOG. Defaults to that variable; where it is not
-            set, nothing changes.
+        levels: Level, and levels of rooms, in the format of the variable WIREWISE_LOG. Defaults to that variable;
+            nothing changes if it is not set.
 
     Raises:
-        InputError: No level; the message names it.
+        InputError: A level is unknown; the message names it.
     """
     text = os.environ.get(LEVEL, "") if levels is None else levels
     if not text:

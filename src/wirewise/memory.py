@@ -27,12 +27,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
 def resident_bytes() -> int:
-    """Resident set now."""
+    """Current RSS, in bytes."""
     return _status("VmRSS")
 
 
 def available_bytes() -> int:
-    """What this process can still get without swapping, within the limits of its group and its own."""
+    """Memory available to this process without swapping, within its cgroup's and its own limits, in bytes."""
     text = Path("/proc/meminfo").read_text()
     match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
     rooms = [int(match[1]) * 1024 if match else 1 << 62, _group_room()]
@@ -56,7 +56,7 @@ def _group_room() -> int:
 
 
 def peak_resident_bytes() -> int:
-    """Largest resident set since the process started."""
+    """Peak RSS since the process started, in bytes."""
     return _status("VmHWM")
 
 
@@ -66,19 +66,19 @@ def _status(field: str) -> int:
 
 
 def keep_freed_memory(below_bytes: int = KEPT_BYTES, *, shared: bool = False) -> None:
-    """Let glibc keep freed blocks below a size for the next tensors; larger ones go back to the kernel.
+    """Make glibc keep freed blocks below a size for later tensors; larger ones are returned to the kernel.
 
-    An epoch frees and allocates the same tensors again and again; giving each back costs a page fault for every
-    4 KiB of it. But kept blocks are split by smaller ones and then fit no tensor of their size: with all blocks kept
-    the resident set of a large training grows to nearly twice what it holds. So large blocks are given back, and
-    asked for in huge pages, which makes it cheap. Where the kernel has no huge pages all blocks are kept, and with
-    another C library nothing is done.
+    An epoch frees and allocates the same tensors again and again; returning each costs a page fault for every 4 KiB.
+    But kept blocks are fragmented by smaller ones and then fit no tensor of their size: with all blocks kept, the RSS
+    of a large training grows to nearly twice its live memory. Large blocks are therefore returned, and allocated in
+    huge pages, which is cheap. Without huge pages in the kernel all blocks are kept, and with another C library
+    nothing is done.
 
-    Call it before the first tensor is made: torch decides then whether to ask for huge pages.
+    Call it before the first tensor is created: torch decides then whether to use huge pages.
 
     Args:
-        below_bytes: Smallest block that goes back.
-        shared: What one thread freed serves the others too; otherwise threads keep memory of their own.
+        below_bytes: Smallest block that is returned, in bytes.
+        shared: Whether memory freed by one thread serves the others; otherwise each thread has its own arena.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

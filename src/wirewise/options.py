@@ -1,4 +1,4 @@
-"""Records of options: what a field means and may be is said once, for checks, the command line and its help.
+"""Option records: meaning and range of a field are declared once, for checks, the command line and its help.
 
 The type of a field carries it: `workers: Annotated[int, about("Ranks, one part of the graph each.", ge=1)] = 4`.
 """
@@ -55,17 +55,17 @@ def about(
     read: Callable[[str], object] | None = None,
     **bounds: float,
 ) -> Meta:
-    """What stands beside the type of a field.
+    """Describe a field, as metadata beside its type.
 
     Args:
-        description: A noun phrase, for help; a field without one is no option of the command line.
-        option: Name on the command line where it is another than the field's.
+        description: Noun phrase for the help; a field without one is no command-line option.
+        option: Name on the command line. Defaults to the field's name.
         also: Second name on the command line.
-        words: All that a text, or each text of several, may be.
-        once: Whether there has to be an entry, and none twice.
-        check: A function of the value that raises InputError.
-        read: A function from the text of the command line to the value.
-        bounds: Bounds ge, gt, le and lt for numbers, as `msgspec.Meta` has them.
+        words: Allowed texts, or allowed elements of several.
+        once: Whether at least one entry is required, without duplicates.
+        check: Function of the value that raises InputError.
+        read: Function from the command line's text to the value.
+        bounds: Bounds ge, gt, le and lt for numbers, as in `msgspec.Meta`.
     """
     more = {"option": option, "also": also, "words": tuple(words), "once": once, "check": check, "read": read}
     extra = {name: value for name, value in more.items() if value}
@@ -85,11 +85,14 @@ Link = Annotated[Rate, about("Rate of each host's link in the lab.")]
 Links = Annotated[
     dict[int, str], about("Hosts whose rate differs, such as 2=50mbit,3=1gbit.", read=parse_links)
 ]
-Seed = Annotated[Natural, about("Seed of all random choices.")]
-Hidden = Annotated[Count, about("Width of the hidden rows.")]
-Dropout = Annotated[float, about("Probability of dropping a hidden value.", ge=0, lt=1)]
+Seed = Annotated[Natural, about("Random seed.")]
+Hidden = Annotated[Count, about("Hidden width.")]
+Dropout = Annotated[float, about("Dropout probability.", ge=0, lt=1)]
 LearningRate = Annotated[Positive, about("Learning rate of Adam.")]
-Timeout = Annotated[Positive, about("Seconds after which a silent rank ends the job.", option="--timeout")]
+Timeout = Annotated[
+    Positive,
+    about("Timeout, in seconds, after which a rank that does not respond ends the job.", option="--timeout"),
+]
 
 Network = Annotated[
     Literal["auto", "lab", "slurm", "loopback"],
@@ -106,16 +109,16 @@ HostNetwork = Annotated[
     ),
 ]
 OWN_RATE = "their own rate"
-"""What stands for the rate of links that no lab shapes."""
+"""Word for the rate of links that no lab shapes."""
 
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def check_links(links: Mapping[int, str], hosts: int) -> None:
-    """Check rates of single hosts.
+    """Check link rates of individual hosts.
 
     Raises:
-        InputError: One that is no rate, or of a host that is not there.
+        InputError: A rate is invalid, or its host does not exist.
     """
     for host, rate in links.items():
         parse_rate(rate)
@@ -126,7 +129,7 @@ def check_links(links: Mapping[int, str], hosts: int) -> None:
 
 
 def check_spread(workers: int, hosts: int) -> None:
-    """Refuse workers that hosts cannot share evenly."""
+    """Raise unless the workers divide evenly over the hosts."""
     if workers % hosts:
         raise InputError(
             f"{workers} workers cannot be spread evenly over {hosts} hosts; choose a number of workers that is a "
@@ -135,7 +138,7 @@ def check_spread(workers: int, hosts: int) -> None:
 
 
 class Field(NamedTuple):
-    """A field of a record of options."""
+    """Field of an option record."""
 
     name: str
     kind: Any
@@ -158,7 +161,7 @@ class Field(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All that a text may be; nothing: it may be any."""
+        """Allowed texts; empty if any text is allowed."""
         return tuple(get_args(self.kind) if get_origin(self.kind) is Literal else self.extra.get("words", ()))
 
     @property
@@ -168,7 +171,7 @@ class Field(NamedTuple):
 
     @property
     def range(self) -> str:
-        """What values are, in words; nothing where the type says all."""
+        """Allowed values, in words; empty if the type says all."""
         if self.words:
             limits = f"{'some' if self.several else 'one'} of: {', '.join(self.words)}"
         elif {"ge", "le"} <= set(self.bounds):
@@ -182,15 +185,15 @@ class Field(NamedTuple):
         return f"{limits or 'at least one'}, each once"
 
     def check(self, value: Any, name: str = "", shown: Any = None) -> None:
-        """Compare a value with what the field may hold.
+        """Check a value against the field's constraints.
 
         Args:
             value: Value of the field.
-            name: What messages call the field, by default its name.
-            shown: What messages show in place of the value, such as the text that it was read from.
+            name: Name of the field in messages. Defaults to the field's own.
+            shown: Text shown in messages in place of the value, such as the text it was parsed from.
 
         Raises:
-            InputError: It cannot be used; the message has the name, the value and the range.
+            InputError: The value is invalid; the message has the name, the value and the range.
         """
         name = name or self.name
         if value is None and self.optional:
@@ -234,10 +237,10 @@ def _is_plain(number: float) -> bool:
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A record whose fields are checked when it is made.
+    """Record whose fields are validated on construction.
 
     Raises:
-        InputError: A value outside the range of its field.
+        InputError: A value is outside the range of its field.
     """
 
     def __post_init__(self) -> None:

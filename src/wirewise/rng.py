@@ -1,8 +1,8 @@
-"""The one counter-based random generator of wirewise.
+"""Counter-based random number generator of wirewise.
 
-A random number is a pure function of *what it is for* (seed, epoch, stream, global row, column), never of the
-order in which it is drawn. So stochastic rounding and dropout are the same on one rank and on many, for any
-number of threads and for any batching of rows, and every kernel (torch, numba, Triton) draws the same bits.
+A random number is a pure function of *what it is for* (seed, epoch, stream, global row, column), never of the order
+of calls. Stochastic rounding and dropout are therefore the same on one rank and on many, for any number of threads
+and any batching of rows, and every kernel (torch, numba, Triton) generates the same bits.
 
 The generator is a 32-bit avalanche hash (`mix32`, the two-multiplication "lowbias32" function found by C.
 Wellons' hash prospector) of a keyed counter. One hash serves two columns with 16 bits each:
@@ -34,7 +34,7 @@ _MASK = 0xFFFFFFFF
 
 @njit(inline="always")
 def mix32(x: int) -> np.uint32:
-    """Hash one 32-bit word (numba: a ``uint32`` in, a ``uint32`` out)."""
+    """Hash a 32-bit word (numba: ``uint32`` to ``uint32``)."""
     x = np.uint32(x)
     x = np.uint32(x ^ np.uint32(x >> np.uint32(16)))
     x = np.uint32(x * np.uint32(_M1))
@@ -45,7 +45,7 @@ def mix32(x: int) -> np.uint32:
 
 @njit(inline="always")
 def row_key(key: int, row: int) -> np.uint32:
-    """Key of one row of a stream, inside numba kernels; `row` is a global row id below 2**63."""
+    """Derive the key of a row of a stream, in numba kernels; `row` is a global row id below 2**63."""
     low = np.uint32(row & 0xFFFFFFFF)
     high = np.uint32((row >> 32) & 0xFFFFFFFF)
     inner = mix32(np.uint32(low ^ mix32(np.uint32(high + np.uint32(GOLDEN)))))
@@ -53,9 +53,9 @@ def row_key(key: int, row: int) -> np.uint32:
 
 
 def mix(x: Any) -> Any:
-    """`mix32` of a Python int below 2^32, or of every element of an array (uint64) or tensor (int64) of such.
+    """Apply `mix32` to a Python int below 2^32, or elementwise to an array (uint64) or tensor (int64).
 
-    Products of tensors wrap at 64 bits, which leaves the low 32 right.
+    Products of tensors wrap at 64 bits, which keeps the low 32 bits correct.
     """
     x = x ^ (x >> 16)
     x = (x * _M1) & _MASK
@@ -74,7 +74,7 @@ def stream_key(seed: int, *words: int) -> int:
 
 
 def row_keys(key: int, rows: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Keys of many rows at once. Shape [n] in, [n] out."""
+    """Derive the keys of many rows. Shape [n] in, [n] out."""
     wide = np.asarray(rows).astype(np.uint64)
     mask = np.uint64(_MASK)
     high = mix(((wide >> np.uint64(32)) + np.uint64(GOLDEN)) & mask)
@@ -82,12 +82,12 @@ def row_keys(key: int, rows: NDArray[np.int64]) -> NDArray[np.uint32]:
 
 
 def half_width(width: int) -> int:
-    """Number of hashes that a row of `width` columns takes: one for each two columns."""
+    """Number of hashes per row of `width` columns: one for each two columns."""
     return (width + 1) // 2
 
 
 def uniform16(key: int, rows: NDArray[np.int64], width: int) -> NDArray[np.uint16]:
-    """The 16 random bits of every (row, column). Shapes: rows [n] -> [n, width]."""
+    """16 random bits for every (row, column). Shapes: rows [n] -> [n, width]."""
     half = half_width(width)
     counter = (np.arange(half, dtype=np.uint64) * np.uint64(GOLDEN)) & np.uint64(_MASK)
     words = mix((row_keys(key, rows).astype(np.uint64)[:, None] + counter[None, :]) & np.uint64(_MASK))

@@ -1,4 +1,4 @@
-"""Rates, sizes and types of elements as people write them. Inside wirewise rates are bytes per second, sizes bytes."""
+"""Parsing and formatting of rates, sizes and element types; internally bytes per second and bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?|)(bit|b)?(/s|ps)?\s*", re.IG
 
 
 def parse_rate(text: str | float) -> float:
-    """Bytes per second of "200mbit", "1gbit/s", "25MB/s", "3.5 GiB/s"; a plain number is bytes per second.
+    """Parse a rate such as "200mbit", "1gbit/s", "25MB/s" or "3.5 GiB/s" to bytes per second.
 
     "bit" means bits; "B" (either case) means bytes.
 
@@ -45,7 +45,7 @@ def parse_rate(text: str | float) -> float:
 
 
 def parse_links(text: str) -> dict[int, str]:
-    """Rates of single hosts as they are written in "2=50mbit,3=1gbit".
+    """Parse rates of individual hosts such as "2=50mbit,3=1gbit".
 
     Raises:
         InputError: The text has another form, or names a host twice.
@@ -63,7 +63,7 @@ def parse_links(text: str) -> dict[int, str]:
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes of "64KiB", "1.5MB"; a plain number is bytes.
+    """Parse a size such as "64KiB" or "1.5MB" to bytes.
 
     Raises:
         InputError: The text is no size above zero.
@@ -86,12 +86,12 @@ def _number(text: str | float, what: str, forms: str) -> tuple[float, bool]:
 
 
 def format_rate(bytes_per_s: float) -> str:
-    """A rate in bits, as networks are sold: "200 Mbit/s"."""
+    """Format a rate in bits, such as "200 Mbit/s"."""
     return f"{_scaled(bytes_per_s * 8)}bit/s"
 
 
 def format_size(size_bytes: float) -> str:
-    """A size in decimal units: "45.7 MB"."""
+    """Format a size in decimal units, such as "45.7 MB"."""
     return f"{_scaled(size_bytes)}B"
 
 

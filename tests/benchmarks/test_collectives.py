@@ -47,5 +47,5 @@ def test_noise_stops_processes_for_a_part_of_the_time(monkeypatch):
     source.stop()
     assert len(sent) >= 4
     assert sent[-1] == (7, "SIGCONT")
-    # Stops and continuations by turns, but for the last word.
+    # Stops and continuations alternate, but for the last word.
     assert all(one != other for one, other in itertools.pairwise(sent[:-1]))

@@ -5,6 +5,7 @@ import runpy
 import numpy as np
 import pytest
 from tests.benchmarks.test_benchmarks import ROOT, load
+from tests.harness.tiers import spread
 
 OPERATIONS = runpy.run_path(str(ROOT / "cost_growth" / "operations.py"))["OPERATIONS"]
 
@@ -28,7 +29,8 @@ def test_exponents_and_extrapolation_of_a_known_law(growth, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, one in OPERATIONS.items() if one.counted])
+@pytest.mark.parametrize("name", spread((name for name, one in OPERATIONS.items() if one.counted), 2))
+@pytest.mark.sample(4)
 def test_v1_work_grows_as_recorded(growth, name):
     recorded = growth.OPERATIONS[name].recorded
     calls, allocated, seconds = growth.exponents(name)

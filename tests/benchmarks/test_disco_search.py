@@ -7,6 +7,7 @@ from tests.benchmarks.test_benchmarks import load
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # a minute of searches
 def test_the_page_compares_the_search_with_baselines(monkeypatch, tmp_path):
     run = load(monkeypatch, "run", "disco_search")
     out = tmp_path / "page.md"

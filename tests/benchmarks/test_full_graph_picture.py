@@ -2,7 +2,7 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks.full_graph.picture import picture_svg
-from tests.report.examples import EDGES, USUAL, long_result
+from tests.papers.examples import EDGES, USUAL, long_result
 
 
 @pytest.mark.parametrize("name", EDGES)

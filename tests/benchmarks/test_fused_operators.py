@@ -85,7 +85,7 @@ def test_what_is_held_out_is_not_learned(monkeypatch):
         assert not any(one in learned[turn] for one in tried)
         return [one.seconds for one in tried]
 
-    monkeypatch.setattr(run, "learn", learn)
+    monkeypatch.setattr(run, "fit_estimator", learn)
     monkeypatch.setattr(run, "estimated", estimated)
     monkeypatch.setattr(run, "ProcessPoolExecutor", lambda **knobs: ThreadPoolExecutor(1))
     found = run.held_out({"again": {"epochs": 1}, "folds": 4}, regions, [8, 4, 3, 2, 1, 0])
@@ -95,6 +95,7 @@ def test_what_is_held_out_is_not_learned(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # it learns weights twice, for a minute and a half
 def test_the_page_reports_unseen_structures(monkeypatch, tmp_path):
     run = load(monkeypatch, "run", "fused_operators")
     out = tmp_path / "page.md"

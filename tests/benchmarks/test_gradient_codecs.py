@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 from tests.benchmarks.test_benchmarks import load
+from tests.harness.tiers import spread
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def run(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fp16", "bf16", "topk", "efsign", "signsgd", "signum", "onebit"])
+@pytest.mark.parametrize("name", spread(["fp16", "bf16", "topk", "efsign", "signsgd", "signum", "onebit"], 3))
 def test_torch_operations_send_what_the_codec_sends(run, name):
     job = run.Job(name, 1 << 12)
     for _ in range(3):
@@ -58,6 +59,7 @@ def test_sampled_thresholds_send_the_largest_values_as_they_are(run):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_low_rank_operations_send_as_much(run):
     job = run.Job("powersgd", 1 << 12)
     job.gradient = torch.outer(torch.randn(64), torch.randn(64)).flatten()

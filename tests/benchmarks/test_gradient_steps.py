@@ -2,7 +2,7 @@
 
 import pytest
 from tests.benchmarks.test_benchmarks import load
-from tests.report.test_gradients_page import group, plan, record
+from tests.papers.test_gradients_page import group, plan, record
 
 
 @pytest.fixture

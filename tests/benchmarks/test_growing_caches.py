@@ -10,7 +10,7 @@ from wirewise.errors import InputError
 from wirewise.graph import BlockModel, block_model
 from wirewise.graph.rehearsal import growing_graph
 from wirewise.graph.structure import in_edges
-from wirewise.planners.cache import POLICIES, CacheProblem, keep
+from wirewise.planners.cache import POLICIES, CacheProblem, select_cached
 
 SPARSE = BlockModel(nodes=6000, classes=12, mean_degree=3.0, features=2)
 
@@ -30,7 +30,7 @@ def assert_as_planned_anew(cache, problem, budgets):
     for machine, budget in enumerate(budgets):
         scores = POLICIES["vip"](problem, machine)
         np.testing.assert_allclose(cache.scores(machine), scores, rtol=1e-12, atol=1e-15)
-        fresh = keep(cache.scores(machine), problem.owner == machine, budget)
+        fresh = select_cached(cache.scores(machine), problem.owner == machine, budget)
         np.testing.assert_array_equal(cache.kept[machine], fresh)
 
 

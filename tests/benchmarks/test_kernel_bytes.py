@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from tests.benchmarks.test_benchmarks import load
+from tests.harness.tiers import spread
 
 from wirewise import codec
 
@@ -27,7 +28,7 @@ def bytes_of(launch):
     return launch["loaded"], launch["stored"], launch["must"]
 
 
-@pytest.mark.parametrize("bits", [4, 32])
+@pytest.mark.parametrize("bits", spread([4, 32], 2))
 def test_v3_messages_are_read_once_and_written_once(run, bits):
     width, ids = 64, 8 * COUNT
     found = launches(run, "messages", COUNT * width, {width: [bits]})
@@ -48,7 +49,7 @@ def test_v3_messages_are_read_once_and_written_once(run, bits):
     assert often["loaded"] - once["loaded"] == 3 * once["loaded"]
 
 
-@pytest.mark.parametrize(("width", "again"), [(64, 0), (36, 0), (34, 25 + 17)])
+@pytest.mark.parametrize(("width", "again"), spread([(64, 0), (36, 0), (34, 25 + 17)], 3, 2))
 def test_bytes_of_mixed_messages_are_read_once_where_planes_of_one_begin_with_those_of_the_other(
     run, width, again
 ):
@@ -58,6 +59,7 @@ def test_bytes_of_mixed_messages_are_read_once_where_planes_of_one_begin_with_th
     assert launch["loaded"] + launch["stored"] - launch["must"] == 8 * 2 + 4 * again
 
 
+@pytest.mark.exhaustive
 def test_the_longest_rows_are_read_twice(run):
     width = 16384
     found = launches(run, "messages", LEAST * width, {width: [4], width + 8: [4]})

@@ -1,4 +1,4 @@
-"""`wirewise bench collective`: every program next to torch's own, on ranks of this machine."""
+"""`wirewise bench collective`: every program compared with torch's own, on ranks of this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wirewise.lab import Loopback
 def bench(*words, ranks=2):
     with Loopback() as here:
         command = ["-m", "wirewise", "bench", "collective", *words, "--repeats", "1", "--json", "-"]
-        done = here.run(command, processes=ranks, launcher="direct", timeout_s=90)
+        done = here.run(command, processes_per_host=ranks, launcher="direct", timeout_s=90)
     return done, "".join(line for line in done.tails[0] if line.startswith("{"))
 
 

@@ -33,7 +33,7 @@ def test_a_placement_is_right_alone_and_with_its_job_and_hosts(files):
     alone = call("check", files / "plan.json")
     assert (alone.exit_code, alone.stdout.count("it is right")) == (0, 1), alone.output
     assert "placement plan by 'colocated' for 2 hosts: 2 iterations take" in alone.stdout
-    on, job = ("--on", files / "hosts.toml"), ("--job", files / "job.json")
+    on, job = ("--topology", files / "hosts.toml"), ("--job", files / "job.json")
     for options in (on, job, (*on, *job)):
         result = call("check", files / "plan.json", *options)
         assert result.exit_code == 0, result.output
@@ -48,10 +48,13 @@ def test_faults_are_named_and_exit_with_1(files):
     save_topology(lab_hosts(["400mbit", "400mbit"]), files / "faster.toml")
     job = ("--job", files / "job.json")
     for options, told in (
-        (("--on", "lab-3"), "world size 2, the topology has 3 hosts"),
+        (("--topology", "lab-3"), "world size 2, the topology has 3 hosts"),
         (("--job", files / "other.json"), "unknown to the job: sampler1.0, worker1"),
-        (("--on", files / "hosts.toml", "--job", files / "other.json"), "unknown to the job: sampler1.0"),
-        (("--on", files / "faster.toml", *job), "at `$.predicted_s`, simulating the plan gives"),
+        (
+            ("--topology", files / "hosts.toml", "--job", files / "other.json"),
+            "unknown to the job: sampler1.0",
+        ),
+        (("--topology", files / "faster.toml", *job), "at `$.predicted_s`, simulating the plan gives"),
     ):
         result = call("check", files / "plan.json", *options)
         assert result.exit_code == 1, result.output
@@ -65,7 +68,7 @@ def test_plans_of_other_families_are_checked_against_a_topology(tmp_path):
     channel = ChannelBits(exchange="forward1", sender=0, receiver=1, width=4, bits=bytes([8]))
     save(BitWidthPlan(world_size=2, planner="uniform", channels=(channel,)), tmp_path / "p.json")
     assert "bitwidth plan by 'uniform' for 2 ranks; it is right" in call("check", tmp_path / "p.json").stdout
-    assert call("check", tmp_path / "p.json", "--on", "lab-3").exit_code == 1
+    assert call("check", tmp_path / "p.json", "--topology", "lab-3").exit_code == 1
     refused = call("check", tmp_path / "p.json", "--job", tmp_path / "p.json")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "got --job for a plan of bitwidth" in refused.stderr

@@ -64,6 +64,7 @@ def test_a_program_next_to_torch_in_a_lab(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.dist
 def test_a_rank_that_never_joins_ends_the_others_and_is_named():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -100,6 +101,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
+@pytest.mark.dist
 def test_all_collectives_have_a_counterpart_of_torch(tmp_path):
     from wirewise.lab import Loopback
 
@@ -107,6 +109,6 @@ def test_all_collectives_have_a_counterpart_of_torch(tmp_path):
     script.write_text(_EVERY)
     assert all(algorithms(name) for name in COLLECTIVES)
     with Loopback() as here:
-        result = here.run([str(script)], processes=2, launcher="direct", timeout_s=60)
+        result = here.run([str(script)], processes_per_host=2, launcher="direct", timeout_s=60)
     assert result.ok, result.tails
     assert [line for line in result.tails[0] if line in COLLECTIVES] == list(COLLECTIVES)

@@ -64,7 +64,12 @@ def test_run_without_a_lab_is_labelled_loopback(monkeypatch, tmp_path):
     assert "Links and faults of hosts are ignored" in done.output
 
 
-POINTS = "from wirewise.runtime import points; points.at(0, 4); points.reach('bucket', 3); print('alive')"
+POINTS = """
+from wirewise.runtime import points
+points.announce_position(0, 4)
+points.notify_point("bucket", 3)
+print("alive")
+"""
 
 
 @pytest.mark.parametrize(

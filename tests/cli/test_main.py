@@ -1,13 +1,16 @@
 import importlib
+import io
 import json
 import re
+import signal
+import sys
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 import wirewise
-from wirewise.cli.main import GROUPS, app
+from wirewise.cli.main import GROUPS, _renamed, app, main
 from wirewise.errors import WirewiseError
 from wirewise.plans import BitWidthPlan, ChannelBits, save
 
@@ -33,19 +36,69 @@ def test_every_group_can_be_called(name):
     result = call(name, "--help")
     assert result.exit_code == 0, result.output
     assert f" {name} " in result.stdout.split("\n\n")[0]
+    # A shell completes `wirewise`, not its groups.
+    assert "--install-completion" not in result.stdout
 
 
-def helps():
-    """Helps of all options and arguments."""
+def commands():
+    """All commands and groups."""
     root = typer.main.get_command(app)
     groups = [typer.main.get_command(importlib.import_module(f"wirewise.cli.{name}").app) for name in GROUPS]
-    commands = [
+    found = [
         root,
         *groups,
         *(group.get_command(None, name) for group in groups for name in group.list_commands(None)),
     ]
-    commands += [root.get_command(None, name) for name in root.list_commands(None) if name not in GROUPS]
-    return [text for one in commands for option in one.params if (text := getattr(option, "help", None))]
+    return found + [root.get_command(None, name) for name in root.list_commands(None) if name not in GROUPS]
+
+
+def helps():
+    """Helps of all options and arguments."""
+    return [text for one in commands() for option in one.params if (text := getattr(option, "help", None))]
+
+
+def test_what_a_command_writes_has_one_name_in_all_of_them():
+    options = [option.opts for one in commands() for option in one.params]
+    assert sum("-o" in names for names in options) > 20
+    wrong = [names for names in options if ("--out" in names) != ("-o" in names) or "--output" in names]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("words", [(), ("plan",), ("plan", "fusion"), ("data", "partition"), ("sim",)])
+def test_help_has_a_short_name_and_switches_show_no_type(words):
+    short, long = call(*words, "-h"), call(*words, "--help")
+    assert short.exit_code == 0 and short.output == long.output
+    assert "--help" in short.output and "bool" not in short.output
+
+
+def test_the_help_of_plan_names_every_family():
+    group = typer.main.get_command(importlib.import_module("wirewise.cli.plan").app)
+    assert [name for name in group.list_commands(None) if name not in GROUPS["plan"]] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("data", "partition", "no-such-data", "--output", "parts"), "no-such-data"),
+        (("data", "partition", "no-such-data", "--output=parts"), "no-such-data"),
+        (("plan", "fusion", "--memory-budget", "8GiB"), "nothing to plan for"),
+        (("sim", "run", "--on", "lab-4"), "--topology belongs to --plan FILE"),
+        (("check", "absent.json", "--on=lab-2"), "absent.json"),
+        (("show", "all_reduce:ring:4", "--on", "lab-5"), "is for 4 ranks and 'lab-5' has 5"),
+    ],
+)
+def test_former_names_of_options_are_understood_and_not_shown(words, said):
+    result = call(*words)
+    assert result.exit_code == 2 and said in result.output and "No such option" not in result.output
+    assert all(
+        word.partition("=")[0] not in call(*words[:2], "--help").output for word in words[2:] if "--" in word
+    )
+
+
+def test_options_behind_the_users_own_command_are_the_users():
+    assert _renamed(["--output", "a", "--", "x", "--output=b"], {"--output": "--out"}) == [
+        "--out", "a", "--", "x", "--output=b"
+    ]  # fmt: skip
 
 
 def test_no_help_turns_a_word_into_a_picture():
@@ -67,6 +120,19 @@ def test_helps_stand_alone():
 
 def _between(said):
     return re.findall(r"(?=:([a-z_]+):)", said)
+
+
+def test_an_encoding_without_a_minus_sign_gets_its_code(monkeypatch):
+    taken = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(taken, encoding="latin-1", write_through=True))
+    monkeypatch.setattr("wirewise.cli.main.app", lambda **_: typer.echo("\N{MINUS SIGN}2.1 %"))
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        main()
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    assert taken.getvalue() == b"\\u22122.1 %\n"
 
 
 def test_version():
@@ -114,7 +180,26 @@ def test_list_systems():
     assert systems[0]["name"] == "adaqp"
 
 
-def test_a_json_file_in_no_folder_is_refused_before_the_work(tmp_path):
-    result = call("data", "list", "--json", tmp_path / "absent" / "out.json")
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("data", "list"), "--json"),
+        (("plan", "collective", "--topology", "no-such-preset"), "-o"),
+        (("plan", "recovery", "no-such-file"), "--out"),
+        (("topo", "import", "no-such-file"), "-o"),
+        (("trace", "show", "no-such-run"), "--html"),
+        (("trace", "export", "no-such-run"), "-o"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(words, option, tmp_path):
+    result = call(*words, option, tmp_path / "absent" / "out.json")
     assert result.exit_code == 2 and "its folder does not exist" in result.stderr
     assert result.stdout == ""
+    result = call(*words, option, tmp_path)
+    assert result.exit_code == 2 and "it is a folder; choose a file" in result.stderr
+
+
+def test_a_table_of_devices_with_bytes_that_are_no_text_is_refused_by_a_message(tmp_path):
+    (tmp_path / "topo.txt").write_bytes(b"\tGPU0\tGPU1\nGPU\xff0\t X \n")
+    result = call("topo", "smi", tmp_path / "topo.txt")
+    assert result.exit_code == 2 and result.stderr.startswith("wirewise: ")

@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from tests.cli.test_show import call, refused, said
 from wirewise.cli.main import app
+from wirewise.collective.builders import build
+from wirewise.collective.exporters import msccl, mscclpp
 
 
 def exported(folder, source, *words):
@@ -34,7 +36,28 @@ def test_an_msccl_file_by_what_it_holds(tmp_path, form):
 
 def test_what_an_msccl_file_cannot_be_shown_as(tmp_path):
     path = exported(tmp_path, "all_gather:ring:4", "--to", "msccl-xml")
-    assert "has no page" in refused(path, "--html", tmp_path / "page.html")
     assert "is an MSCCL file; show it alone" in refused("all_reduce:ring:4", path)
     path.write_text("<algo name='x'")
     assert f"{path}: cannot read an MSCCL algorithm" in refused(path)
+
+
+def test_a_plan_of_mscclpp_is_checked_and_shown(tmp_path):
+    file, page = tmp_path / "plan.json", tmp_path / "plan.html"
+    file.write_text(mscclpp.dumps(build("all_reduce", "ring", 4)))
+    done = CliRunner().invoke(app, ["check", str(file)])
+    assert done.exit_code == 0 and "ranks end with the right values" in done.output
+    done = CliRunner().invoke(app, ["show", str(file), "--html", str(page)])
+    assert done.exit_code == 0 and "all" in done.output, done.output
+    assert "Chunks from rank to rank" in page.read_text()
+    file.write_text(file.read_text().replace('"wait"', '"nop"', 1))
+    done = CliRunner().invoke(app, ["check", str(file)])
+    assert done.exit_code == 1, done.output
+
+
+def test_an_msccl_file_has_a_page(tmp_path):
+    file, page = tmp_path / "ring.xml", tmp_path / "ring.html"
+    file.write_text(msccl.dumps(msccl.lower(build("all_reduce", "ring", 4)), "microsoft"))
+    done = CliRunner().invoke(app, ["show", str(file), "--html", str(page)])
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    assert "Chunks from rank to rank" in text and "thread blocks" in text

@@ -12,12 +12,12 @@ import typer
 from typer.testing import CliRunner
 
 from wirewise import options as opt
-from wirewise.allocation import Allocation
 from wirewise.cli import options as options_of_commands
-from wirewise.cli.options import Given, on_hosts, with_options
+from wirewise.cli.options import GivenOptions, on_hosts, with_options
 from wirewise.errors import InputError
-from wirewise.recipes.job import FullGraphJob
-from wirewise.trials import slurm
+from wirewise.hosts import slurm
+from wirewise.hosts.allocation import Allocation
+from wirewise_papers.adaqp.job import FullGraphJob
 
 
 class Inner(opt.Options, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ def take(record: Record, extra: Annotated[str, typer.Option(help="An option of i
 
 @app.command()
 @with_options
-def ask(given: Given[Record]) -> None:
+def ask(given: GivenOptions[Record]) -> None:
     """Take what is said of a record."""
     FOUND[:] = [given]
 
@@ -193,9 +193,9 @@ def test_inside_an_allocation_hosts_and_ranks_are_those_of_slurm(monkeypatch, sa
     monkeypatch.setattr(options_of_commands, "current_allocation", lambda: found)
     monkeypatch.setattr(slurm, "current_allocation", lambda: found)
     values = {"hosts": 0, "workers": 4, "network": "auto", "link": "100mbit", **said}
-    settled = on_hosts(Given(FullGraphJob, values, frozenset(said)))
+    settled = on_hosts(GivenOptions(FullGraphJob, values, frozenset(said)))
     assert (settled.values["hosts"], settled.values["workers"]) == (hosts, workers)
     assert settled.values["network"] == said.get("network", "slurm")
     if "network" not in said:
         with pytest.raises(InputError, match=r"--link shapes the hosts of a lab.*say --network lab"):
-            on_hosts(Given(FullGraphJob, values, frozenset({"link"})))
+            on_hosts(GivenOptions(FullGraphJob, values, frozenset({"link"})))

@@ -1,5 +1,7 @@
 import io
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from rich.console import Console
 from wirewise.cli import output
 from wirewise.cli.output import print_comparison, print_table, print_text, write_json
 from wirewise.errors import InputError
+from wirewise.report.shell import write_page
 from wirewise.results import Comparison, Variant
 
 
@@ -56,6 +59,19 @@ def test_a_table_is_drawn_on_a_terminal(monkeypatch):
     assert "\t" not in stream.getvalue()
 
 
+def test_a_narrow_terminal_breaks_words_and_cuts_nothing_off(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(
+        output, "Console", lambda: Console(file=stream, force_terminal=True, width=24, no_color=True)
+    )
+    print_table(["each direction", "where"], [["/a/rather/long/path.json", "h0"]])
+    lines = stream.getvalue().splitlines()
+    columns = [[cell.strip() for cell in re.split("[│┃]", line)[1:-1]] for line in lines]
+    found = "".join(cells[0] for cells in columns if len(cells) == 2)
+    assert "…" not in stream.getvalue()
+    assert re.sub(r"\x1b\[[0-9;]*m|\s", "", found) == "eachdirection/a/rather/long/path.json"
+
+
 def test_a_comparison_is_its_table_its_result_and_its_notes(capsys):
     found = Comparison(
         kind="wirewise run it",
@@ -85,6 +101,15 @@ def test_control_characters_of_files_are_shown_and_not_sent(capsys, monkeypatch)
     print_table(["name"], [[HOSTILE]], title=f"[red]{HOSTILE}")
     assert "OWNED" in stream.getvalue() and "\x07" not in stream.getvalue() and "]0;" in stream.getvalue()
     assert "[red]" in stream.getvalue() and "\u202e" not in stream.getvalue()
+
+
+def test_bytes_of_a_files_name_that_are_no_text_are_shown_by_their_codes(capsys, tmp_path):
+    name = os.fsdecode(b"caf\xe9.json")
+    print_text(f"{name}: 2 ranks")
+    print_table(["file"], [[name]])
+    assert capsys.readouterr().out == "caf\\udce9.json: 2 ranks\nfile\ncaf\\udce9.json\n"
+    write_page(f"<p>{name}</p>", tmp_path / name)
+    assert (tmp_path / name).read_text() == "<p>caf\\udce9.json</p>"
 
 
 def test_commands_print_texts_through_one_function():

@@ -57,7 +57,7 @@ def test_a_memory_budget_is_kept(folder, tmp_path):
     # Weights, gradients and two moments of 28.4 MB, and what the layer keeps.
     assert free["predicted_memory_bytes"] == pytest.approx(213.6e6, rel=1e-3)
     assert tight["predicted_memory_bytes"] <= 180e6 and tight["accumulation"] == 2
-    result = call(*words, "--memory-budget", "100MB")
+    result = call(*words, "--memory", "100MB")
     assert result.exit_code == 2 and "least possible peak" in result.output
 
 
@@ -81,7 +81,7 @@ def test_sizes_that_do_not_fit_are_named(folder, tmp_path):
             ["--with", "disco"],
             "planner 'disco' is for operators of a captured step; got a recorded run; expected one of: dpro, ",
         ),
-        (["--memory-budget", "8GiB"], "needs --memory-sizes"),
+        (["--memory", "8GiB"], "needs --memory-sizes"),
         (["--time-budget", "0"], "time budget is 0"),
     ],
 )

@@ -114,7 +114,7 @@ def test_pieces_are_told_to_scripts(trace):
         (["--bandwidth", "fast"], "rate 'fast'"),
         (["--costs", "absent.json"], "absent.json"),
         (["--decode", "never"], "unknown place to decode 'never'"),
-        (["--memory-budget", "1GiB"], "give one of them"),
+        (["--memory", "1GiB"], "give one of them"),
         (["--time-budget", "5"], "no planner for --trace takes --time-budget"),
         (["--split", "big"], "'big' says no limit for pieces"),
         (["--split", "2B"], "expected auto, none or at least 1"),
@@ -146,15 +146,15 @@ def hosts(tmp_path):
 
 def test_a_topology_takes_the_place_of_a_bandwidth(trace, hosts):
     words = ("plan", "fusion", "--trace", trace, "--codec", "dgc", "--split", "none", "--json", "-")
-    found = json.loads(call(*words, "--on", hosts).stdout)
+    found = json.loads(call(*words, "--topology", hosts).stdout)
     wanted = cupcake(read_gradient_trace(trace), Links.of(load_topology(hosts)), codec="dgc")
     assert found["predicted_step_s"] == wanted.predicted_step_s
     out = trace.with_name("plan.json")
-    call(*words, "--on", hosts, "-o", out)
-    simulated = json.loads(call("sim", trace, "--plan", out, "--on", hosts, "--json", "-").stdout)
+    call(*words, "--topology", hosts, "-o", out)
+    simulated = json.loads(call("sim", trace, "--plan", out, "--topology", hosts, "--json", "-").stdout)
     assert simulated["step_s"] == pytest.approx(wanted.predicted_step_s, rel=1e-9)
     assert found == {
-        **json.loads(call(*words, "--on", hosts, "--ranks", 4).stdout),
+        **json.loads(call(*words, "--topology", hosts, "--ranks", 4).stdout),
         "planning_s": found["planning_s"],
     }
 
@@ -162,11 +162,11 @@ def test_a_topology_takes_the_place_of_a_bandwidth(trace, hosts):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--bandwidth", "10gbit"], "--bandwidth says what --on"),
-        (["--ranks-per-host", "2"], "--ranks-per-host says what --on"),
+        (["--bandwidth", "10gbit"], "--bandwidth says what --topology"),
+        (["--ranks-per-host", "2"], "--ranks-per-host says what --topology"),
         (["--ranks", "8"], "has 4 ranks; leave --ranks out"),
     ],
 )
 def test_what_contradicts_a_topology_is_refused(trace, hosts, words, message):
-    result = call("plan", "fusion", "--trace", trace, "--on", hosts, *words)
+    result = call("plan", "fusion", "--trace", trace, "--topology", hosts, *words)
     assert result.exit_code == 2 and message in result.output.replace("\n", " ")

@@ -10,7 +10,7 @@ from benchmarks.random_steps import DEVICE, random_step
 from typer.testing import CliRunner
 
 from wirewise.cli.main import app
-from wirewise.planners.fusion.disco import AnalyticCosts
+from wirewise.planners.fusion.disco import METHODS, AnalyticCosts
 from wirewise.plans import load
 from wirewise.trace import read_fusion_graph
 
@@ -59,6 +59,39 @@ def test_a_plan_is_written_and_told(graph, tmp_path):
     assert "bucket 0" in result.stdout
 
 
+def test_a_plan_says_what_of_it_rests_on_estimated_times(graph):
+    words = ("plan", "fusion", "--graph", graph, *WORDS)
+    found = {}
+    for method in ("maximal+default", "none+default"):
+        found[method] = json.loads(call(*words, "--with", method, "--json", "-").stdout)
+    without_s = found["none+default"]["predicted_step_s"]
+    # Nothing is fused, so all rests on measured operators.
+    assert found["none+default"]["unfused_s"] == pytest.approx(without_s)
+    assert "estimated" not in call(*words, "--with", "none+default").stdout
+    fused = found["maximal+default"]
+    said = call(*words, "--with", "maximal+default").stdout
+    saves, slower = fused["predicted_step_s"] < without_s, fused["predicted_step_s"] > 1.01 * without_s
+    assert ("`wirewise run disco` measures it" in said) == (
+        saves and fused["unfused_s"] > fused["predicted_step_s"]
+    )
+    assert ("slower than without fusion" in said) == slower and (saves or slower)
+    # Estimated times alone advise no plan: they may only advise against one.
+    assert (fused["advice"] == "leave it to DDP") == slower == ("leave it to DDP" in said)
+    assert slower or fused["advice"] == "measure it by wirewise run disco"
+
+
+def test_a_plan_that_is_slower_than_none_says_so(graph):
+    """Each gradient by itself, where messages have a price: latency is paid for each."""
+    words = ("plan", "fusion", "--graph", graph, "--ranks", 64, "--bandwidth", "100gbit")
+    by_method = {
+        method: json.loads(call(*words, "--with", method, "--json", "-").stdout)["predicted_step_s"]
+        for method in METHODS[1:]
+    }
+    slowest = max(by_method, key=lambda method: by_method[method])
+    assert by_method[slowest] > 1.01 * by_method["none+default"]
+    assert "slower than without fusion and with default buckets" in call(*words, "--with", slowest).stdout
+
+
 def test_a_learned_estimator_prices_regions(graph, tmp_path):
     of_a_cpu = tmp_path / "cpu.json"
     msgspec.structs.replace(read_fusion_graph(graph), device="cpu").save(of_a_cpu)
@@ -82,7 +115,7 @@ def test_a_learned_estimator_prices_regions(graph, tmp_path):
         (["--codec", "dgc"], "--codec does not go with --graph"),
         (["--ranks", "1"], "expected at least 2"),
         (["--trace", "t.json"], "give one of them"),
-        (["--memory-budget", "1GiB"], "give one of them"),
+        (["--memory", "1GiB"], "give one of them"),
         (["--time-budget", "5"], "no planner for --graph takes --time-budget"),
     ],
 )

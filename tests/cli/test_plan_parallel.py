@@ -15,7 +15,7 @@ from wirewise.plans import load
 MODEL = """
 import torch
 from torch import nn
-from wirewise.recipes.parallel_models import mlp
+from wirewise_papers.parallel_models import mlp
 
 def build(batch=16):
     return mlp(batch=batch, layers=1)
@@ -51,6 +51,14 @@ def refused():
 def nothing():
     return 3
 
+def llama(batch=4):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, **sizes))
+    tokens = torch.randint(64, (batch, 8))
+    return model, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens}
+
 def broken():
     raise ValueError("no such file")
 """
@@ -82,6 +90,7 @@ def test_a_model_is_planned_drawn_and_planned_again_from_its_graph(file, tmp_pat
     found, plan = json.loads((tmp_path / "found.json").read_text()), load(out)
     assert found["mesh"] == list(plan.mesh) and found["stages"] == 1 and found["microbatches"] == 1
     assert found["predicted_step_s"] == plan.predicted_step_s > 0
+    assert 0 < found["evenly_shared_s"] <= found["predicted_step_s"] and "shared evenly" in done.stdout
     assert found["collective_bytes"] == plan.collective_bytes and len(found["memory_bytes"]) == 4
     assert found["planning_s"] > 0 and found["capture_s"] > 0 and found["gap"] >= 0 and "bound_s" in found
     assert {"block", "strategy"} == set(found["choices"][0])
@@ -89,7 +98,7 @@ def test_a_model_is_planned_drawn_and_planned_again_from_its_graph(file, tmp_pat
     graph = trace.read_operator_graph(tmp_path / "plan.graph.json")
     assert graph.digest == plan.graph and graph.device == "a100"
     assert [node.shape for node in graph.nodes if node.op == "input"] == [(32, 32)] * 2
-    shown = call("show", out, "--html", page, "--on", "lab-4@200mbit")
+    shown = call("show", out, "--html", page, "--topology", "lab-4@200mbit")
     assert shown.exit_code == 0, shown.output
     text = page.read_text()
     assert "blocks.0.up" in text and "sent forward" in text and "A step takes" in text
@@ -128,6 +137,16 @@ def test_what_cannot_be_planned_is_refused_in_words(file, name, words, said):
     done = planned(f"{file}:{name}", *words)
     assert done.exit_code != 0
     assert re.search(said, " ".join((done.output + str(done.exception or "")).split())), done.output
+
+
+@pytest.mark.slow
+def test_a_model_of_transformers_is_planned_as_it_is(file):
+    result = call(
+        "plan", "parallel", f"{file}:llama", "--topology", "lab-4@200mbit", "--device", "a100", "--mesh", "4"
+    )
+    assert result.exit_code == 0, result.output
+    assert "1 stage of 4 model" in result.output
+    assert "taken as a whole" not in result.output
 
 
 def test_a_graph_has_its_batch_and_needs_times(tmp_path):

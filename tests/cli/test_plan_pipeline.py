@@ -89,10 +89,10 @@ def test_other_commands_take_it(files):
         "plan", "pipeline", job, "--topology", four, "--batch", 16, "--stages", 4, "--with", "1f1b", "-o", out
     )
     plan = load(out)
-    done = call("sim", job, "--plan", out, "--on", four)
+    done = call("sim", job, "--plan", out, "--topology", four)
     assert done.exit_code == 0 and "update of 4 ranks under the stages plan by '1f1b'" in done.stdout
     assert f"takes {plan.predicted_s * 1e3:.3f} ms" in done.stdout
-    assert call("check", out, "--on", four).exit_code == 0
+    assert call("check", out, "--topology", four).exit_code == 0
     assert "F0 F1 F2 F3 B0" in call("show", out).stdout
     assert "Choose a stages plan" not in call("plan", "--help").stdout
 

@@ -50,7 +50,7 @@ def test_a_dataset_is_placed_without_a_run(hosts, tmp_path):
     plan = load(tmp_path / "plan.json")
     assert isinstance(plan, PlacementPlan)
     assert plan.hosts == ("host0", "host1", "host2")
-    check = ["check", tmp_path / "plan.json", "--on", hosts, "--job", tmp_path / "job.json"]
+    check = ["check", tmp_path / "plan.json", "--topology", hosts, "--job", tmp_path / "job.json"]
     checked = CliRunner().invoke(app, [str(word) for word in check])
     assert checked.exit_code == 0, checked.output
     found = json.loads((tmp_path / "found.json").read_text())["simulated"]

@@ -66,7 +66,7 @@ def test_a_plan_is_what_its_planner_makes(files):
     assert found["strategies"] == ["log", "replica", "log"] and found["goodput"] == plan.goodput
     assert [one["name"] for one in found["policies"]] == ["checkpoint", "checkfreq", "gemini"]
     assert RecoveryPlan.from_json(json.dumps(found["plan"])) == plan
-    told = call("sim", figures, "--plan", out, "--on", four)
+    told = call("sim", figures, "--plan", out, "--topology", four)
     assert told.exit_code == 0 and "work between failures of 4 ranks" in told.stdout, told.output
 
 

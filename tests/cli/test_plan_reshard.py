@@ -22,9 +22,12 @@ def test_a_tensor_is_planned_for_a_topology(tmp_path):
     assert "must leave host 0, 1 at" in result.stdout or "must enter host" in result.stdout
     plan = load(file)
     assert isinstance(plan, ReshardPlan)
-    told = CliRunner().invoke(app, ["sim", "--plan", str(file), "--on", "lab-4x2@200mbit"])
+    told = CliRunner().invoke(app, ["sim", "--plan", str(file), "--topology", "lab-4x2@200mbit"])
     assert f"takes {plan.predicted_s * 1e3:.3f} ms" in told.stdout
-    assert "it is right and fits" in CliRunner().invoke(app, ["check", str(file), "--on", "lab-4x2"]).stdout
+    assert (
+        "it is right and fits"
+        in CliRunner().invoke(app, ["check", str(file), "--topology", "lab-4x2"]).stdout
+    )
 
 
 def test_figures_for_scripts():

@@ -13,13 +13,14 @@ from types import SimpleNamespace
 import pytest
 
 from tests.harness.slurm import ROOT
-from tests.test_allocation import STEP
-from wirewise import allocation
-from wirewise.allocation import HostPlace, interface_of
+from tests.hosts.test_allocation import STEP
 from wirewise.cli import recover
-from wirewise.cli.options import Given
+from wirewise.cli.options import GivenOptions
 from wirewise.cli.recover import HostOptions
 from wirewise.errors import InputError
+from wirewise.hosts import allocation
+from wirewise.hosts.allocation import HostPlace
+from wirewise.hosts.interfaces import interface_of
 from wirewise.lab import SlurmCluster
 from wirewise.runtime.recovery import Recoveries
 from wirewise.runtime.recovery.limits import AgentLimits
@@ -118,7 +119,9 @@ def test_a_training_of_one_host_ends_with_its_outcome(tmp_path, monkeypatch, cap
     monkeypatch.setattr(recover, "write_json", lambda *_: None)
     script = tmp_path / "train.py"
     script.touch()
-    given = Given(HostOptions, {"ranks_per_host": 2, "spares": 3}, frozenset({"ranks_per_host", "spares"}))
+    given = GivenOptions(
+        HostOptions, {"ranks_per_host": 2, "spares": 3}, frozenset({"ranks_per_host", "spares"})
+    )
     changes = ResumeOptions(accept_changes="lr")
     recover.recover([str(script)], given, AgentLimits(silence_s=7.0), changes, tmp_path / "out", None)
     assert (made["ranks"], made["hosts"], made["spares"], made["silence_s"]) == (2, 1, 3, 7.0)

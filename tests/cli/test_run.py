@@ -70,7 +70,7 @@ def begun(monkeypatch, tmp_path, command, recipe, options=()):
         jobs.append(job)
         raise Begun
 
-    monkeypatch.setattr(importlib.import_module(f"wirewise.recipes.{recipe}"), "run", run)
+    monkeypatch.setattr(importlib.import_module(f"wirewise_papers.{recipe}.experiment"), "run", run)
     done = CliRunner().invoke(app, [command, *options, "--out", str(tmp_path / "run")])
     assert isinstance(done.exception, Begun), done.output
     return jobs[0]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.papers.test_adaqp_page import read
 from tests.report.test_collective_view import data_of, recorded
-from tests.report.test_page import read
 from tests.trace.synthetic import make
 from wirewise import collective, plans
 from wirewise.cli.main import app
@@ -114,13 +114,13 @@ def test_other_plans_have_a_page_too(tmp_path):
 
 def test_a_topology_file_gives_ranks_and_links(tmp_path):
     save(lab_hosts(["1gbit", "2gbit", "4gbit"]), tmp_path / "net.toml")
-    record = json.loads(said(call("all_reduce", "--on", tmp_path / "net.toml", "--json", "-")))
+    record = json.loads(said(call("all_reduce", "--topology", tmp_path / "net.toml", "--json", "-")))
     assert {one["ranks"] for one in record["programs"]} == {3}
     assert {one["network"] for one in record["programs"]} == {"lab-3"}
 
 
 def test_hierarchical_algorithms_get_the_hosts_of_the_topology():
-    record = json.loads(said(call("all_reduce", "--on", "dgx-2x2", "--size", "16MB", "--json", "-")))
+    record = json.loads(said(call("all_reduce", "--topology", "dgx-2x2", "--size", "16MB", "--json", "-")))
     by_name = {one["name"]: one["simulated_s"] for one in record["programs"]}
     assert by_name["hierarchical"] < by_name["ring"]
 
@@ -132,11 +132,11 @@ def test_algorithms_without_a_route_are_left_out_with_a_word(tmp_path):
         for n in range(4)
     )
     save(Topology(name="square", hosts=hosts, links=links), tmp_path / "square.toml")
-    result = call("all_gather", "--on", tmp_path / "square.toml", "--json", "-")
+    result = call("all_gather", "--topology", tmp_path / "square.toml", "--json", "-")
     shown = [one["name"] for one in json.loads(result.stdout)["programs"]]
     assert "ring" in shown and "recursive_doubling" not in shown
     assert "square has no route for recursive_doubling" in result.stderr
-    told = refused("all_gather:recursive_doubling:4", "--on", tmp_path / "square.toml")
+    told = refused("all_gather:recursive_doubling:4", "--topology", tmp_path / "square.toml")
     assert "which network 'square' joins only over other ranks" in told
 
 
@@ -158,7 +158,7 @@ def test_mistakes_are_named(tmp_path):
     assert "got the algorithm 'rung' of all_reduce; expected ring" in refused("all_reduce:rung:4")
     assert "'all_reduce:ring:x' is not understood" in refused("all_reduce:ring:x")
     assert "cannot read plan file" in refused(Path("absent.json"))
-    assert "is for 4 ranks and 'lab-5' has 5" in refused("all_reduce:ring:4", "--on", "lab-5")
+    assert "is for 4 ranks and 'lab-5' has 5" in refused("all_reduce:ring:4", "--topology", "lab-5")
     write_trace(recorded(), tmp_path / "run")
     assert "is a recorded run; show it alone" in refused("all_reduce:ring:3", tmp_path / "run")
     wrong = build("all_gather", "ring", 3)
@@ -167,3 +167,13 @@ def test_mistakes_are_named(tmp_path):
     )
     collective.save(wrong, tmp_path / "wrong.json")
     assert "'cut' (all_gather): incomplete" in refused(tmp_path / "wrong.json")
+
+
+def test_charts_of_a_page_are_files_of_their_own(tmp_path):
+    page = tmp_path / "page.html"
+    said(call("all_reduce:ring:4", "--html", page))
+    shown = json.loads(said(call(page, "--svg", tmp_path / "charts", "--json", "-")))
+    (file,) = shown["pictures"]
+    assert Path(file).name == "01-which-size-suits-which-program.svg"
+    assert "write its charts as files: --svg FOLDER" in refused(page)
+    assert "expected one page that a command wrote" in refused("all_reduce", "--svg", tmp_path)

@@ -72,7 +72,7 @@ def test_links_of_gradients_may_be_a_topology(at, tmp_path):
     words = ("--ranks", 8, "--bandwidth", "10gbit", "--codec", "dgc", "-o", tmp_path / "plan.json")
     made("fusion", "--trace", at / "gradients.json", *words)
     slow, fast = (
-        asked(at / "gradients.json", "--plan", tmp_path / "plan.json", "--on", f"lab-8@{rate}")
+        asked(at / "gradients.json", "--plan", tmp_path / "plan.json", "--topology", f"lab-8@{rate}")
         for rate in ("1gbit", "10gbit")
     )
     assert fast["step_s"] < slow["step_s"]
@@ -89,7 +89,7 @@ def test_operators_take_what_their_planner_predicted(at, tmp_path):
 def test_a_recorded_run_has_links_of_its_own(at):
     found = asked(at / "run", "--plan", at / "recorded.json")
     assert found["step_s"] == pytest.approx(load(at / "recorded.json").predicted_step_s, rel=1e-9)
-    faster = asked(at / "run", "--plan", at / "recorded.json", "--on", "lab-4@40gbit")
+    faster = asked(at / "run", "--plan", at / "recorded.json", "--topology", "lab-4@40gbit")
     assert faster["step_s"] < found["step_s"]
 
 
@@ -106,7 +106,7 @@ def test_stragglers_are_drawn(at):
 
 
 def test_a_collective_needs_no_job(at):
-    words = ("--plan", at / "collective.json", "--on", "lab-4")
+    words = ("--plan", at / "collective.json", "--topology", "lab-4")
     found = asked(*words)
     plan = load(at / "collective.json")
     assert found["step_s"] == pytest.approx(plan.predicted_s, rel=1e-9) and found["unit"] == "all_reduce"
@@ -115,16 +115,16 @@ def test_a_collective_needs_no_job(at):
 
 def test_a_machine_alone_carries_collectives(tmp_path):
     made("collective", "--topology", "dgx-1v", "--with", "blink", "-o", tmp_path / "plan.json")
-    found = asked("--plan", tmp_path / "plan.json", "--on", "dgx-1v")
+    found = asked("--plan", tmp_path / "plan.json", "--topology", "dgx-1v")
     assert found["step_s"] == pytest.approx(load(tmp_path / "plan.json").predicted_s, rel=1e-9)
 
 
 def test_tasks_take_what_their_planner_predicted(at, tmp_path):
     words = ("--topology", at / "hosts.toml", "--dataset", GRAPH, "--fanouts", "5,3", "--steps", 20)
     made("placement", *words, "-o", tmp_path / "plan.json", "--job-out", tmp_path / "tasks.json")
-    found = asked(tmp_path / "tasks.json", "--plan", tmp_path / "plan.json", "--on", at / "hosts.toml")
+    found = asked(tmp_path / "tasks.json", "--plan", tmp_path / "plan.json", "--topology", at / "hosts.toml")
     assert found["step_s"] == pytest.approx(load(tmp_path / "plan.json").predicted_s, rel=1e-12)
-    result = call("sim", tmp_path / "tasks.json", "--plan", tmp_path / "plan.json", "--on", "h4")
+    result = call("sim", tmp_path / "tasks.json", "--plan", tmp_path / "plan.json", "--topology", "h4")
     assert result.exit_code == 2 and "is for 3 hosts, there are 4" in result.stderr
 
 
@@ -150,7 +150,7 @@ def test_bit_widths_need_no_job(tmp_path):
     channel = ChannelBits(exchange="forward1", sender=0, receiver=1, width=1000, bits=bytes([4] * 1000))
     save(BitWidthPlan(world_size=2, planner="test", channels=(channel,)), tmp_path / "plan.json")
     slow, fast = (
-        asked("--plan", tmp_path / "plan.json", "--on", f"lab-2@{rate}") for rate in ("1gbit", "2gbit")
+        asked("--plan", tmp_path / "plan.json", "--topology", f"lab-2@{rate}") for rate in ("1gbit", "2gbit")
     )
     assert slow["phases_s"]["wire"] > fast["phases_s"]["wire"] > 0 and slow["unit"] == "epoch"
 
@@ -158,7 +158,7 @@ def test_bit_widths_need_no_job(tmp_path):
 def test_cached_rows_have_bytes(tmp_path):
     words = ("--dataset", GRAPH, "--workers", 2, "--fanouts", "5,3", "-o", tmp_path / "plan.json")
     made("cache", *words)
-    links = ("--plan", tmp_path / "plan.json", "--on", "lab-2@1gbit")
+    links = ("--plan", tmp_path / "plan.json", "--topology", "lab-2@1gbit")
     narrow, wide = (asked(*links, "--row-bytes", size)["phases_s"] for size in (32, 3200))
     assert wide["rows"] > narrow["rows"] and wide["ids"] == narrow["ids"]
     result = call("sim", *links)
@@ -167,38 +167,47 @@ def test_cached_rows_have_bytes(tmp_path):
 
 REFUSED = {
     "what-if": ("gradients.json --plan fusion.json --what-if ranks=2", "--what-if changes a replayed trace"),
-    "no plan": ("run --on lab-4", "--on belongs to --plan FILE, and none is given"),
+    "no plan": ("run --topology lab-4", "--topology belongs to --plan FILE, and none is given"),
     "page": ("run --html page.html", "--html belongs to --plan FILE, and none is given"),
     "nothing": ("", "nothing to simulate; give a run folder"),
     "no job": ("--plan fusion.json", "a fusion plan is made for a job; expected a run folder"),
-    "job of a collective": ("run --plan collective.json --on lab-4", "a collective plan, which needs none"),
+    "job of a collective": (
+        "run --plan collective.json --topology lab-4",
+        "a collective plan, which needs none",
+    ),
     "other grain": ("tasks.json --plan fusion.json", 'is JSON with "tasks", a job that a fusion plan is not'),
-    "no links": ("--plan collective.json", "expected --on TOPOLOGY, a preset or a file"),
+    "no links": ("--plan collective.json", "expected --topology, a preset or a file"),
     "option of others": (
         "gradients.json --plan fusion.json --row-bytes 4",
-        '--row-bytes says nothing about a fusion plan and JSON with "tensors"; expected only --on, --bandwidth',
+        '--row-bytes says nothing about a fusion plan and JSON with "tensors"; expected only --topology, --bandwidth',
     ),
     "rate of a trace": (
         "run --plan recorded.json --bandwidth 1gbit",
         "--bandwidth says nothing about a fusion plan and a run folder or files of a trace",
     ),
-    "costs of a collective": ("--plan collective.json --on lab-4 --costs v100", "--costs says nothing about"),
+    "costs of a collective": (
+        "--plan collective.json --topology lab-4 --costs v100",
+        "--costs says nothing about",
+    ),
     "two kinds of links": (
-        "gradients.json --plan fusion.json --on lab-8 --bandwidth 1gbit",
-        "--bandwidth takes the place of --on",
+        "gradients.json --plan fusion.json --topology lab-8 --bandwidth 1gbit",
+        "--bandwidth takes the place of --topology",
     ),
     "ranks without a rate": (
         "gradients.json --plan fusion.json --ranks-per-host 4",
         "expected --bandwidth with it",
     ),
     "no costs of collectives": ("gradients.json --plan fusion.json", "bucket 0"),
-    "other ranks": ("gradients.json --plan fusion.json --on lab-4", "world size 8, the links have 4 ranks"),
+    "other ranks": (
+        "gradients.json --plan fusion.json --topology lab-4",
+        "world size 8, the links have 4 ranks",
+    ),
     "other ranks than recorded": (
-        "run --plan recorded.json --on lab-8",
+        "run --plan recorded.json --topology lab-8",
         "world size 4, the links have 8 ranks",
     ),
     "other hosts than recorded": (
-        "run --plan recorded.json --on pcie-4",
+        "run --plan recorded.json --topology pcie-4",
         "hosts [0, 0, 0, 0], the trace on [0, 1, 2, 3]",
     ),
     "a plan as a job": (

@@ -9,7 +9,7 @@ from wirewise.collective.builders import BUILDERS, PLAIN, algorithms, build
 from wirewise.collective.builders.bruck import PAT_BLOCKS
 from wirewise.errors import ProgramError
 
-FOR_HOSTS = ("hierarchical", "hierarchical_bruck")
+FOR_HOSTS = ("hierarchical", "hierarchical_bruck", "host_ring")
 NEEDS = {"neighbour_exchange": lambda p: p % 2 == 0, "hypercube": lambda p: p & (p - 1) == 0}
 HOSTS = [
     [[0, 1, 2, 3]],
@@ -107,6 +107,15 @@ def test_each_chunk_crosses_to_a_host_once(collective, algorithm, hosts):
         needed = {(c, host_of[r]) for c in range(program.chunks) for r in program.ends_at(c)}
         held = {(c, host_of[r]) for c in range(program.chunks) for r in program.starts_at(c)}
         assert set(ends) == needed - held
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_waves_are_right_and_follow_each_other_a_step_apart(collective):
+    hosts = [[2, 0, 4], [1, 3, 5]]
+    once = build(collective, "host_ring", 6, hosts=hosts)
+    program = build(collective, "host_ring", 6, hosts=hosts, waves=3)
+    check_on_numbers(program)
+    assert (program.chunks, program.steps) == (3 * once.chunks, once.steps + 2)
 
 
 @pytest.mark.parametrize("hosts", [None, [[0, 1], [1, 2]], [[0, 1]], [[0, 1, 2], []]])

@@ -7,7 +7,7 @@ import pytest
 from tests.collective.random_programs import random_program
 from wirewise.collective import Program, Transfer, check, faults
 from wirewise.collective.builders import BUILDERS, build
-from wirewise.collective.fifo import Act, stuck
+from wirewise.collective.fifo import SegmentOp, stuck
 from wirewise.errors import ProgramError
 
 
@@ -28,7 +28,9 @@ def workers(program, key, by_channel=False):
                 rank = m.source if sends else m.target
                 owner = (m.source, m.target, sends) if by_channel else rank
                 acts = found.setdefault(owner, [])
-                acts.append((key(segment, m.step, sends, (m.source, m.target)), Act(number, sends, segment)))
+                acts.append(
+                    (key(segment, m.step, sends, (m.source, m.target)), SegmentOp(number, sends, segment))
+                )
     return [[act for _, act in sorted(acts)] for acts in found.values()]
 
 
@@ -102,19 +104,23 @@ def test_two_ranks_that_send_all_before_they_receive(capacity):
 def test_two_ranks_that_swap_in_opposite_orders(capacity):
     """Both want to receive first what the other sends last."""
     program = swap(1)
-    receive_first = [[Act(1, False), Act(0, True)], [Act(0, False), Act(1, True)]]
+    receive_first = [[SegmentOp(1, False), SegmentOp(0, True)], [SegmentOp(0, False), SegmentOp(1, True)]]
     lines = stuck(program, receive_first, capacity)
     assert lines == [
         "rank 0 waits for ever for rank 1 to send its message of step 0 (segment 0)",
         "rank 1 waits for ever for rank 0 to send its message of step 0 (segment 0)",
     ]
-    assert not stuck(program, [[Act(0, True), Act(1, False)], [Act(0, False), Act(1, True)]], capacity)
+    assert not stuck(
+        program,
+        [[SegmentOp(0, True), SegmentOp(1, False)], [SegmentOp(0, False), SegmentOp(1, True)]],
+        capacity,
+    )
 
 
 def test_ends_of_a_channel_in_different_orders():
     program = swap(2)
-    orders = [[Act(0, True), Act(2, True), Act(1, False), Act(3, False)],
-              [Act(2, False), Act(0, False), Act(1, True), Act(3, True)]]  # fmt: skip
+    orders = [[SegmentOp(0, True), SegmentOp(2, True), SegmentOp(1, False), SegmentOp(3, False)],
+              [SegmentOp(2, False), SegmentOp(0, False), SegmentOp(1, True), SegmentOp(3, True)]]  # fmt: skip
     assert stuck(program, orders, 8) == [
         "rank 1 expects the message of step 1 (segment 0) from rank 0, which sends that of step 0 (segment 0) first"
     ]
@@ -169,7 +175,7 @@ def test_what_is_no_order():
     with pytest.raises(ProgramError, match="run 1 more than once"):
         stuck(program, [right[0] + right[0][:1], right[1]], 1)
     with pytest.raises(ProgramError, match="messages below 4"):
-        stuck(program, [[Act(4, True)]], 1)
+        stuck(program, [[SegmentOp(4, True)]], 1)
     with pytest.raises(ProgramError, match="two workers send on the channel from rank 0 to 1"):
         stuck(program, [right[0][:1], right[0][1:], right[1]], 1)
     with pytest.raises(ProgramError, match="channels of 0 messages"):

@@ -50,12 +50,12 @@ from wirewise.planners.fusion.cupcake import LEAST_GAIN, RULES, compression_prob
 from wirewise.planners.fusion.disco import METHODS, Knobs, plan_operators
 from wirewise.planners.parallel import ParallelProblem
 from wirewise.planners.placement import PlacementProblem, tag
-from wirewise.planners.placement.tag.drawn import random_problem as random_deployment
 from wirewise.planners.reshard import ReshardProblem
 from wirewise.plans import LaidOutTensor, Plan, parse_sharding
 from wirewise.plans.reshard import STRATEGIES
 from wirewise.sim.jobs import draw_queue
 from wirewise.trace import GradientTensor, GradientTrace
+from wirewise_papers.tag.random_models import random_problem as random_deployment
 
 __all__ = ["CASES", "GRAINS", "INSTANCES", "REFUSED", "REGISTRIES", "Case", "Instance"]
 

@@ -617,7 +617,7 @@ REFUSALS = {
         "size_bytes": r"size_bytes is 16 - at `\$\.tasks\[1\]`; expected 32",
         "holders": r"holders or receivers .* `\$\.tasks\[1\]`",
         "receivers": r"receivers are not those .* `\$\.tasks\[1\]`",
-        "adders": r"adders: got \[0, 1\]; expected a holder of each of 0 addends.* `\$\.tasks\[1\]`",
+        "adders": r"adders: got \[0, 1\]; expected a holder of each of 0 partial sums.* `\$\.tasks\[1\]`",
         "start": r"trees: rank 1 gets bytes \[\(1, 32\)\] of 32; expected each of them once - at `\$\.tasks\[1\]`",
         "stop": r"trees: rank 1 gets bytes \[\(0, 4\)\] of 32",
         "sender": r"trees\[0\].sender: rank 1 does not hold it",

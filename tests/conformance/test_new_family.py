@@ -134,22 +134,22 @@ def test_commands_offer_it(files):
     assert "toy" in call("plan", "--help")
     assert "One of toy." in call("plan", "toy", "--help")
     assert json.loads(call("list", "planners", "--json", "-"))["planners"]["toy"] == ["toy"]
-    said = call("plan", "toy", job, "--on", two, "--seed", 3, "-o", out)
+    said = call("plan", "toy", job, "--topology", two, "--seed", 3, "-o", out)
     plan = plans.load(out)
     assert plan == toy(PROBLEM[0], Links.of(topology.load(two)), seed=3)
     assert said.splitlines()[1:] == ["parts\tms", f"{plan.parts}\t{plan.predicted_s * 1e3:.3f}"]
-    told = json.loads(call("plan", "toy", job, "--on", two, "--with", "toy", "--json", "-"))
+    told = json.loads(call("plan", "toy", job, "--topology", two, "--with", "toy", "--json", "-"))
     assert told["plan"]["parts"] == plan.parts
-    assert f"takes {plan.predicted_s * 1e3:.3f} ms" in call("sim", job, "--plan", out, "--on", two)
-    call("sim", job, "--plan", out, "--on", two, "--html", out.with_suffix(".html"))
+    assert f"takes {plan.predicted_s * 1e3:.3f} ms" in call("sim", job, "--plan", out, "--topology", two)
+    call("sim", job, "--plan", out, "--topology", two, "--html", out.with_suffix(".html"))
     page = out.with_suffix(".html").read_text("utf-8")
     assert "under the toy plan by toy" in page and "rank 0, wire: part 0, " in page
-    assert "parts" in call("show", out) and "right" in call("check", out, "--on", two)
+    assert "parts" in call("show", out) and "right" in call("check", out, "--topology", two)
 
 
 def test_what_it_has_no_use_for_is_refused(files):
     job, two, _ = files
-    done = CliRunner().invoke(app, ["plan", "toy", str(job), "--on", str(two), "--time-budget", "1"])
+    done = CliRunner().invoke(app, ["plan", "toy", str(job), "--topology", str(two), "--time-budget", "1"])
     assert (
         done.exit_code == 2
         and "planner 'toy' has no use for time_budget_s; it takes: seed, most" in done.output

@@ -12,7 +12,7 @@ from wirewise import plans
 from wirewise.collective import build
 from wirewise.cost import LinkCost, Links
 from wirewise.errors import PlanError
-from wirewise.plans.cache import owner_digest, packed
+from wirewise.plans.cache import owner_digest, pack_node_ids
 from wirewise.sim import BatchTimes, predict
 from wirewise.sim.jobs import edge_kinds
 from wirewise.topology import lab_hosts
@@ -111,7 +111,9 @@ def cache() -> plans.CachePlan:
         rows = [0.0, 0.0]
         rows[1 - number] = 40.0
         fetched = tuple(0.5 * row for row in rows)
-        return plans.MachineCache(nodes=packed(np.array(ids)), budget=3, needed=tuple(rows), fetched=fetched)
+        return plans.MachineCache(
+            nodes=pack_node_ids(np.array(ids)), budget=3, needed=tuple(rows), fetched=fetched
+        )
 
     return plans.CachePlan(
         world_size=2,
@@ -131,7 +133,7 @@ def predict_cache(plan):
 
 def broken_cache():
     plan = cache()
-    wrong = msgspec.structs.replace(plan.machines[1], nodes=packed(np.array([2, 0])))
+    wrong = msgspec.structs.replace(plan.machines[1], nodes=pack_node_ids(np.array([2, 0])))
     return msgspec.structs.replace(plan, machines=(plan.machines[0], wrong)), "$.machines[1]"
 
 

@@ -12,7 +12,7 @@ from wirewise.cost import TCP_PAYLOAD, LinkCost, Links, PairCosts
 from wirewise.cost.gradients import V100, group_costs
 from wirewise.errors import InputError
 from wirewise.planners.fusion import FusionProblem, Module
-from wirewise.plans.cache import CachePlan, MachineCache, packed
+from wirewise.plans.cache import CachePlan, MachineCache, pack_node_ids
 from wirewise.sim import BatchTimes, predict
 from wirewise.sim.flows import FlowSimulator
 from wirewise.topology import Device, Host, Link, Switch, Topology, from_pairs, lab_hosts, preset
@@ -50,7 +50,9 @@ def two_machines():
 def cached(rows):
     """A plan under which each machine fetches so many rows of each other."""
     machines = tuple(
-        MachineCache(nodes=packed(np.zeros(0, np.int64)), budget=0, needed=tuple(row), fetched=tuple(row))
+        MachineCache(
+            nodes=pack_node_ids(np.zeros(0, np.int64)), budget=0, needed=tuple(row), fetched=tuple(row)
+        )
         for row in rows.tolist()
     )
     return CachePlan(

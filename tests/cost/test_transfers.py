@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wirewise.cost.interference import fit_interference, slowed
+from wirewise.cost.interference import fit_interference, slowed_s
 from wirewise.cost.transfers import TransferSample, fit_transfers
 from wirewise.errors import InputError
 
@@ -60,9 +60,9 @@ def test_interference_is_found_again(factor):
     op = np.repeat(np.arange(20), 40)
     own = np.repeat(random.random(20) * 0.01 + 1e-4, 40)
     overlap = random.random(800)
-    noisy = slowed(own, overlap, factor) * (1 + 0.05 * random.standard_normal(800))
+    noisy = slowed_s(own, overlap, factor) * (1 + 0.05 * random.standard_normal(800))
     noisy[::50] *= 3
-    assert fit_interference(op, overlap, slowed(own, overlap, factor)) == pytest.approx(factor, rel=1e-3)
+    assert fit_interference(op, overlap, slowed_s(own, overlap, factor)) == pytest.approx(factor, rel=1e-3)
     assert fit_interference(op, overlap, noisy) == pytest.approx(factor, rel=0.05)
 
 
@@ -72,7 +72,7 @@ def test_slow_steps_are_not_taken_for_interference():
     step, op = (table.reshape(-1) for table in np.mgrid[:40, :10])
     slow = 1 + random.random(40)[step]
     overlap = np.where(op < 5, 0.0, 0.9 * (slow - 1) + 0.1 * random.random(400))
-    seconds = slowed(slow * (1 + op), overlap, 1.2)
+    seconds = slowed_s(slow * (1 + op), overlap, 1.2)
     assert fit_interference(op, overlap, seconds) > 1.5
     assert fit_interference(op, overlap, seconds, step) == pytest.approx(1.2, rel=0.02)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import random
 import zlib
@@ -31,17 +32,15 @@ def archived(good: bytes, dice: random.Random) -> bytes:
         return gzip.compress(mutant(good, dice), mtime=0)
     if how < 0.999:
         return mutant(gzip.compress(good, mtime=0), dice)
-    return BOMB
+    return _bomb()
 
 
+@functools.cache
 def _bomb() -> bytes:
-    """2 GB of spaces."""
+    """2 GB of spaces, made where they are first drawn: it takes seconds."""
     packer = zlib.compressobj(9, wbits=31)
     block = b" " * (1 << 24)
     return b"".join([*(packer.compress(block) for _ in range(128)), packer.flush()])
-
-
-BOMB = _bomb()
 
 
 def _place(data: bytes, dice: random.Random) -> int:

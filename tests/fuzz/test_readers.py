@@ -21,8 +21,9 @@ from benchmarks.random_steps import random_step
 from tests.cli.bad_input import GOOD_GRAPH, GOOD_TOPOLOGY
 from tests.conformance.test_plan_laws import EXAMPLES
 from tests.fuzz.mutants import archived, mutant
+from tests.harness.tiers import EXHAUSTIVE
+from tests.papers.test_stalls import report
 from tests.planners.pipeline.problems import random_trace
-from tests.recipes.test_stalls import report
 from tests.trace.profiled import Profiled, info
 from tests.trace.synthetic import make
 from tests.trace.test_operator_graph import GOOD
@@ -41,8 +42,6 @@ from wirewise.planners.fusion.disco.estimator import Estimator
 from wirewise.planners.jobs import tapfinger
 from wirewise.planners.placement.tag import network
 from wirewise.profile.stalls.report import load_report
-from wirewise.recipes import resuming
-from wirewise.recipes.job import FullGraphJob
 from wirewise.runtime.recovery.job_record import check_folder
 from wirewise.runtime.recovery.logs import LoggedMessages, MessageKey, SenderLog
 from wirewise.runtime.state_files import read_state, write_state
@@ -65,8 +64,10 @@ from wirewise.trace import (
 )
 from wirewise.trace.gradients import read_gradient_trace
 from wirewise.trace.recovery import ProtectedStage, RecoveryTrace, read_recovery_trace
+from wirewise_papers.adaqp import resuming
+from wirewise_papers.adaqp.job import FullGraphJob
 
-MUTANTS = 2000
+MUTANTS = 2000 if EXHAUSTIVE else 200
 MOST_S = 5
 MOST_BYTES = 1 << 30
 PRICES = Path(__file__).parents[2] / "examples" / "prices.toml"

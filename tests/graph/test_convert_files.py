@@ -163,6 +163,12 @@ def test_ordinary_tensors_of_users_are_read(tmp_path, changes):
         ),
         (SOUND | {"edge_index": torch.tensor([[0, 1], [1, 0]]).to_sparse()}, "edge_index is a sparse matrix"),
         (SOUND | {"num_nodes": 3}, "num_nodes is 3 and y has 2 rows"),
+        (
+            SOUND | {"x": torch.ones(1, 1).expand(2, 10**10)},
+            r"\[2, 10000000000\], 80000000000 bytes, in a file of",
+        ),
+        (SOUND | {"num_nodes": [2]}, r"num_nodes is \[2\]; expected one whole number"),
+        (SOUND | {"num_nodes": torch.tensor([2, 2])}, r"num_nodes is tensor\(\[2, 2\]\); expected one"),
         (SOUND | {"x": torch.empty(2, 3, device="meta")}, "that NumPy does not take"),
     ],
 )

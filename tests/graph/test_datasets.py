@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.graph.toys import toy
-from wirewise.errors import GraphError
+from wirewise.errors import GraphError, InputError
 from wirewise.graph import DATASETS, SparseRows, load, write_graph
 from wirewise.graph.datasets import data_root
 
@@ -20,6 +20,19 @@ def test_the_shipped_graph_is_the_default_one():
     # Each pair of packages that depend on each other is one undirected edge.
     there = set(map(tuple, one_way.edge_index.T.tolist()))
     assert data.num_edges == len(there | {(v, u) for u, v in there})
+
+
+def test_a_user_without_a_home_is_told_of_the_variable(monkeypatch, tmp_path):
+    def unknown(number):
+        raise KeyError(f"uid not found: {number}")
+
+    for name in ("HOME", "WIREWISE_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(GraphError, match=r"no home .* the variable WIREWISE_DATA"):
+        data_root()
+    monkeypatch.setenv("WIREWISE_DATA", str(tmp_path))
+    assert data_root() == tmp_path
 
 
 def test_generated_graphs_take_knobs_by_name():
@@ -76,7 +89,7 @@ def test_a_download_that_fails_leaves_nothing(tmp_path, monkeypatch):
 def test_a_missing_extra_is_named_in_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
     with pytest.raises(
-        GraphError, match=r"^ogbn-arxiv needs the package ogb; install it with: pip install .*ogb\]'$"
+        InputError, match=r"^ogbn-arxiv needs the package ogb; install it with: pip install .*ogb\]'$"
     ):
         load("ogbn-arxiv")
 

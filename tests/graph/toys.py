@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from wirewise.graph import GraphData, Part
 from wirewise.graph.part import edge_weights64
-from wirewise.graph.structure import in_edges, symmetrized
+from wirewise.graph.structure import in_edges, symmetrize
 
 
 def toy(edges, nodes=4, directed=True, **changes) -> GraphData:
@@ -75,7 +75,7 @@ def part_aggregate(part: Part, kind: str, own: np.ndarray, halo: np.ndarray) -> 
 
 
 def undirected(pairs, nodes):
-    edges, _ = symmetrized(np.array(pairs, np.int64).reshape(-1, 2).T, nodes)
+    edges, _ = symmetrize(np.array(pairs, np.int64).reshape(-1, 2).T, nodes)
     return in_edges(edges, nodes)
 
 

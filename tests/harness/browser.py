@@ -97,22 +97,43 @@ class Browser:
         self._pages += 1
         file = self._folder / f"page{self._pages}.html"
         file.write_text(page, encoding="utf-8")
+        with self.tab(media=media, dark=dark, calm=calm) as tab:
+            tab.visit(f"{file.as_uri()}#{fragment}")
+            yield tab
+            assert tab.complaints() == []
+
+    @contextmanager
+    def tab(
+        self,
+        *,
+        width: int = _SIZE["width"],
+        height: int = _SIZE["height"],
+        media: str = "",
+        dark: bool = False,
+        calm: bool = False,
+    ) -> Iterator[Tab]:
+        """An empty tab, for `Tab.visit`.
+
+        Args:
+            width: Width of the window, in CSS pixels.
+            height: Height of the window, in CSS pixels.
+            media: "print" shows pages as on paper.
+            dark: Whether the user prefers dark colours.
+            calm: Whether the user prefers less motion.
+        """
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         tab = Tab(self, session)
         for domain in ("Page", "Runtime", "Log", "Network"):
             tab.call(f"{domain}.enable")
-        tab.call("Emulation.setDeviceMetricsOverride", **_SIZE)
+        tab.call("Emulation.setDeviceMetricsOverride", **{**_SIZE, "width": width, "height": height})
         wishes = {
             "prefers-color-scheme": "dark" if dark else "light",
             "prefers-reduced-motion": "reduce" if calm else "no-preference",
         }
         features = [{"name": name, "value": value} for name, value in wishes.items()]
         tab.call("Emulation.setEmulatedMedia", media=media, features=features)
-        tab.call("Page.navigate", url=f"{file.as_uri()}#{fragment}")
-        self._wait_for("Page.loadEventFired", session)
         yield tab
-        assert tab.complaints() == []
         self.call("Target.closeTarget", targetId=target)
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
@@ -133,12 +154,16 @@ class Browser:
         """What a tab has told so far."""
         return [event for event in self._events if event.get("sessionId") == session]
 
-    def _wait_for(self, method: str, session: str) -> None:
-        if any(event.get("method") == method for event in self.events(session)):
+    def visit(self, address: str, session: str) -> None:
+        """Load an address in a tab, and wait for its load event."""
+        event = "Page.loadEventFired"
+        loads = sum(one.get("method") == event for one in self.events(session))
+        self.call("Page.navigate", session, url=address)
+        if sum(one.get("method") == event for one in self.events(session)) > loads:
             return
         for message in self._messages():
             self._events.append(message)
-            if message.get("method") == method and message.get("sessionId") == session:
+            if message.get("method") == event and message.get("sessionId") == session:
                 return
 
     def _messages(self) -> Iterator[dict[str, Any]]:
@@ -165,6 +190,10 @@ class Tab:
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the protocol for this page."""
         return self._browser.call(method, self._session, **parameters)
+
+    def visit(self, address: str) -> None:
+        """Load an address, and wait for its load event."""
+        self._browser.visit(address, self._session)
 
     def run(self, body: str) -> Any:
         """What statements of JavaScript return.
@@ -217,7 +246,7 @@ class Tab:
             ):
                 found.append(str(what["args"]))
             elif event["method"] == "Network.requestWillBeSent" and not what["request"]["url"].startswith(
-                "file:"
+                ("file:", "data:")
             ):
                 found.append(f"loads {what['request']['url']}")
         return found

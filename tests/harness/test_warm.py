@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -50,6 +51,22 @@ def test_modules_are_there_and_programs_that_it_starts_are_warm(warm_python):
         )
     )
     assert once == twice and once[:2] == ["True", str(warm_python)]
+
+
+@pytest.mark.parametrize("ends", [signal.SIG_DFL, signal.SIG_IGN])
+def test_signals_end_it_or_are_ignored_as_for_python(warm_python, ends):
+    program = "import signal; print(signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))"
+    ours, theirs = (
+        subprocess.run(
+            [python, "-c", program],
+            preexec_fn=lambda: signal.signal(signal.SIGINT, ends),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for python in (sys.executable, warm_python)
+    )
+    assert ours == theirs
 
 
 def test_signals_are_handed_on_and_a_kill_takes_the_process_along(warm_python):

@@ -21,11 +21,13 @@ PRELOAD = (
     "torch.distributed", "torch._dynamo", "torch.distributed.run", "numba", "scipy.optimize", "scipy.sparse", "highspy",
     "pymetis", "typer.testing", "wirewise.cli.main", "wirewise.trials.rank", "wirewise.codec", "wirewise.planners",
     "wirewise.runtime.recovery", "wirewise.runtime.full_graph", "wirewise.runtime.data_parallel", "wirewise.report",
-    "torch_geometric", "wirewise.recipes.cupcake_worker", "wirewise.recipes.pipedream_2bw_worker",
-    "wirewise.recipes.rhino", "wirewise.recipes.salientpp_worker", "wirewise.recipes.sea_er", "wirewise.recipes.swift",
-    "wirewise.recipes.tapfinger",
+    "torch_geometric", "wirewise_papers.cupcake.worker", "wirewise_papers.pipedream_2bw.training",
+    "wirewise_papers.rhino.experiment", "wirewise_papers.salientpp.worker", "wirewise_papers.sea_er.experiment",
+    "wirewise_papers.swift.experiment", "wirewise_papers.tapfinger.experiment",
 )  # fmt: skip
 """What ranks and commands of most tests import."""
+_PROGRAMS = {"python": [], "torchrun": ["-m", "torch.distributed.run"], "wirewise": ["-m", "wirewise"]}
+"""Programs beside a Python, and what Python runs them as."""
 _READY_S = 300.0
 _CLIENT = Path(__file__).parent / "warm_client.py"
 
@@ -35,11 +37,12 @@ def warm_server() -> Iterator[Callable[[], Path]]:
     """Start to load the modules; in the block, a function that waits for the end of that and gives the program."""
     with tempfile.TemporaryDirectory(prefix="warm-") as folder:
         server, program = Path(folder) / "server", Path(folder) / "python"
-        # Without the modules of the site, which it does not need.
-        program.write_text(
-            f"#!{sys.executable} -ISs\n{_CLIENT.read_text()}\nmain({str(server)!r}, {sys.executable!r})\n"
-        )
-        program.chmod(0o755)
+        for name, words in _PROGRAMS.items():
+            # Without the modules of the site, which it does not need.
+            lines = [f"#!{sys.executable} -ISs", _CLIENT.read_text(), f"sys.argv[1:1] = {words!r}"]
+            lines.append(f"main({str(server)!r}, {sys.executable!r})\n")
+            program.with_name(name).write_text("\n".join(lines))
+            program.with_name(name).chmod(0o755)
         words = [sys.executable, "-m", "tests.harness.warm_server", str(server), str(program), *PRELOAD]
         root = os.fspath(Path(__file__).parents[2])
         paths = os.pathsep.join([f"{root}/src", root])

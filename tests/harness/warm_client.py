@@ -43,6 +43,7 @@ def main(server: str, python: str) -> None:
         "environment": dict(os.environ),
         "pid": os.getpid(),
         "files": files,
+        "ignored": [number for number in HANDED_ON if signal.getsignal(number) == signal.SIG_IGN],
     }
     text = json.dumps(request).encode()
     # A signal that comes before the process is known waits until it can be handed on.

@@ -19,6 +19,8 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.harness.warm_client import HANDED_ON
+
 _SPACES = {"mnt": 0x00020000, "uts": 0x04000000, "net": 0x40000000, "time": 0x00000080}
 """Namespaces that a process takes over, with their flags for setns."""
 
@@ -119,6 +121,9 @@ def _become(request: dict[str, Any], files: list[int], program: str) -> NoReturn
     code = 1
     try:
         _enter(request["pid"])
+        for number in HANDED_ON:
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN if number in request["ignored"] else usual)
         # Out of the way of the numbers that they have there.
         held = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for file in files]
         os.closerange(0, _FIRST_FREE)
@@ -131,6 +136,7 @@ def _become(request: dict[str, Any], files: list[int], program: str) -> NoReturn
         paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
         sys.executable = program
+        sys.orig_argv[:] = [program, *request["words"]]
         multiprocessing.set_executable(program)
         multiprocessing.process.ORIGINAL_DIR = request["folder"]  # type: ignore[attr-defined]
         code = _run(request["words"])
@@ -162,11 +168,11 @@ def _enter(pid: int) -> None:
 
 def _run(words: list[str]) -> int:
     try:
-        if "RANK" in os.environ:
+        if os.environ.get("WIREWISE_STARTUP"):
             # What `profile.launch.environment` has Python call in a rank once torch is there.
-            for entry in filter(None, os.environ.get("WIREWISE_STARTUP", "").split(",")):
-                module, _, function = entry.partition(":")
-                getattr(importlib.import_module(module), function)()
+            startup = importlib.import_module("wirewise.profile.startup.sitecustomize")
+            if startup._is_rank():
+                startup._run_entries()
         if words[0] == "-c":
             sys.path.insert(0, "")
             sys.argv = ["-c", *words[2:]]
@@ -181,7 +187,8 @@ def _run(words: list[str]) -> int:
             sys.path.insert(0, str(Path.cwd()))
             sys.argv = words[1:]
             # One that was loaded as another's part is run anew.
-            sys.modules.pop(sys.argv[0], None)
+            package = hasattr(sys.modules.get(sys.argv[0]), "__path__")
+            sys.modules.pop(f"{sys.argv[0]}.__main__" if package else sys.argv[0], None)
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):

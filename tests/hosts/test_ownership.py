@@ -8,20 +8,21 @@ import sys
 
 import pytest
 
-from wirewise.hosts import OwnedName, ownership
+from wirewise.hosts import ProcessIdentity
 from wirewise.hosts.ownership import owner_is_gone, owner_tag, stale
+from wirewise.hosts.processes import start_ticks
 
 
-def ended() -> OwnedName:
+def ended() -> ProcessIdentity:
     code = "from wirewise.hosts import owner_tag; print(owner_tag())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    owner = OwnedName.parse(done.stdout)
+    owner = ProcessIdentity.parse(done.stdout)
     assert owner is not None
     return owner
 
 
 def test_only_a_dead_owner_of_this_namespace_is_gone():
-    own = OwnedName.of_this_process()
+    own = ProcessIdentity.of_this_process()
     assert own.pid == os.getpid() and not own.is_gone
     assert own._replace(start_ticks=own.start_ticks - 1).is_gone
     dead = ended()
@@ -47,4 +48,4 @@ def test_a_zombie_counts_as_gone():
         assert child.stdout is not None
         child.stdout.read()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert ownership._start_ticks(child.pid) is None
+        assert start_ticks(child.pid) is None

@@ -185,6 +185,16 @@ def mlp(inputs: int, outputs: int, norm: bool = False) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, outputs), *middle, nn.ReLU(), nn.Linear(outputs, outputs))
 
 
+def pna(
+    inputs: int, outputs: int, aggregators: tuple[str, ...] = ("mean", "min", "std"), **options: Any
+) -> nn.Module:
+    """Aggregations scaled by degrees."""
+    degrees = torch.tensor([1, 3, 8, 20, 30, 20, 10])
+    return g.PNAConv(
+        inputs, outputs, list(aggregators), ["identity", "amplification", "linear"], degrees, **options
+    )
+
+
 def _two(conv: Any, edge_data: str = "", /, **options: Any) -> Callable[[], nn.Module]:
     return lambda: Two(lambda i, o: conv(i, o, **options))
 
@@ -229,6 +239,33 @@ COMPUTED = [
     Case("GCN edge_weight", _two(g.GCNConv), "edge_weight"),
     Case("GCN edge_weight no loops", _two(g.GCNConv, add_self_loops=False), "edge_weight"),
     Case("GCN learned weights", lambda: EdgeNet(g.GCNConv), "edge_attr"),
+    Case("TAG", _two(g.TAGConv)),
+    Case("TAG edge_weight", _two(g.TAGConv, K=2), "edge_weight"),
+    Case("TAG learned weights", lambda: EdgeNet(lambda i, o: g.TAGConv(i, o, K=2)), "edge_attr"),
+    Case("TAG no normalization", _two(g.TAGConv, K=2, normalize=False), "edge_weight"),
+    Case("SG", _two(g.SGConv, K=2)),
+    Case("SG no loops", _two(g.SGConv, K=3, add_self_loops=False), "edge_weight"),
+    Case("SSG", _two(g.SSGConv, alpha=0.1, K=3)),
+    Case("ARMA", _two(g.ARMAConv, num_stacks=2, num_layers=3)),
+    Case("ARMA shared", _two(g.ARMAConv, num_layers=2, shared_weights=True), "edge_weight"),
+    Case("APPNP", lambda: Stream(g.APPNP(3, 0.1), lambda c, x, e: c(x, e))),
+    Case("LG", lambda: Stream(g.LGConv(), lambda c, x, e: c(c(x, e), e))),
+    Case("EG", lambda: Two(lambda i, o: g.EGConv(i, o, num_heads=4))),
+    Case("EG several", lambda: Two(lambda i, o: g.EGConv(i, o, ["symnorm", "max", "std"], num_heads=2))),
+    Case("PNA", lambda: Two(lambda i, o: pna(i, o))),
+    Case(
+        "PNA edge_attr", lambda: Two(lambda i, o: pna(i, o, edge_dim=2, towers=2, post_layers=2)), "edge_attr"
+    ),
+    Case("ClusterGCN", _two(g.ClusterGCNConv)),
+    Case("ClusterGCN diagonal", _two(g.ClusterGCNConv, diag_lambda=0.5)),
+    Case("GCN2", lambda: Stream(g.GCN2Conv(HIDDEN, 0.1), lambda c, x, e: c(x, x, e))),
+    Case(
+        "GCN2 first rows",
+        lambda: Stream(
+            g.GCN2Conv(HIDDEN, 0.1, theta=0.5, layer=2, shared_weights=False),
+            lambda c, x, e: c(c(x, x, e).relu(), x, e),
+        ),
+    ),
     Case("GraphConv", _two(g.GraphConv)),
     Case("GraphConv edge_weight", _two(g.GraphConv), "edge_weight"),
     Case("GraphConv learned weights", lambda: EdgeNet(g.GraphConv), "edge_attr"),
@@ -287,19 +324,21 @@ COMPUTED = [
 
 REFUSED = [
     Case("Cheb", _two(g.ChebConv, K=2), refused="first is a ChebConv, which takes no pair"),
-    Case("TAG", _two(g.TAGConv), refused="first is a TAGConv, which takes no pair"),
-    Case("SG", _two(g.SGConv), refused="first is a SGConv, which takes no pair"),
-    Case("ARMA", _two(g.ARMAConv), refused="first is a ARMAConv, which takes no pair"),
-    Case("ClusterGCN", _two(g.ClusterGCNConv), refused="first is a ClusterGCNConv, which takes no pair"),
+    Case("SG cached", _two(g.SGConv, cached=True), refused="first is a SGConv, which has cached=True"),
     Case(
-        "APPNP",
-        lambda: Stream(g.APPNP(3, 0.1), lambda c, x, e: c(x, e)),
-        refused="conv is a APPNP, which takes",
+        "first rows of other nodes",
+        lambda: Stream(g.GCN2Conv(HIDDEN, 0.1), lambda c, x, e: c(x, x.flip(0), e)),
+        refused="depend on other nodes' rows",
     ),
     Case(
-        "GCN2",
-        lambda: Stream(g.GCN2Conv(HIDDEN, 0.1), lambda c, x, e: c(x, x, e)),
-        refused="conv is a GCN2Conv, which takes",
+        "PNA median",
+        lambda: Two(lambda i, o: pna(i, o, ("median",))),
+        refused="first is a PNAConv, which takes no",
+    ),
+    Case(
+        "EG loops",
+        lambda: Two(lambda i, o: g.EGConv(i, o, ["max"], num_heads=2)),
+        refused="first is a EGConv, which takes no pair",
     ),
     Case("Plain", _two(Plain), refused="first is a Plain, which takes no pair"),
     Case("source degrees", _two(Own, by_source_degree=True), refused="holds first, a Own that"),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.harness.threads import run_ranks_as_threads
-from tests.harness.tiers import keep, slow
+from tests.harness.tiers import keep, slow, spread
 from tests.integrations.pyg_models import CLASSES, COMPUTED, FEATURES, REFUSED, Case
 from wirewise import graph
 from wirewise.errors import WirewiseError
@@ -92,9 +92,10 @@ def distance(found: list[Tensor], expected: list[Tensor]) -> float:
     ("kind", "world"),
     [
         *keep([(kind, 2) for kind in ["directed"]], [(kind, 2) for kind in KINDS]),
-        *(slow((kind, world)) for kind in ("directed", "duplicates") for world in (1, 4)),
+        *spread([slow((kind, world)) for kind in ("directed", "duplicates") for world in (1, 4)], 3, 1),
     ],
 )
+@pytest.mark.sample(3)
 def test_models_compute_what_one_process_computes(
     kind: str, world: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,9 +8,9 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.harness.processes import run_ranks_as_processes
 from wirewise.errors import LabError
 from wirewise.lab import PacedOperators, VirtualAccelerator, VirtualLayer
-from wirewise.recipes.parallel_models import MODELS
 from wirewise.runtime.joint_graph import capture_step
 from wirewise.sim.operator_times import DeviceFigures, roofline_times
+from wirewise_papers.parallel_models import MODELS
 
 
 def test_gradients_are_those_of_the_formula():

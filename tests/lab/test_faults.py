@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from wirewise.errors import LabError
-from wirewise.lab import HostFault, RankFault, armed, parse_fault
+from wirewise.lab import HostFault, RankFault, arm_faults, parse_fault
 from wirewise.lab.faults import FAULTS_VARIABLE, random_kills
 from wirewise.runtime import points
 
@@ -40,7 +40,7 @@ class Struck:
 def test_faults_are_read_and_strike(text, fault, call):
     assert parse_fault(text) == fault
     lab = Struck()
-    fault.strike(lab)
+    fault.inject(lab)
     assert lab.calls == [call]
 
 
@@ -73,12 +73,12 @@ def test_points_are_read_and_written(text):
 
 def test_a_rank_finds_its_faults_and_says_that_it_was_struck():
     faults = [parse_fault("kill:2@bucket:3#7"), parse_fault("stop:0@commit")]
-    with armed(faults) as found:
+    with arm_faults(faults) as found:
         read = json.loads(found.variables[FAULTS_VARIABLE])
         assert [one["act"] for one in read] == ["kill", "stop"] and found.missed == faults
         Path(read[0]["claim"]).write_text("")
         assert found.missed == faults[1:]
-    with armed([]) as found:
+    with arm_faults([]) as found:
         assert found.variables == {} and found.missed == []
     assert FAULTS_VARIABLE == points.FAULTS
     assert all(parse_fault(f"kill:1@{name}").point == name for name in points.POINTS)

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from wirewise.errors import LabError
+from wirewise.hosts import ProcessIdentity
 from wirewise.lab.limits import CpuLimit, control_groups
 
 
@@ -28,7 +29,9 @@ def test_groups_are_found_where_they_can_be_made(tmp_path):
 
 
 def test_a_group_gets_its_quota_and_those_of_dead_owners_go(tmp_path):
-    (tmp_path / "wirewise-4194999-beef").mkdir()
+    own = ProcessIdentity.of_this_process()
+    # A process that has this one's id, but started earlier, is gone.
+    (tmp_path / f"wirewise-{own._replace(start_ticks=own.start_ticks - 1)}-beef").mkdir()
     limit = CpuLimit([os.getpid()], 0.5, tmp_path)
     [group] = tmp_path.iterdir()
     assert group.name.startswith(f"wirewise-{os.getpid()}-")

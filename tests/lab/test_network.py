@@ -107,6 +107,14 @@ def test_a_link_changes_while_a_job_runs() -> None:
         assert float(result.tails[0][0]) > 1.5 * units.parse_rate("10mbit")
 
 
+def test_a_busy_link_that_gets_slower_carries_on() -> None:
+    with Lab(2, "200mbit") as lab:
+        # Segments of 20 kB wait in its queue then, more than its bucket holds afterwards.
+        faults = [HostFault(kind="link", host=1, at_s=0.8, rate="50mbit")]
+        commands = traffic(lab.address(0), 30_000_000, receives=0, sends=1)
+        assert lab.run(commands, launcher="none", timeout_s=30, faults=faults).ok
+
+
 def test_counters_are_the_bytes_of_the_payload() -> None:
     payload = 4_000_000
     with Lab(3, "500mbit") as lab:
@@ -319,7 +327,7 @@ def test_loopback_is_labelled_and_has_no_counters(tmp_path: Path) -> None:
     )
     with Loopback() as network:
         assert network.network == "loopback"
-        result = network.run([str(script)], processes=3, launcher="direct", timeout_s=60)
+        result = network.run([str(script)], processes_per_host=3, launcher="direct", timeout_s=60)
     assert [tail[-1] for tail in result.tails] == [f"{rank} 3 None" for rank in range(3)]
 
 

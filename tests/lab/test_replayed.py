@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from wirewise.errors import LabError
-from wirewise.lab.replayed import ReplayedModel, scaled
+from wirewise.lab.replayed import ReplayedModel, scale_trace
 from wirewise.trace.gradients import GradientTensor, GradientTrace
 
 
@@ -74,11 +74,11 @@ def test_what_a_hook_does_comes_on_top(clock):
 
 
 def test_scaled_divides_elements_and_keeps_times():
-    small = scaled(THREE, 10)
+    small = scale_trace(THREE, 10)
     assert [t.elements for t in small.tensors] == [1, 4, 1]
     assert [t.gap_us for t in small.tensors] == [t.gap_us for t in THREE.tensors]
     with pytest.raises(LabError, match="scale is 0"):
-        scaled(THREE, 0)
+        scale_trace(THREE, 0)
 
 
 def test_a_name_that_is_a_module_as_well_is_refused():

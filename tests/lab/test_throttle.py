@@ -12,7 +12,7 @@ def state(pid):
 
 def test_processes_are_stopped_at_times_and_run_on_in_the_end():
     with subprocess.Popen(["sleep", "300"]) as process:
-        throttle = Throttle(lambda: [process.pid], 10)
+        throttle = Throttle(process.send_signal, 10)
         assert soon(lambda: state(process.pid) == "T")
         assert soon(lambda: state(process.pid) != "T")
         throttle.stop()
@@ -23,6 +23,6 @@ def test_processes_are_stopped_at_times_and_run_on_in_the_end():
 def test_processes_that_end_meanwhile_do_no_harm():
     with subprocess.Popen(["true"]) as process:
         pass
-    throttle = Throttle(lambda: [process.pid], 2)
+    throttle = Throttle(process.send_signal, 2)
     throttle.stop()
     assert os.getpid()

@@ -13,7 +13,7 @@ from wirewise.plans.timetables import (
     needs,
     ordered,
     timetable,
-    unrolled,
+    unroll,
     weight_version,
 )
 
@@ -27,7 +27,7 @@ def chain(stages):
 
 def run(rows, microbatches, stages, updates):
     """Raises where positions would wait for each other."""
-    return ordered([list(unrolled(row, microbatches, updates)) for row in rows], chain(stages))
+    return ordered([list(unroll(row, microbatches, updates)) for row in rows], chain(stages))
 
 
 @pytest.mark.sweep(keep=2)
@@ -54,7 +54,7 @@ def test_s1_two_versions_never_wait_for_ever_and_never_flush():
         assert [in_flight(row, m) for row in rows] == [p - i for i in range(p)]
         for row in rows:
             # A forward pass and a backward pass in turns, from one update into the next.
-            kinds = [step.kind for step in unrolled(row, m, 4)]
+            kinds = [step.kind for step in unroll(row, m, 4)]
             ahead = kinds.index("B") - 1
             assert kinds[ahead : len(kinds) - ahead] == ["F", "B"] * (4 * m - ahead)
 

@@ -1,5 +1,7 @@
 """Measured costs of codecs and collectives, and when gradients get ready."""
 
+import pickle
+
 import msgspec
 import pytest
 import torch
@@ -98,6 +100,21 @@ def test_with_a_transport_ranks_agree():
 
     first, second = run_ranks_as_threads(2, work)
     assert first == second and first.tensors[1].gap_us > 15_000
+
+
+def test_a_model_is_written_and_copied_as_without_a_measurement():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    copies = []
+
+    def step():
+        model(torch.ones(1, 2)).sum().backward()
+        copies.append(pickle.loads(pickle.dumps(model)))
+        # The pass of a copy is none of the model's.
+        copies[-1](torch.ones(1, 2)).sum().backward()
+
+    found = gradient_trace(model, step, steps=2)
+    assert {tensor.name for tensor in found.tensors} == set(dict(model.named_parameters()))
+    assert copies and not any(one._forward_hooks for copy in copies for one in copy.modules())
 
 
 def test_a_parameter_without_gradient_is_named():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from wirewise.profile.operator_graph import measured_times
-from wirewise.recipes.parallel_models import mlp
 from wirewise.runtime.joint_graph import capture_step
+from wirewise_papers.parallel_models import mlp
 
 
 def test_operators_are_measured_and_large_ones_estimated():

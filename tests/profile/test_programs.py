@@ -23,7 +23,7 @@ from wirewise.plans import Bucket, FusionPlan
 from wirewise.profile import Tracer
 from wirewise.runtime.data_parallel import AllReduce, parallel, transport_of
 from wirewise.sim import replay_trace
-from wirewise.trace import COLLECTIVES, KINDS, Trace, align, build, match, read, whole
+from wirewise.trace import COLLECTIVES, KINDS, Trace, align, build, collapse_algorithms, match, read
 
 STEPS, RANKS, WIDTH, LAYERS = 3, 4, 60, 3
 CASES = keep([("ring", 1)], [*((name, 1) for name in ALGORITHMS), ("ps", 2)])
@@ -199,13 +199,13 @@ def test_compressed_sums(tmp_path):
     assert count["decode"] >= RANKS * (LAYERS + 1)
     transfers = flow.collective[flow.size_bytes > 0].tolist()
     assert transfers == [COLLECTIVES.index("all_gather")] * (LAYERS + 1)
-    assert trace.ranks == whole(trace).ranks
+    assert trace.ranks == collapse_algorithms(trace).ranks
 
 
 @pytest.mark.dist
 def test_another_algorithm_is_predicted_from_the_whole_sums(traced):
     trace = traced("ring", 1)
-    plain = whole(trace)
+    plain = collapse_algorithms(trace)
     assert not [op for rank in plain.ranks for op in rank.ops if op.collective in ("send", "recv")]
     assert {op.thread for rank in plain.ranks for op in rank.ops} == {"main", "comm"}
     flow = build(plain, 2)

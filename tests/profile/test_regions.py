@@ -12,7 +12,7 @@ from torch import nn
 
 from wirewise.errors import InputError
 from wirewise.profile import regions
-from wirewise.profile.regions import PRIME, Kernel, pick, resized, seconds_alone, seconds_of
+from wirewise.profile.regions import PRIME, Kernel, random_region, resize_batch, seconds_alone, seconds_of
 from wirewise.runtime.data_parallel.capture import Capture, capture
 from wirewise.trace import FusionGraph, Operator
 
@@ -37,7 +37,7 @@ def test_picked_regions_are_legal():
     graph = captured()[0].operators
     sizes = set()
     for seed in range(200):
-        operators, outputs = pick(graph, Random(seed), 8)
+        operators, outputs = random_region(graph, Random(seed), 8)
         inside = set(operators)
         sizes.add(len(inside))
         assert operators and outputs and set(outputs) <= inside and list(operators) == sorted(inside)
@@ -63,21 +63,21 @@ def test_a_provider_on_a_path_through_the_outside_is_copied():
             Operator(name="c", **one, inputs=(0, 1), gradient="w"),
         )
     )
-    found = {pick(graph, Random(seed), 3) for seed in range(20)}
+    found = {random_region(graph, Random(seed), 3) for seed in range(20)}
     assert ((0, 2), (2,)) in found and ((0, 2), (0, 2)) not in found
 
 
 def test_a_graph_without_work_is_refused():
     view = Operator(name="v", kind="aten.view.default", category="view", output_bytes=4, gradient="w")
     with pytest.raises(InputError, match="none of 1 operators can be fused"):
-        pick(FusionGraph(operators=(view,)), Random(0), 2)
+        random_region(FusionGraph(operators=(view,)), Random(0), 2)
 
 
 @pytest.mark.parametrize("rows", [5, 64])
 def test_a_resized_step_is_the_step_of_the_other_size(rows):
     small, model, batch = captured(rows)
     expected = small.module(*small.inputs(model, batch))
-    found = resized(captured()[0].module, rows)(*small.inputs(model, batch))
+    found = resize_batch(captured()[0].module, rows)(*small.inputs(model, batch))
     # The means' divisors grow with the batch too.
     for a, b in zip(expected, found, strict=True):
         torch.testing.assert_close(a, b)

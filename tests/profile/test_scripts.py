@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -228,3 +230,57 @@ def capture(_rank: int, folder: str) -> None:
         graph = make_fx(total, tracing_mode="fake")(torch.ones(3))
         assert graph(torch.ones(3)).tolist() == [3.0] * 3
         tracer.step()
+
+
+TRAINER = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments
+
+class Pairs(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, number):
+        return {"x": torch.full((4,), number / 64), "labels": torch.zeros(2)}
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.1), nn.Linear(16, 2))
+    def forward(self, x, labels):
+        out = self.net(x)
+        return {"loss": (out - labels).square().mean(), "logits": out}
+
+torch.manual_seed(0)
+asked = TrainingArguments(
+    output_dir=sys.argv[1] + "-out", max_steps=8, per_device_train_batch_size=2, report_to=[], save_strategy="no",
+    use_cpu=True, ddp_backend="gloo", disable_tqdm=True, dataloader_pin_memory=False, seed=3,
+)
+trainer = Trainer(Model(), asked, train_dataset=Pairs())
+trainer.train()
+if trainer.is_world_process_zero():
+    torch.save(trainer.model.state_dict(), sys.argv[1])
+"""
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # two jobs of two ranks that import transformers
+def test_a_script_of_hugging_faces_trainer_is_recorded_and_trains_as_without(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    script = tmp_path / "train.py"
+    script.write_text(TRAINER)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    plain, traced, run = (str(tmp_path / name) for name in ("plain.pt", "traced.pt", "run"))
+    done = subprocess.run([*torchrun, str(script), plain], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    words = ["profile", "trace", "-o", run, "--warmup", "2", "--steps", "4", "--"]
+    result = CliRunner().invoke(app, [*words, *torchrun, str(script), traced])
+    assert result.exit_code == 0, result.output
+    before, after = torch.load(plain), torch.load(traced)
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    trace = read(run)
+    assert [recorded.header.world_size for recorded in trace.ranks] == [2, 2]
+    assert sent(trace, trace.steps()[1])["all_reduce"] >= 1

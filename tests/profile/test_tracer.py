@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import time
 from pathlib import Path
 
@@ -179,6 +181,57 @@ def test_steps_have_one_master(tmp_path):
         pytest.raises(InputError, match="as the tracer was told"),
     ):
         tracer.step()
+
+
+def steps_with(folder: Path) -> dict[int, int]:
+    """Steps of optimizers in each recorded step."""
+    trace = read(folder)
+    return {step: sum(op.kind == "optimizer" for op in trace.of(0, step)) for step in trace.steps()}
+
+
+def test_steps_go_on_with_an_optimizer_that_replaces_the_first(tmp_path):
+    net = model()
+    with Tracer(tmp_path, net, optimizer="first", warmup=2, steps=None):
+        for steps in (4, 20):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for _ in range(steps):
+                net(torch.ones(2, 40)).sum().backward()
+                optimizer.step()
+    # The one with the eight steps that it takes to notice is left out.
+    assert steps_with(tmp_path) == dict.fromkeys([2, 3, *range(5, 17)], 1)
+
+
+def test_an_optimizer_that_steps_more_often_than_the_first_ends_no_step(tmp_path):
+    generator, critic, encoder = (torch.optim.SGD(model().parameters(), lr=0.1) for _ in range(3))
+    with Tracer(tmp_path, optimizer="first", warmup=1, steps=None):
+        for _ in range(6):
+            generator.step()
+            encoder.step()
+            for _ in range(5):
+                critic.step()
+    assert steps_with(tmp_path) == dict.fromkeys(range(1, 6), 7)
+
+
+def forking(_rank: int, folder: str) -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with Tracer(folder, net, optimizer="first", warmup=0, steps=None, round_trips=0):
+        for step in range(5):
+            net(torch.ones(2, 40)).sum().backward()
+            if step == 2 and os.fork() == 0:
+                # It trains on, and leaves as `sys.exit` does.
+                for _ in range(2):
+                    optimizer.step()
+                atexit._run_exitfuncs()
+                os._exit(0)
+            optimizer.step()
+        os.wait()
+
+
+@pytest.mark.dist
+def test_a_process_that_the_script_forks_writes_nothing_into_its_parents_trace(tmp_path):
+    run_ranks_as_processes(1, forking, str(tmp_path))
+    assert steps_with(tmp_path) == dict.fromkeys(range(5), 1)
 
 
 @pytest.mark.parametrize("wrong", [{"warmup": -1}, {"steps": 0}, {"every": 0}])

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.papers.test_adaqp_page import svgs
 from tests.report.test_comparison_page import made
-from tests.report.test_page import svgs
 from wirewise.report.comparison_page import comparison_html
 from wirewise.results import Variant
 

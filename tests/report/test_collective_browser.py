@@ -348,3 +348,35 @@ def test_the_pointer_knows_cells_of_unequal_width(browser):
             told.append(re.search(r"chunk (\d), segment (\d)", tab.run(shown)).groups())
     cells = [(0, 0), (0, 1), (0, 1), (1, 0), (1, 0), (1, 1), (1, 1), (2, 0), (2, 0), (2, 1), (2, 1)]
     assert told == [(str(chunk), str(segment)) for chunk, segment in cells]
+
+
+def test_many_ranks_are_seen_chosen_and_enlarged(browser):
+    """One value of 64 has a sixth of its cell; rows can be chosen and enlarged; unseen pictures are not drawn."""
+    body = """
+    const stage = by("stage0");
+    const blue = () => {
+      const { data } = stage.getContext("2d").getImageData(0, 0, stage.width * 0.8, stage.height);
+      let found = 0;
+      for (let n = 0; n < data.length; n += 4) found += data[n + 2] - data[n] > 60;
+      return found / (data.length / 4);
+    };
+    const size = () => [stage.clientWidth, stage.clientHeight];
+    const all = size(), seen = blue();
+    by("ranks").value = "0-3, 9";
+    by("ranks").dispatchEvent(new Event("input", { bubbles: true }));
+    const few = size();
+    by("ranks").value = "";
+    by("ranks").dispatchEvent(new Event("input", { bubbles: true }));
+    choose("zoom", "2");
+    const canvases = [...document.querySelectorAll("#strip canvas")];
+    const drawn = canvases.filter((one) => one.width !== 300).length;
+    return { all, few, seen, large: size(), drawn, of: canvases.length };
+    """
+    with browser.open(page_of(build("all_reduce", "ring", 64))) as tab:
+        found = tab.run(body)
+    (wide, high), (_, few_high), (large_wide, large_high) = found["all"], found["few"], found["large"]
+    assert 0.06 < found["seen"] < 0.4
+    assert few_high < high / 2
+    assert large_wide == 2 * wide
+    assert large_high > 1.1 * high
+    assert found["drawn"] < found["of"] == 36

@@ -9,7 +9,7 @@ from tests.report.test_collective_view import SIZE, network_of
 from wirewise.collective import network
 from wirewise.collective.builders import BUILDERS, build
 from wirewise.report.collective_analysis import analyse
-from wirewise.report.collective_data import places, program_object
+from wirewise.report.collective_data import program_object, vertex_positions
 from wirewise.topology import preset
 
 
@@ -30,7 +30,7 @@ def test_the_red_edges_are_as_wide_as_the_bound_says(name, collective):
 
 @pytest.mark.parametrize("name", ["lab-4", "lab-16", "dgx-1v", "dgx-2", "pcie-8"])
 def test_vertices_do_not_lie_on_each_other(name):
-    found = np.array(places(network(preset(name))))
+    found = np.array(vertex_positions(network(preset(name))))
     apart = np.hypot(*(found[:, None] - found[None]).transpose(2, 0, 1)) + 9 * np.eye(len(found))
     assert apart.min() > 0.15
     assert np.abs(found).max() <= 1 + 1e-9

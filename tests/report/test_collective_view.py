@@ -8,7 +8,7 @@ import re
 import msgspec
 import pytest
 
-from tests.report.test_page import read, svgs
+from tests.papers.test_adaqp_page import read, svgs
 from wirewise.collective import Program, Transfer, network
 from wirewise.collective.builders import BUILDERS, build
 from wirewise.errors import InputError, ProgramError, TopologyError, TraceError

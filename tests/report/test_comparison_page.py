@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.report.test_page import read, svgs
+from tests.papers.test_adaqp_page import read, svgs
 from wirewise.report.comparison_page import best_of, comparison_html, predicted_variant
 from wirewise.report.figures import seconds, signed
 from wirewise.results import Comparison, PredictedStep, Variant

@@ -29,6 +29,7 @@ def test_seconds(value: float | None, shown: str) -> None:
         (999_999, "1.00 MB"),
         (146_739_006, "147 MB"),
         (1.06e9, "1.06 GB"),
+        (-33_300, "\u221233.3 kB"),
     ],
 )
 def test_size(value: float, shown: str) -> None:

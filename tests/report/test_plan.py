@@ -2,7 +2,7 @@ from html import unescape
 
 import pytest
 
-from tests.report.examples import HOSTILE
+from tests.papers.examples import HOSTILE
 from wirewise.plans import BitWidthPlan, ChannelBits
 from wirewise.report import plan_html
 from wirewise.report.plan import channel_tables

@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from tests.report.test_page import read, svgs
+from tests.papers.test_adaqp_page import read, svgs
 from tests.trace.synthetic import make
 from wirewise.report.replay_page import replay_html
 from wirewise.report.waterfall import waterfall

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wirewise.report.svg import apart, ticks
+from wirewise.report.svg import spread_labels, ticks
 
 
 @given(st.integers(0, 50), st.integers(1, 5000), st.integers(2, 12))
@@ -18,7 +18,7 @@ def test_whole_ticks_are_whole_and_not_many(low, width, count):
 
 @given(st.lists(st.floats(0, 300), min_size=1, max_size=15))
 def test_names_keep_apart(heights):
-    placed = apart(heights, 300.0)
+    placed = spread_labels(heights, 300.0)
     order = sorted(placed)
     assert all(below - above >= 14 - 1e-9 for above, below in pairwise(order))
     assert order[-1] <= 300 + 1e-9

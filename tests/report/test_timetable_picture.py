@@ -10,7 +10,7 @@ from wirewise.plans import StagePlan
 from wirewise.report.timetable_picture import (
     bars_of,
     measured_bars,
-    planned_run,
+    simulate_plan,
     timetable_chart,
     timetable_section,
 )
@@ -37,7 +37,7 @@ def test_every_pass_and_message_is_drawn(method):
 def test_bars_stand_at_their_times():
     plan = planned("1f1b")
     assert plan.pass_s == ((1.0, 2.0, 1.0),) * 4 and plan.message_s == (0.25,) * 3
-    run = planned_run(plan)
+    run = simulate_plan(plan)
     bars = bars_of(run)
     assert max(bar.end_s for bar in bars) == pytest.approx(plan.predicted_s)
     last = next(b for b in bars if (b.position, b.phase, b.microbatch) == (3, "forward", 0))
@@ -57,7 +57,7 @@ def carried_out(plan, updates, late_s):
         MeasuredPass(
             kinds[bar.phase], bar.stage, bar.update, bar.microbatch, bar.start_s + late_s, bar.end_s + late_s
         )
-        for bar in bars_of(planned_run(plan, updates))
+        for bar in bars_of(simulate_plan(plan, updates))
         if bar.phase in kinds
     ]
 

@@ -9,6 +9,7 @@ import torch
 
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.errors import InputError
+from wirewise.runtime.alike import replace_in_groups
 from wirewise.runtime.full_graph import Transport
 
 
@@ -36,3 +37,36 @@ def test_a_broadcast_names_the_tensor_that_differs_on_every_rank(
         transport.close()
 
     run_ranks_as_threads(3, body)
+
+
+def test_tensors_are_exchanged_in_place_as_one_of_each_type() -> None:
+    tensors = {
+        "a": torch.ones(2, 3, requires_grad=True),
+        "b": torch.ones(2, dtype=torch.float64),
+        "c": torch.arange(4.0).view(2, 2).t(),
+        "d": torch.ones(()),
+    }
+    groups: list[list[str]] = []
+
+    def exchange(names: list[str], flat: torch.Tensor) -> torch.Tensor:
+        groups.append(names)
+        return flat.mul_(len(groups) + 1)
+
+    replace_in_groups(tensors, exchange)
+    assert groups == [["a", "c", "d"], ["b"]]
+    assert tensors["a"].tolist() == [[2.0] * 3] * 2 and tensors["b"].tolist() == [3.0, 3.0]
+    assert tensors["c"].tolist() == [[0.0, 4.0], [2.0, 6.0]] and float(tensors["d"]) == 2.0
+
+
+def test_tensors_whose_exchange_fails_keep_their_values() -> None:
+    tensors = {"a": torch.ones(2), "b": torch.ones(2, dtype=torch.float64)}
+
+    def exchange(names: list[str], flat: torch.Tensor) -> torch.Tensor:
+        flat.zero_()
+        if names == ["b"]:
+            raise InputError("a peer is gone")
+        return flat
+
+    with pytest.raises(InputError):
+        replace_in_groups(tensors, exchange)
+    assert tensors["a"].tolist() == [0.0, 0.0] and tensors["b"].tolist() == [1.0, 1.0]

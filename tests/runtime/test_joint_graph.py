@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+from collections import UserDict
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
+from torch.fx import traceback
 from torch.nn import functional
 
 from wirewise.errors import InputError
-from wirewise.recipes.parallel_models import MODELS, gpt
 from wirewise.runtime.joint_graph import capture_step, model_loss
 from wirewise.trace import OperatorGraph
+from wirewise_papers.parallel_models import MODELS, gpt
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
 
@@ -86,6 +89,14 @@ def test_the_graph_computes_what_the_model_does(name):
     assert msgspec.json.decode(graph.to_json(), type=OperatorGraph) == graph
     for node in graph.nodes:
         assert node.op not in ("aten.addmm.default", "aten.detach.default", "aten.alias.default"), node.name
+
+
+def test_annotations_of_a_trace_that_was_broken_off_name_no_node_and_those_around_stay():
+    example = gpt(batch=2)
+    with traceback.annotate({"wirewise_module": "another", "users": 1}):
+        graph = capture_step(example.model, example.inputs).graph
+        assert traceback.current_meta["custom"] == {"wirewise_module": "another", "users": 1}
+    assert "another" not in {node.module for node in graph.nodes}
 
 
 def test_nodes_carry_modules_phases_and_arguments_and_blocks_fold():
@@ -167,6 +178,74 @@ def test_a_module_that_cannot_be_traced_is_taken_as_a_whole():
 
 def _doubled(y):
     return y.sum() * (2 if y.max() > 1 else 1)
+
+
+class Checked(nn.Module):
+    """Looks at a value unless it is compiled, as models of transformers do with a mask; its output has a loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, x, mask=None, *, weights):
+        if not torch.compiler.is_compiling() and torch.all(mask == 1):
+            mask = None
+        x = x if mask is None else x * mask
+        return SimpleNamespace(loss=(self.layer(x) * weights).sum(), logits=x)
+
+
+def test_checks_of_values_that_compilers_leave_out_are_left_out_and_dicts_are_keywords():
+    inputs = UserDict(x=X, weights=torch.rand(4, 1), mask=torch.ones(8))
+    step = capture_step(Checked(), inputs)
+    assert [node.source for node in step.graph.nodes if node.op == "input"] == ["0", "1", "2"]
+    assert not step.graph.notes
+    assert not torch.compiler.is_compiling()
+
+
+class Optional(nn.Module):
+    """Chooses by a value, and takes more than tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x, mask=None, *, scale=1.0):
+        return self.layer(x) * scale if x.sum() > 0 else x * scale
+
+
+class Calling(nn.Module):
+    """Calls a module with more than tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Optional()
+
+    def forward(self, x):
+        return self.inner(x, None, scale=2.0).square().sum()
+
+
+def test_a_module_as_a_whole_takes_more_than_tensors():
+    torch.manual_seed(0)
+    model = Calling()
+    step = capture_step(model, (X.abs(),))
+    assert "inner (Optional) is taken as a whole" in step.graph.notes[0]
+    found = step.module(*step.inputs(model, (X.abs(),)))
+    loss = model(X.abs())
+    loss.backward()
+    torch.testing.assert_close(found[0], loss.detach())
+    torch.testing.assert_close(found[1], model.inner.layer.weight.grad)
+
+
+def test_a_dict_that_forward_has_no_names_for_is_one_argument():
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 1)
+
+        def forward(self, batch):
+            return self.layer(batch["x"]).sum()
+
+    assert capture_step(Whole(), {"x": X}).graph.loss
 
 
 @pytest.mark.sweep(keep=2)

@@ -20,10 +20,10 @@ def nobody_listens():
 
 def test_a_listener_hears_every_point_with_its_index():
     heard = []
-    points.reach("bucket", 1)
+    points.notify_point("bucket", 1)
     points.listen(lambda point, index: heard.append((point, index)))
-    points.reach("bucket", 3)
-    points.reach("commit")
+    points.notify_point("bucket", 3)
+    points.notify_point("commit")
     assert heard == [("bucket", 3), ("commit", 0)]
 
 
@@ -32,15 +32,15 @@ def test_a_fault_is_carried_out_once_at_its_rank_step_and_index(tmp_path, monkey
     fault = {"act": "kill", "rank": 2, "point": "bucket", "index": 3, "step": 7, "claim": str(claim)}
     monkeypatch.setenv(points.FAULTS, json.dumps([fault]))
     sent: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
-    points.at(2, 6)
-    points.reach("bucket", 3)
-    points.at(2, 7)
-    points.reach("bucket", 2)
-    points.reach("commit", 3)
+    monkeypatch.setattr(signal, "raise_signal", sent.append)
+    points.announce_position(2, 6)
+    points.notify_point("bucket", 3)
+    points.announce_position(2, 7)
+    points.notify_point("bucket", 2)
+    points.notify_point("commit", 3)
     assert not claim.exists()
-    points.reach("bucket", 3)
-    points.reach("bucket", 3)
+    points.notify_point("bucket", 3)
+    points.notify_point("bucket", 3)
     assert sent == [signal.SIGKILL]
     when, rank, pid = Path(claim).read_text().split()
     assert float(when) > 0 and rank == "2" and int(pid) == os.getpid()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 
@@ -143,6 +144,22 @@ def test_what_a_captured_step_would_freeze_is_refused_with_its_line(kind):
     ):
         with pytest.raises(InputError, match=CHANGING[kind]):
             trace(nn.Sequential(kind()))
+
+
+def test_the_line_is_the_models_where_garbage_is_collected_meanwhile():
+    thresholds = gc.get_threshold()
+
+    def collected(phase, info):
+        return phase, info
+
+    gc.callbacks.append(collected)
+    gc.set_threshold(1)
+    try:
+        with pytest.raises(InputError, match=CHANGING[Numbered]):
+            capture(nn.Sequential(Numbered()), loss, X)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(collected)
 
 
 def test_a_loss_that_counts_is_refused():

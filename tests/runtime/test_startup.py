@@ -9,7 +9,7 @@ import pytest
 from tests.harness.tiers import slow
 from wirewise.errors import InputError, PeerError
 from wirewise.hosts import rank_variables
-from wirewise.runtime.startup import meet, start_group
+from wirewise.runtime.startup import rendezvous, start_group
 
 
 def meeting(here, size, timeout_s):
@@ -20,7 +20,7 @@ def meeting(here, size, timeout_s):
 
     def come(rank):
         try:
-            found[rank] = meet(rank, size, "127.0.0.1", port, timeout_s=timeout_s)
+            found[rank] = rendezvous(rank, size, "127.0.0.1", port, timeout_s=timeout_s)
         except PeerError as error:
             found[rank] = str(error)
 
@@ -80,4 +80,4 @@ def test_a_port_in_use_is_named():
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
         with pytest.raises(PeerError, match=f"cannot open the store at 127.0.0.1:{port}: the port is in use"):
-            meet(0, 2, "127.0.0.1", port, timeout_s=5.0)
+            rendezvous(0, 2, "127.0.0.1", port, timeout_s=5.0)

@@ -1,4 +1,4 @@
-"""Messages, their order of arrival, and peers that fall silent."""
+"""Messages, their order of arrival, and peers that stop responding."""
 
 from __future__ import annotations
 

@@ -1,22 +1,30 @@
-"""The model of `sim.fluid` spelled out slowly: one connection a pair, max-min rates by progressive filling."""
+"""The model of `sim.fluid` spelled out slowly: one connection a pair, proportional rates by a multiplicative ascent."""
 
 from __future__ import annotations
 
 import itertools
 
+import numpy as np
 
-def fill(flows, capacity):
-    """Max-min rates; `flows` to the weights of their edges."""
-    rate, left, growing = dict.fromkeys(flows, 0.0), dict(capacity), set(flows)
-    while growing:
-        load = {e: sum(flows[f].get(e, 0.0) for f in growing) for e in left}
-        step = min(left[e] / load[e] for e in left if load[e] > 0)
-        for f in growing:
-            rate[f] += step
-        left = {e: left[e] - step * load[e] for e in left}
-        full = {e for e in left if load[e] > 0 and left[e] <= 1e-9 * capacity[e]}
-        growing -= {f for f in growing if full & flows[f].keys()}
-    return rate
+
+def proportional(flows, capacity):
+    """Rates whose logarithms have the largest sum; `flows` to the weights of their edges.
+
+    Each edge's price is multiplied by its load over its capacity: expectation-maximisation of the dual.
+    """
+    names = list(flows)
+    edges = sorted({edge for flow in names for edge in flows[flow]})
+    weight = np.array([[flows[flow].get(edge, 0.0) for edge in edges] for flow in names])
+    most = np.array([capacity[edge] for edge in edges])
+    price = len(names) / most
+    for _ in range(3000):
+        load = (weight.T @ (1 / (weight @ price))) / most
+        price = price * load
+        if np.abs(price * most * (load - 1)).max() < 1e-6:
+            break
+    rate = 1 / (weight @ price)
+    over = (weight.T @ rate / most)[None, :] * (weight > 0)
+    return dict(zip(names, (rate / np.maximum(over.max(axis=1), 1.0)).tolist(), strict=True))
 
 
 def simulate_fluid(program, network, size_bytes):
@@ -70,7 +78,7 @@ def simulate_fluid(program, network, size_bytes):
     settle(now)
     while len(end) < len(order):
         flows = {pair: dict(network.route(*pair)) for pair, queue in queues.items() if queue}
-        rate = fill(flows, capacity)
+        rate = proportional(flows, capacity) if flows else {}
         times = [now + left[queues[pair][0]] / rate[pair] for pair in flows]
         later = min([*times, *(t for t in arrival.values() if t > now)])
         for pair in flows:

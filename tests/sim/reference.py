@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from wirewise.sim.engine import Ops
-from wirewise.sim.sharing import Uses
+from wirewise.sim.sharing import InterfaceUse
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Node:
         return self.work or max(self.uses.values(), default=0.0)
 
 
-def arrays(nodes: list[Node], slots: list[int], capacity: list[float]) -> tuple[Ops, Uses]:
+def arrays(nodes: list[Node], slots: list[int], capacity: list[float]) -> tuple[Ops, InterfaceUse]:
     n = len(nodes)
     edges = sorted((before, op) for op, node in enumerate(nodes) for before in node.after)
     rows = [sorted(node.uses.items()) for node in nodes]
@@ -45,7 +45,7 @@ def arrays(nodes: list[Node], slots: list[int], capacity: list[float]) -> tuple[
         successors=np.array([b for _, b in edges], np.int64),
         slots=np.array(slots, np.int64),
     )
-    uses = Uses(
+    uses = InterfaceUse(
         indptr=np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64),
         interface=np.array([k for row in rows for k, _ in row], np.int64),
         weight=np.array([b / work[op] for op, row in enumerate(rows) for _, b in row], float),

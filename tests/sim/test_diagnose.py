@@ -8,7 +8,7 @@ import pytest
 
 from tests.trace.synthetic import make
 from wirewise.sim.analysis import analyse
-from wirewise.sim.diagnose import _bound, _bound_words, straggler_gone, words
+from wirewise.sim.diagnose import _bound, _bound_words, describe_change, remove_straggler
 from wirewise.sim.stragglers import find_straggler
 from wirewise.sim.traces import replay_trace
 from wirewise.trace import align
@@ -53,7 +53,7 @@ def test_the_best_change_is_one_that_can_be_had():
 def test_a_straggler_is_told_to_keep_up():
     trace = aligned(ranks=4, steps=8, sizes=SMALL, slowdown={1: 1.8})
     found = analyse(trace)
-    assert found.diagnosis.best_change == straggler_gone(find_straggler(trace))
+    assert found.diagnosis.best_change == remove_straggler(find_straggler(trace))
     assert "if it were as fast as they are" in found.diagnosis.sentence
     assert found.diagnosis.sentence.endswith("No other change tried gives more.")
     # Forward, backward and optimizer are 85 % of the 0.1 s; 1.8 times that is 0.8 * 85 ms more.
@@ -82,7 +82,7 @@ def test_buckets_of_a_traced_job_can_be_changed():
     ],
 )
 def test_changes_in_plain_words(change, said):
-    assert words(change) == said
+    assert describe_change(change) == said
 
 
 @pytest.mark.parametrize(

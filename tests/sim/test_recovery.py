@@ -21,9 +21,11 @@ from wirewise.sim.recovery import (
     recovery_figures,
     sources_of,
 )
-from wirewise.sim.sharing import Uses
+from wirewise.sim.sharing import InterfaceUse
 
-NO_USES = Uses(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
+NO_USES = InterfaceUse(
+    np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64), np.zeros(0)
+)
 
 
 @pytest.mark.parametrize("mtbf_s", [5.0, 60.0, 1e5])

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from scipy.stats import binom
 
 from tests.sim.pipeline_jobs import chain, links, one_each
 from tests.sim.test_recovery import LINKS, TRACE, planned
@@ -98,3 +99,12 @@ def test_percentiles_and_the_interval_of_a_median_are_those_of_order_statistics(
     rank = max(k for k in range(1, samples) if outside(k) <= 0.05)
     assert found.median_ci95_s == (rank, samples + 1 - rank)
     assert (np.arange(1, samples + 1) <= found.p95_s).mean() == pytest.approx(0.95, abs=1 / samples)
+
+
+def test_the_interval_of_a_median_is_the_narrowest_that_holds_19_times_of_20():
+    for samples in range(10, 120):
+        numbers = iter(range(samples))
+        low, high = _summed(samples, 0, lambda numbers=numbers: float(next(numbers))).median_ci95_s
+        # The median is below the k-th smallest of n numbers when fewer than k of them are below it.
+        assert low + high == samples - 1
+        assert binom.cdf(low, samples, 0.5) < 0.025 <= binom.cdf(low + 1, samples, 0.5)

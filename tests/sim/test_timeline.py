@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wirewise.sim import Span, Timeline
-from wirewise.sim.timeline import alike
+from wirewise.sim.timeline import rank_classes
 
 
 def span(rank, phase, start, end):
@@ -24,7 +24,7 @@ def test_sums_and_order():
 
 
 def test_ranks_that_do_the_same_have_the_spans_of_the_first():
-    classes = alike(["a", "b", "a"])
+    classes = rank_classes(["a", "b", "a"])
     assert classes == ((0, 2), (1,))
     spans = (span(0, "wire", 2.0, 5.0), span(0, "pack", 1.0, 2.0), span(1, "wire", 1.5, 2.5))
     timeline = Timeline(spans=spans, world_size=3, classes=classes)

@@ -95,6 +95,7 @@ PUBLIC = {
 
 @pytest.mark.parametrize("name", keep(list(PUBLIC)[:2], PUBLIC))
 @pytest.mark.slow
+@pytest.mark.sample(3)
 def test_public_traces_agree_with_holistic_trace_analysis(name, wirewise_data):
     (use,) = rank_uses(open_trace([wirewise_data / "hta-traces" / f"{name}.json.gz"], partial=True))
     idle, compute, other, overlap, within = PUBLIC[name]

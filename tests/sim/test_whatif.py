@@ -24,7 +24,7 @@ def links(hosts=2, rate=40 * MIB, latency=1e-3):
 
 
 def step(text, flow=None, net=None, **options):
-    setting = whatif.Setting(dataflow=flow or job(), links=net or links(), **options)
+    setting = whatif.WhatIfJob(dataflow=flow or job(), links=net or links(), **options)
     after = whatif.apply(whatif.parse(text), setting)
     return replay(after.dataflow, after.links).step_s
 
@@ -103,6 +103,16 @@ def test_straggler_and_scale():
     assert step("scale=layer 0:x0") < step("")
 
 
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_micro_batches_before_an_exchange_compute_and_send_nothing(times):
+    batch = sum(layer.forward_s + layer.backward_s for layer in LAYERS)
+    assert step(f"accumulation={times}") == pytest.approx(step("") + (times - 1) * batch)
+    flow = whatif.apply(
+        whatif.parse(f"accumulation={times}"), whatif.WhatIfJob(dataflow=job(), links=links())
+    ).dataflow
+    assert flow.size_bytes.sum() == job().size_bytes.sum()
+
+
 def test_no_communication_leaves_compute_alone():
     compute = sum(layer.forward_s + layer.backward_s for layer in LAYERS) + 0.01
     assert step("no_communication") == pytest.approx(compute)
@@ -116,13 +126,13 @@ def test_codec_by_hand():
     # Encode 0.5 s a bucket on the thread: from 1.0 and from 2.5. A quarter of 2 MiB: 0.5 s each, until 3.5.
     # Decode 0.25 s a bucket behind: bucket 0's at 2.5 already but for the second encoding until 3.
     text = f"codec=0.25:{0.25 * second}:{0.125 * second}"
-    setting = whatif.apply(whatif.parse(text), whatif.Setting(dataflow=flow, links=net))
+    setting = whatif.apply(whatif.parse(text), whatif.WhatIfJob(dataflow=flow, links=net))
     result = replay(setting.dataflow, net)
     assert result.step_s == pytest.approx(3.75)
     encodes = setting.dataflow.kind == KINDS.index("encode")
     assert sorted(result.end_s[encodes]) == pytest.approx([1.5, 1.5, 3.0, 3.0])
     named = whatif.parse("codec=int8", {"int8": whatif.CodecEffect(0.25, 0.25 * second, 0.125 * second)})
-    again = whatif.apply(named, whatif.Setting(dataflow=flow, links=net))
+    again = whatif.apply(named, whatif.WhatIfJob(dataflow=flow, links=net))
     assert replay(again.dataflow, net).step_s == pytest.approx(3.75)
 
 
@@ -163,11 +173,13 @@ def test_gradient_sizes_that_are_not_known_are_spread():
     [
         (
             "bandwith=x2",
-            "expected one of algorithm, balanced, bandwidth, bucket_mb, codec, latency, no_communication, ranks",
+            "expected one of accumulation, algorithm, balanced, bandwidth, bucket_mb, codec, latency, "
+            "no_communication, ranks",
         ),
         ("bandwidth=7:x2", "expected \\* or 0 to 1"),
         ("bandwidth=fast", "rate 'fast' is not understood"),
         ("ranks=2.5", "expected a whole number above 0"),
+        ("accumulation=0", "expected a whole number above 0"),
         ("straggler=2:x2", "the job has ranks 0 to 1"),
         ("straggler=2", "expected straggler=WHICH:VALUE"),
         ("scale=forward:2", "expected a factor such as x1.5"),

@@ -29,6 +29,14 @@ KERNELS = {
     "void deep_ep::internode_ll::dispatch<true, 3, 10, 7168>(...)": "DeepEP",
     "deep_ep::intranode::combine<__nv_bfloat16, 8, 768>": "DeepEP",
     "HcclAllReduceKernel": "other libraries",
+    "hcom_broadcast__613_0": "other libraries",
+    "void mori::moe::EpDispatchIntraNodeKernel<hip_bfloat16>": "other libraries",
+    "uccl::internode_ll_send": "other libraries",
+    "putmem_signal_nbi_block_wrapper": "NVSHMEM",
+    "barrier_all_intra_node_kernel": "NVSHMEM",
+    "moe_a2a_prepare_dispatch_kernel": "DeepEP",
+    "vllm::all2all_v_kernel": "collectives by name",
+    "my_lab_a2a_kernel": "collectives by name",
     "my_lab::fused_all_gather_kernel": "collectives by name",
 }
 LOCAL = [
@@ -41,6 +49,8 @@ LOCAL = [
     "void cub::DeviceReduceSingleTileKernel<...>",
     "void at::native::_scatter_gather_elementwise_kernel<128, 8>",
     "fsdp_all_gather_copy_in",
+    "void memory_planner::copy_kernel<float>",
+    "void outputmem_fill<float>",
 ]
 
 

@@ -200,3 +200,14 @@ def test_times_that_fit_no_form_are_damage(tmp_path, line, message):
     path.write_bytes(path.read_bytes() + line + b"\n")
     with pytest.raises(TraceError, match=message):
         read_rank(path)
+
+
+def test_a_file_that_another_rank_is_writing_is_refused_and_stays_whole(tmp_path):
+    path = rank_file(tmp_path, 0)
+    with RankWriter(path, header(world=1)):
+        before = path.read_bytes()
+        with pytest.raises(TraceError, match=r"rank-0.jsonl is being written by a rank of another job"):
+            RankWriter(path, header(world=1))
+        assert path.read_bytes() == before
+    with RankWriter(path, header(world=2)):
+        assert path.read_bytes() != before

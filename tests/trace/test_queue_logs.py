@@ -96,6 +96,41 @@ def test_logs_as_they_are_published_are_read(tmp_path):
     assert [job.name for job in read_queue_log("pai", tmp_path, ROOM).queue] == ["j1", "j3"]
 
 
+def test_a_log_that_other_tools_wrote_anew_is_read_alike(tmp_path):
+    """A mark of the byte order, spaces in names, counts with decimals, words for times that there are not."""
+    path = tmp_path / "cluster_log.csv"
+    path.write_text(HELIOS)
+    expected = read_queue_log("helios", path, ROOM)
+    head, *rows = HELIOS.splitlines()
+    rows = [f"{row[:5]}{row[5]}.0,{row[7]}.0{row[8:]}" for row in rows]
+    # Gone while they waited; the second one's end is not known.
+    rows += [",u4,1.0,4.0,1,CANCELLED,NaT,,,600,0", ",u4,1.0,4.0,1,RUNNING,2020-04-01 00:05:00,,,nan,0"]
+    path.write_text("\n".join([head.replace(",", ", "), *rows]), encoding="utf-8-sig")
+    assert read_queue_log("helios", path, ROOM) == expected
+
+
+def test_times_count_with_their_zones(tmp_path):
+    path = tmp_path / "cluster_log.csv"
+    path.write_text(HELIOS)
+    expected = read_queue_log("helios", path, ROOM)
+    # The job that came first is told by a clock five hours ahead.
+    path.write_text(HELIOS.replace("2020-04-01 00:00:00,2", "2020-04-01 05:00:00+05:00,2"))
+    assert read_queue_log("helios", path, ROOM) == expected
+    log = json.loads(json.dumps(PHILLY))
+    philly = tmp_path / "cluster_job_log"
+    philly.write_text(json.dumps(log))
+    expected = read_queue_log("philly", philly, ROOM)
+    # In the night in which clocks go back, and of a job whose end is told by a machine whose clock is late.
+    log[0]["attempts"][1] |= {
+        "start_time": "2017-10-07 03:03:00+02:00",
+        "end_time": "2017-10-07 02:05:00+01:00",
+    }
+    late = {"start_time": "2017-10-07 01:06:01", "end_time": "2017-10-07 01:06:00"}
+    log[0]["attempts"].append(log[0]["attempts"][0] | late)
+    philly.write_text(json.dumps(log))
+    assert read_queue_log("philly", philly, ROOM) == expected
+
+
 def test_pai_joins_its_tables(tmp_path):
     (tmp_path / "pai_job_table.csv").write_text(PAI_JOBS)
     (tmp_path / "pai_task_table.csv").write_text(PAI_TASKS)

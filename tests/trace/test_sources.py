@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 
 import pytest
@@ -32,6 +33,25 @@ def test_ranks_of_several_folders_are_one_run(folder, tmp_path):
 def test_an_exported_trace_is_opened(name, folder, tmp_path):
     chrome.save(open_trace([folder]), tmp_path / name)
     assert open_trace([tmp_path / name]).ranks == open_trace([folder]).ranks
+
+
+def test_what_a_file_system_leaves_beside_traces_is_not_read(folder, tmp_path):
+    """Half files of macOS, and a folder with the name of a trace."""
+    place = tmp_path / "profiles [1] of\xa0run"
+    place.mkdir()
+    chrome.save(open_trace([folder]), place / "run.json.gz")
+    (place / "._run.json.gz").write_bytes(b"\x00\x05\x16\x07")
+    (place / "old.json").mkdir()
+    assert open_trace([place]).ranks == open_trace([folder]).ranks
+
+
+def test_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "trace.json")
+    for path in (tmp_path / "trace.json", "/dev/zero"):
+        with pytest.raises(
+            TraceError, match="is a pipe or a device, which cannot be read twice; write a file"
+        ):
+            open_trace([path])
 
 
 def test_kinds_are_not_mixed(folder, tmp_path):

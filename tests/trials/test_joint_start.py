@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from wirewise.errors import InputError
 from wirewise.trials.joint_start import joint_start
 
 TORCHRUN = "torchrun --nnodes 2 --node-rank {host} --master-addr a --master-port 1 --nproc-per-node {ranks} t.py --lr 1"
@@ -51,3 +52,10 @@ def test_variables_of_torchrun_count():
     assert start("torchrun t.py", PET_NNODES="2", PET_MASTER_ADDR="a") == start(
         "torchrun --node-rank 1 t.py", PET_NNODES="2", PET_MASTER_ADDR="a"
     )
+
+
+@pytest.mark.parametrize("size", ["two", "-1", "0", "1.5"])
+def test_a_number_of_ranks_that_is_none_is_refused_by_its_variable(size):
+    with pytest.raises(InputError, match=f"WORLD_SIZE is '{size}'; expected an integer of at least 1"):
+        start("python t.py", RANK="0", WORLD_SIZE=size)
+    assert start("python t.py", RANK="0", WORLD_SIZE="") is None

@@ -16,11 +16,11 @@ from wirewise.lab import Lab, Loopback
 from wirewise.lab.limits import control_groups
 from wirewise.planners.jobs import JobProblem
 from wirewise.planners.jobs.online import online_policy
-from wirewise.recipes.tapfinger_worker import ClusterJob, write_parts
 from wirewise.runtime.jobs import QueueExecutor
 from wirewise.runtime.jobs.training import SharedStates
 from wirewise.trace.queues import EdgeCluster, JobKind, JobQueue, QueuedJob
 from wirewise.trials.lab_jobs import JobCommand, LabJobs
+from wirewise_papers.tapfinger.worker import ClusterJob, write_parts
 
 TINY = "tests.runtime.jobs.tiny:train"
 TINY_FILE = f"{Path(__file__).parents[1]}/runtime/jobs/tiny.py:train"
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.dist, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def shared():
     """Two clusters of this machine; each test adds jobs of its own names."""
-    preload = ["wirewise.recipes.tapfinger_warm"]
+    preload = ["wirewise_papers.tapfinger.warm"]
     with LabJobs(Loopback(), 2, {}, processor=0.5, preload=preload) as launcher:
         yield launcher
     groups = control_groups()
@@ -111,20 +111,20 @@ def test_a_killed_rank_a_failing_job_and_a_torn_state(shared, tmp_path):
     launcher.start("c", 0, 2, 2)
     report = until(launcher, "c", ended)
     assert report.state == "failed"
-    assert report.words == "rank 0 ended with 1: ValueError: this job always fails at its step"
+    assert report.words == "rank 0 ended with exit code 1: ValueError: this job always fails at its step"
     launcher.start("a", 0, 2, 2)
     until(launcher, "a", at_step(50))
     pids = launcher.pids("a")
     os.kill(pids[1], signal.SIGKILL)
     report = until(launcher, "a", ended)
-    assert (report.state, report.words) == ("failed", "rank 1 was ended by SIGKILL") and not alive(pids)
+    assert (report.state, report.words) == ("failed", "rank 1 was killed by SIGKILL") and not alive(pids)
     newest = max((tmp_path / "a" / "states").glob("*.sum.state"), key=lambda path: path.stat().st_mtime)
     newest.write_bytes(newest.read_bytes()[:100])
     said = []
     launcher.start("a", 0, 1, 1)
     assert until(launcher, "a", ended, said).state == "done"
     [begin] = [line for one in said for line in one.progress if line.event == "begin"]
-    assert begin.note.endswith(f"it goes on from step {begin.step}") and newest.name in begin.note
+    assert begin.note.endswith(f"it resumes from step {begin.step}") and newest.name in begin.note
     assert begin.step < 50 and total(tmp_path / "a") == (60, sum(range(60)), [])
 
 
@@ -165,7 +165,7 @@ def test_real_kinds_go_on_with_another_number_of_ranks(shared, tmp_path, kind):
     parts = write_parts(tmp_path / "parts", 4, nodes=200)
     settings = ClusterJob(kind=kind, steps=8, accelerator_s=0.02, parts=str(parts))
     (tmp_path / "job.json").write_bytes(msgspec.json.encode(settings))
-    shared.add(kind, JobCommand("wirewise.recipes.tapfinger_worker:train", tmp_path))
+    shared.add(kind, JobCommand("wirewise_papers.tapfinger.worker:train", tmp_path))
     said = []
     shared.start(kind, 0, 2, 2)
     until(shared, kind, at_step(3))

@@ -24,9 +24,7 @@ TINY = "tests.runtime.jobs.tiny:train"
 LOOKS = 400
 """Times that Slurm is asked before a job counts as stuck: on a busy machine an answer takes longer, too."""
 
-pytestmark = [
-    pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.usefixtures("warm_ranks")
-]  # fmt: skip
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @contextmanager

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from wirewise import lab
-from wirewise.allocation import Allocation
 from wirewise.errors import InputError, LabError, PeerError
 from wirewise.files import write_json
-from wirewise.trials import slurm, start
+from wirewise.hosts import slurm
+from wirewise.hosts.allocation import Allocation
+from wirewise.hosts.slurm_host import StartRanks
+from wirewise.trials import start
 from wirewise.trials.rank import Rank, main
-from wirewise.trials.slurm_host import StartRanks
 from wirewise.trials.start import (
     choose_network,
     expect_one_host,

@@ -12,7 +12,7 @@ folder, steps = sys.argv[1], int(sys.argv[2])
 model = model_of()
 optimizer = optim.AdamW(model.parameters(), 0.001)
 loader = DataLoader(rows(), BATCH, shuffle=True)
-training = recovery.protect(model, optimizer, loader, steps=steps, through="ddp")
+training = recovery.protect(model, optimizer, loader, steps=steps, sync=recovery.DDP())
 for x, y in training:
     with training.step():
         nn.functional.cross_entropy(training.model(x), y).backward()

@@ -1,4 +1,4 @@
-"""`wirewise bench`: collectives of many programs and sizes, measured on the ranks of a running job."""
+"""`wirewise bench`: time collectives for many programs and message sizes on the ranks of a running job."""
 
 from __future__ import annotations
 
@@ -31,24 +31,26 @@ def _benches() -> None:
 
 
 class Sweep(opt.Options, frozen=True, kw_only=True):
-    """What to time, size by size."""
+    """Message sizes to sweep, and how each is timed."""
 
     collective: Annotated[str, opt.about(f"Collective, one of {', '.join(COLLECTIVES)}.")] = "all_reduce"
-    sizes: Annotated[opt.Distinct, opt.about("Larger buffers of a rank.")] = ("4KB", "64KB", "1MB", "16MB")
+    sizes: Annotated[
+        opt.Distinct, opt.about("Message sizes: the larger of a rank's input and output buffers.")
+    ] = ("4KB", "64KB", "1MB", "16MB")
     programs: Annotated[
         tuple[str, ...], opt.about("Algorithms, program files or plans; by default all algorithms.")
     ] = ()
-    repeats: Annotated[opt.Count, opt.about("Calls of each, by turns with torch's own.")] = 5
+    repeats: Annotated[opt.Count, opt.about("Calls of each algorithm, interleaved with torch's own.")] = 5
     timeout_s: opt.Timeout = 120.0
 
 
 @app.command()
 @with_options
 def collective(asked: Sweep, json: JsonOption = None) -> None:
-    """Time torch's own collective and programs for it, size by size; ranks must get equal results.
+    """Time torch's own collective and programs for it, by message size; results must be equal on all ranks.
 
-    A time is that of the slowest rank, and the median of the calls. Bus bandwidth is as in nccl-tests: what each link
-    would carry if the algorithm were the best one for links that are all alike.
+    A time is the median over calls of the slowest rank's time. Bus bandwidth is defined as in nccl-tests: traffic per
+    link under the optimal algorithm for uniform links.
     """
     need_ranks("bench collective")
     kind, wanted = parse_collective(asked.collective), [parse_size(size) for size in asked.sizes]
@@ -67,14 +69,14 @@ def collective(asked: Sweep, json: JsonOption = None) -> None:
 
 
 def bus_factor(kind: Collective, ranks: int) -> float:
-    """Bus bandwidth over size per second, as nccl-tests define it."""
+    """Factor from algorithm bandwidth to bus bandwidth, as in nccl-tests."""
     if kind == "all_reduce":
         return 2 * (ranks - 1) / ranks
     return 1.0 if kind in ("broadcast", "reduce") else (ranks - 1) / ranks
 
 
 def _programs(kind: Collective, words: Sequence[str], ranks: int) -> tuple[list[Program], list[str]]:
-    """What to run, and why some algorithms are not."""
+    """Programs to run, and why some algorithms are left out."""
     if words:
         found = [build(kind, w, ranks) if (kind, w) in BUILDERS | PLAIN else program_of(w) for w in words]
         wrong = next((p for p in found if p.collective != kind or p.ranks != ranks), None)

@@ -15,14 +15,14 @@ from wirewise.trace.operator_graph import OperatorGraph
 if TYPE_CHECKING:
     from wirewise.runtime.joint_graph import JointStep
 
-__all__ = ["Device", "Timed", "captured_model"]
+__all__ = ["Device", "TimedStep", "capture_model"]
 
 Device = Literal["cpu", "v100", "a100", "h100"]
 """Where seconds of operators come from: measured on this machine, or figures of a GPU."""
 
 
-class Timed(NamedTuple):
-    """A captured step with seconds of its operators."""
+class TimedStep(NamedTuple):
+    """Captured training step with the seconds of its operators."""
 
     graph: OperatorGraph
     capture_s: float
@@ -31,19 +31,19 @@ class Timed(NamedTuple):
     """Seconds of measuring or estimating."""
 
 
-def captured_model(source: str, batch: int | None, device: Device) -> Timed:
-    """The training step of a function that returns a model, its inputs and perhaps a loss.
+def capture_model(source: str, batch: int | None, device: Device) -> TimedStep:
+    """Capture the training step of a function that returns a model, its inputs and perhaps a loss.
 
-    The function is called with tensors that have no memory, where it can be; then a model of any size is captured.
-    Where it cannot, or where a module has to be run to be taken as a whole, it is called as it is.
+    The function is called with fake tensors where possible, so that a model of any size can be captured. It is called
+    with real tensors where that fails, or where a module must run to be captured as a whole.
 
     Args:
-        source: File and function, FILE.py:NAME.
-        batch: Samples, for a function with an argument `batch`.
-        device: Where seconds come from.
+        source: File and function, as FILE.py:NAME.
+        batch: Number of samples, for a function with an argument `batch`.
+        device: Device whose operator times are used.
 
     Raises:
-        InputError: No such function, something else than a model and inputs, or a step that cannot be captured.
+        InputError: No such function, a wrong return value, or a step that cannot be captured.
     """
     from wirewise.sim.operator_times import roofline_times
 
@@ -64,7 +64,7 @@ def captured_model(source: str, batch: int | None, device: Device) -> Timed:
         graph = measured_times(step.graph, step.module)
     else:
         graph = roofline_times(step.graph, device)
-    return Timed(graph, captured - began, perf_counter() - captured)
+    return TimedStep(graph, captured - began, perf_counter() - captured)
 
 
 def _captured(source: str, build: Callable[[], Any]) -> JointStep:

@@ -1,4 +1,4 @@
-"""`wirewise check` of plans: consistent, and made for these hosts and this job."""
+"""`wirewise check` of plans: consistency, and fit to a topology and a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wirewise import plans
-from wirewise.cli.programs import tell
+from wirewise.cli.programs import print_verdict
 from wirewise.cli.topo import open_topology
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import JobPlan, ParallelPlan, PlacementPlan, Plan
@@ -15,12 +15,12 @@ __all__ = ["check"]
 
 
 def check(source: str, on: str | None, job: Path | None, json: str | None) -> bool:
-    """Say whether a plan is consistent and fits; the first fault is printed.
+    """Check that a plan is consistent and fits; print the first fault.
 
     Args:
         source: File of the plan.
-        on: Topology that it is for, a preset or a file; None: it is not looked at.
-        job: File of the tasks or the queue that a plan is for.
+        on: Topology to check against, a preset or a file. None if it is not checked.
+        job: File of the tasks or the queue that the plan is for.
         json: Target of `JsonOption`.
 
     Raises:
@@ -30,7 +30,9 @@ def check(source: str, on: str | None, job: Path | None, json: str | None) -> bo
     plan = plans.load(source)
     found = list(_faults(plan, on, job))
     fits = " and ".join(str(what) for what in (on, job) if what is not None)
-    return tell(source, found, f"{plan.headline}; it is right" + (f" and fits {fits}" if fits else ""), json)
+    return print_verdict(
+        source, found, f"{plan.headline}; it is right" + (f" and fits {fits}" if fits else ""), json
+    )
 
 
 def _faults(plan: Plan, on: str | None, job: Path | None) -> Iterator[str]:

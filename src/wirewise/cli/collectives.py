@@ -1,4 +1,4 @@
-"""`wirewise run collective`: a program carried out by running ranks, next to torch's own collective."""
+"""`wirewise run collective`: run a program on all ranks, compared with torch's own collective."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["collective"]
 
 
 class CollectiveComparison(opt.Options, frozen=True, kw_only=True):
-    """How a program is compared with torch's own collective."""
+    """How to compare a program with torch's own collective."""
 
     size: Annotated[
         str | None,
@@ -32,11 +32,15 @@ class CollectiveComparison(opt.Options, frozen=True, kw_only=True):
     ] = None
     topology: Annotated[
         str | None,
-        opt.about("File or preset, for the bound that nothing can be faster than; a plan has its own."),
+        opt.about("Topology for the lower bound, a preset or a file; a plan has its own."),
     ] = None
-    repeats: Annotated[opt.Count, opt.about("Calls of each, by turns.")] = 5
+    repeats: Annotated[opt.Count, opt.about("Calls of each algorithm, interleaved.")] = 5
     deterministic: Annotated[
-        bool, opt.about("One order of sums in every run.", option="--deterministic/--no-deterministic")
+        bool,
+        opt.about(
+            "Sum in the same order in every run, for bit-equal results.",
+            option="--deterministic/--no-deterministic",
+        ),
     ] = False
     timeout_s: opt.Timeout = 120.0
 
@@ -49,9 +53,9 @@ def collective(
     asked: CollectiveComparison,
     json: JsonOption = None,
 ) -> None:
-    """Run a program on the ranks of this job, and torch's own collective by turns.
+    """Run a program on the ranks of this job, and torch's own collective interleaved.
 
-    Start it by torchrun, or in a lab: wirewise lab run --topology h4 -- -m wirewise run collective FILE
+    Start it with torchrun, or in a lab: wirewise lab run --topology h4 -- -m wirewise run collective FILE
     """
     need_ranks("run collective FILE")
     program, plan = program_of(source), plan_of(source)
@@ -60,7 +64,7 @@ def collective(
     if record is None:
         return
     record["bound_s"] = _bound_s(program, size_bytes, asked.topology, plan)
-    write_out(json, record, *_said(record))
+    write_out(json, record, *_summary_lines(record))
 
 
 _SIZE_BYTES = 16_000_000
@@ -69,7 +73,7 @@ _SIZE_BYTES = 16_000_000
 def _bound_s(
     program: Program, size_bytes: int, topology: str | None, plan: CollectivePlan | None
 ) -> float | None:
-    """Seconds that nothing can be faster than; None: no network is known."""
+    """Seconds that nothing can be faster than; None if no network is known."""
     if topology is not None:
         graph = network(open_topology(topology))
         return bound(
@@ -80,7 +84,7 @@ def _bound_s(
 
 
 def _measure(program: Program, size_bytes: int, asked: CollectiveComparison) -> dict[str, Any] | None:
-    """What rank 0 found; None on the others."""
+    """Measurements of rank 0; None on the others."""
     # Needs torch, which takes seconds to import.
     from wirewise.runtime.collective.measure import compare
     from wirewise.trials.rank import joined
@@ -90,7 +94,7 @@ def _measure(program: Program, size_bytes: int, asked: CollectiveComparison) -> 
         return compare(program, size_bytes, **how)
 
 
-def _said(record: dict[str, Any]) -> Iterator[Said]:
+def _summary_lines(record: dict[str, Any]) -> Iterator[Said]:
     measured, builtin, limit = record["measured_s"], record["builtin_s"], record["bound_s"]
     rows = [
         ["this program", f"{measured * 1e3:.2f} ms"],

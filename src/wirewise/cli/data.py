@@ -1,4 +1,4 @@
-"""`wirewise data`: list, look at, build, convert, check, generate and partition graphs."""
+"""`wirewise data`: list, show, build, convert, check, generate and partition graphs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 
 @app.command("list")
 def list_datasets(json: JsonOption = None) -> None:
-    """List the graphs that can be named."""
+    """List the graphs that are known by name."""
     from wirewise.graph import DATASETS
 
     rows = [
@@ -59,8 +59,8 @@ def show(name: Name, json: JsonOption = None, seed: Seed = 0) -> None:
 @app.command("build-debian")
 def build_debian_graph(
     source: Annotated[str, typer.Option("--from", help="Text of `apt-cache dumpavail`; - reads stdin.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The npz file to write.")],
-    words: Annotated[int, typer.Option(min=1, help="Most features.")] = 1000,
+    output: Annotated[Path, typer.Option("--out", "-o", help="The npz file to write.")],
+    words: Annotated[int, typer.Option(min=1, help="Maximum number of features.")] = 1000,
     json: JsonOption = None,
 ) -> None:
     """Build the package graph of a Debian system from its package list.
@@ -87,11 +87,11 @@ def convert(
     name: Annotated[
         str, typer.Argument(help="Dataset name, npz file, saved Data of PyG (.pt), or folder of an OGB set.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the mapped graph.")],
+    output: Annotated[Path, typer.Option("--out", "-o", help="Folder of the mapped graph.")],
     seed: Seed = 0,
     json: JsonOption = None,
 ) -> None:
-    """Write a graph as a mapped folder: arrays that processes read where they touch them, in bounded memory."""
+    """Write a graph as memory-mapped arrays, which processes read page by page in bounded memory."""
     from wirewise.graph import convert as write
 
     data = write(name, output, seed=seed)
@@ -100,7 +100,7 @@ def convert(
 
 @app.command()
 def check(name: Name, json: JsonOption = None) -> None:
-    """Check a graph; exit with status 1 and the reason when it cannot be trained on."""
+    """Check a graph; exit code 1 and the reason if it cannot be trained on."""
     from wirewise.graph import load, read_mapped
     from wirewise.graph.mapped import HEADER
 
@@ -115,31 +115,31 @@ def check(name: Name, json: JsonOption = None) -> None:
 
 
 class GraphOptions(opt.Options, frozen=True, kw_only=True):
-    """The knobs of `graph.BlockModel`, which checks them."""
+    """Options of `graph.BlockModel`, which validates them."""
 
     nodes: Annotated[int, opt.about("Nodes.")] = 20_000
     classes: Annotated[int, opt.about("Classes.")] = 12
     features: Annotated[int, opt.about("Features of a node.")] = 64
     mean_degree: Annotated[float, opt.about("Edges of a node.")] = 16.0
-    p_in: Annotated[float, opt.about("Share of edges drawn inside a class.")] = 0.45
-    noise: Annotated[float, opt.about("Spread of features around their class mean.")] = 4.0
-    norm_sigma: Annotated[float, opt.about("Log-spread of the feature rows' norms.")] = 1.0
-    label_noise: Annotated[float, opt.about("Share of random labels.")] = 0.05
-    train: Annotated[float, opt.about("Share of training nodes.")] = 0.1
-    directed: Annotated[bool, opt.about("One-way edges.", option="--directed/--no-directed")] = False
-    seed: Annotated[int, opt.about("Seed of everything random.")] = 0
+    p_in: Annotated[float, opt.about("Fraction of edges inside a class.")] = 0.45
+    noise: Annotated[float, opt.about("Standard deviation of features around their class mean.")] = 4.0
+    norm_sigma: Annotated[float, opt.about("Standard deviation of the logarithm of feature norms.")] = 1.0
+    label_noise: Annotated[float, opt.about("Fraction of random labels.")] = 0.05
+    train: Annotated[float, opt.about("Fraction of training nodes.")] = 0.1
+    directed: Annotated[bool, opt.about("Keep edges directed.", option="--directed/--no-directed")] = False
+    seed: Annotated[int, opt.about("Random seed.")] = 0
 
 
 @app.command()
 @with_options
 def generate(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="File NAME.npz to write, or folder of a mapped graph.")
+        Path, typer.Option("--out", "-o", help="File NAME.npz to write, or folder of a mapped graph.")
     ],
     knobs: GraphOptions,
     json: JsonOption = None,
 ) -> None:
-    """Generate a degree-skewed block model and write it as an npz file or as a mapped graph."""
+    """Generate a degree-skewed block model and write it as an npz file or as a memory-mapped graph."""
     from wirewise.graph import BlockModel, block_model, write_block_model, write_graph
 
     model = BlockModel(**msgspec.structs.asdict(knobs))
@@ -154,7 +154,7 @@ def generate(
 @app.command()
 def partition(
     name: Name,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the parts.")],
+    output: Annotated[Path, typer.Option("--out", "-o", help="Folder for the parts.")],
     parts: Annotated[int, typer.Option(help="Number of parts: one for each rank.")] = 4,
     method: Annotated[
         str, typer.Option(help="Partitioner: auto, metis-balanced, metis, metis-volume, stream or random.")

@@ -1,4 +1,4 @@
-"""`wirewise doctor`: what this machine offers, what it lacks, and what to do about it."""
+"""`wirewise doctor`: check what this machine supports, what is missing, and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import importlib.util
 import os
 import platform
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import wirewise
 from wirewise.cli.output import write_out
+from wirewise.errors import GraphError
 from wirewise.jit import private_folder
 from wirewise.topology import processor
 from wirewise.units import format_rate, format_size
@@ -28,13 +30,13 @@ class Finding(NamedTuple):
 
     name: str
     state: str
-    """ "ok", "missing" (the work goes on without it) or "broken" (it does not)."""
+    """ "ok", "missing" (optional; wirewise works without it) or "broken" (needed)."""
     found: str
     advice: str = ""
 
 
 def report(*, warm: bool = False, json: str | None = None) -> bool:
-    """Print all checks, or write them as JSON; False when something necessary is broken."""
+    """Print all checks, or write them as JSON; return False if something required is broken."""
     found = list(checks(warm=warm))
     healthy = all(check.state != "broken" for check in found)
     record = {"ok": healthy, "checks": [check._asdict() for check in found]}
@@ -43,10 +45,10 @@ def report(*, warm: bool = False, json: str | None = None) -> bool:
 
 
 def checks(*, warm: bool = False) -> Iterator[Finding]:
-    """Every check in turn; one that fails unexpectedly is reported as broken, and the others still run.
+    """Run every check; one that fails unexpectedly is reported as broken, and the others still run.
 
     Args:
-        warm: Compile the kernels instead of only looking whether they are compiled.
+        warm: Compile the kernels, instead of only checking whether they are compiled.
     """
     necessary: dict[str, Callable[[], tuple[str, ...]]] = {
         "wirewise": _versions,
@@ -130,6 +132,8 @@ def _cuda() -> tuple[str, ...]:
 
 
 def _metis() -> tuple[str, ...]:
+    if importlib.util.find_spec("pymetis") is None:
+        return "missing", "not installed; partitions of graphs use it", "pip install 'wirewise[gnn]'"
     import pymetis
 
     cuts, owner = pymetis.part_graph(2, adjacency=[[1], [0, 2], [1, 3], [2]])
@@ -171,21 +175,25 @@ def _cache_folder(part: str) -> Path:
     own = Path(wirewise.__file__).parent.joinpath(*part.split("."))
     if os.access(own, os.W_OK):
         return own
-    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
-    return users if users.is_dir() else private_folder() or own
+    # A user of a container may have no home.
+    with suppress(RuntimeError):
+        users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
+        if users.is_dir():
+            return users
+    return private_folder() or own
 
 
 def _warm() -> tuple[str, ...]:
-    from wirewise.cli.warm import COMMANDS, warm_commands
+    from wirewise.cli.warm import JOBS, warm_kernels
 
-    for name in _KERNELS:
-        importlib.import_module(f"wirewise.{name}").warm()
-    failed = warm_commands()
-    found = f"compiled: {', '.join(_KERNELS)}, and what {len(COMMANDS) - len(failed)} commands need"
+    failed = warm_kernels()
+    count = sum(map(len, JOBS))
+    if not failed:
+        return "ok", f"compiled: all kernels, by {count} small commands and calls"
     return (
-        ("ok", found)
-        if not failed
-        else ("missing", f"{found}; not {failed[0]}", "run that command to see why")
+        "missing",
+        f"compiled: what {count - len(failed)} of {count} small commands and calls need; not {failed[0]}",
+        "run that command to see why",
     )
 
 
@@ -212,7 +220,10 @@ def _lab() -> tuple[str, ...]:
 def _data() -> tuple[str, ...]:
     from wirewise.graph.datasets import data_root
 
-    root = data_root()
+    try:
+        root = data_root()
+    except GraphError as error:
+        return "missing", f"{error}; the shipped graph needs no folder", "set WIREWISE_DATA"
     if root.is_dir():
         return "ok", f"downloaded sets are kept in {root}"
     return (

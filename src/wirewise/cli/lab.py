@@ -1,4 +1,4 @@
-"""`wirewise lab`: run a command on a cluster of network namespaces, try Slurm, check what is possible, clean up."""
+"""`wirewise lab`: run a command on a cluster of network namespaces, try Slurm, check support, clean up."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ def run(
     command: Annotated[
         list[str], typer.Argument(help="After --: what follows torchrun, a script or -m module.")
     ],
-    hosts: Annotated[int, typer.Option(help="Hosts, each a network namespace.")] = 4,
+    hosts: Annotated[int, typer.Option(help="Number of hosts, each a network namespace.")] = 4,
     link: Annotated[str, typer.Option(help="Rate of each host's link.")] = "200mbit",
     links: Annotated[str, typer.Option(help="Hosts whose rate differs: 2=50mbit,3=1gbit.")] = "",
     topology: Annotated[
         str | None,
-        typer.Option(
-            help="File or preset, such as h4, that says hosts and rates, instead of the three above."
-        ),
+        typer.Option(help="File or preset, such as h4, with hosts and rates, instead of the three above."),
     ] = None,
     nproc: Annotated[int, typer.Option(help="Ranks on each host.")] = 1,
     fault: Annotated[
@@ -46,20 +44,20 @@ def run(
     ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option(help="1=20mbit@5s: a host's link has another rate from then on; may be repeated."),
+        typer.Option(help="Change of a link's rate, such as 1=20mbit@5s; may be repeated."),
     ] = None,
     torchrun: Annotated[
-        bool, typer.Option(help="Launch by torchrun on each host; --no-torchrun: the command as it is.")
+        bool, typer.Option(help="Launch by torchrun on each host; --no-torchrun: run the command directly.")
     ] = True,
-    timeout: Annotated[float | None, typer.Option(help="Seconds after which the job is ended.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Timeout of the job, in seconds.")] = None,
     require: Annotated[
         bool,
         typer.Option("--require", help="Exit code 2 where no lab can be built, instead of loopback."),
     ] = False,
-    log_dir: Annotated[Path | None, typer.Option(help="Folder for one log file a host.")] = None,
+    log_dir: Annotated[Path | None, typer.Option(help="Folder for one log file per host.")] = None,
     json: JsonOption = None,
 ) -> None:
-    """Run a command on every host of a lab; exit code of the job."""
+    """Run a command on every host of a lab; exits with the code of the job."""
     rates = units.parse_links(links)
     if topology is not None:
         shape = lab.Lab.of(open_topology(topology))
@@ -78,7 +76,7 @@ def run(
     ok, reason = lab.available()
     if not ok and require:
         raise LabError(f"no lab can be built here: {reason}")
-    with lab.armed(at_points) as points:
+    with lab.arm_faults(at_points) as points:
         arguments["environment"] = points.variables
         if not ok:
             record, result = _run_on_loopback(
@@ -115,7 +113,7 @@ def run(
 
 @app.command()
 def check(json: JsonOption = None) -> None:
-    """Say whether a lab can be built here, and how; exit code 1 if not."""
+    """Check whether a lab can be built on this machine, and how; exit code 1 if not."""
     ok, reason = lab.available()
     said = f"A lab can be built here {reason}." if ok else f"No lab can be built here: {reason}"
     write_out(json, {"available": ok, "reason": reason}, said)
@@ -124,7 +122,7 @@ def check(json: JsonOption = None) -> None:
 
 @app.command()
 def clean(json: JsonOption = None) -> None:
-    """Remove network namespaces, caches and folders that killed runs of wirewise left behind, and no others."""
+    """Remove network namespaces, caches and folders left by killed runs of wirewise, and no others."""
     from wirewise.hosts.folders import remove_all_stale
     from wirewise.profile.stalls.cache import remove_stale
 
@@ -146,9 +144,9 @@ def slurm(
     link: Annotated[str, typer.Option(help="Rate of each host's link.")] = "1gbit",
     cpus: Annotated[int, typer.Option(help="Processors that each host claims to have.")] = 4,
 ) -> None:
-    """Run a shell or a command on a cluster with a real Slurm, to try sbatch, salloc and srun; exit code of it.
+    """Run a shell or a command on a lab cluster with real Slurm, to try sbatch, salloc and srun; exits with its code.
 
-    The hosts, their network and the daemons are gone when it ends.
+    Hosts, network and daemons are removed when it ends.
     """
     with lab.SlurmCluster(hosts, link, cpus=cpus) as cluster:
         note(f"Slurm on {', '.join(cluster.names)}; this is the head, with partitions main and urgent")
@@ -167,10 +165,10 @@ def slurm(
 
 
 def check_point(fault: lab.RankFault, ranks: int) -> lab.RankFault:
-    """The fault, if there are such a point and rank.
+    """Check that the injection point and the rank of a fault exist, and return the fault.
 
     Raises:
-        LabError: There are none.
+        LabError: The point or the rank does not exist.
     """
     from wirewise.runtime.points import POINTS
 
@@ -182,7 +180,7 @@ def check_point(fault: lab.RankFault, ranks: int) -> lab.RankFault:
 
 
 def parse_change(text: str) -> lab.HostFault:
-    """Read "1=20mbit@5s".
+    """Parse a link change such as "1=20mbit@5s".
 
     Raises:
         LabError: The text has another form.
@@ -202,7 +200,7 @@ def _run_on_loopback(
     ignored = " Links and faults of hosts are ignored." if shaped else ""
     note(f"loopback: no lab can be built here ({reason}). {hosts * nproc} ranks share one host.{ignored}")
     with lab.Loopback() as loopback:
-        result = loopback.run(command, processes=hosts * nproc, **arguments)
+        result = loopback.run(command, processes_per_host=hosts * nproc, **arguments)
     record = {"network": "loopback", "reason": reason, "link_bytes_per_s": None}
     return record | {"hosts": [_host(0, result, None)]}, result
 

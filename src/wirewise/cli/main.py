@@ -1,4 +1,4 @@
-"""The command `wirewise`: its groups, mounted by name and imported when they are called.
+"""The command `wirewise`: its groups, mounted by name and imported when called.
 
 Help and planning commands start fast because nothing here imports torch; groups that need it import it inside
 their commands.
@@ -7,24 +7,31 @@ their commands.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
+import sys
 import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partialmethod
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 import wirewise
 from wirewise import jit, log
-from wirewise.cli.options import Given, refuse, with_options
+from wirewise.advice.options import AdviceOptions, TraceSource
+from wirewise.cli.examples import add_example
+from wirewise.cli.options import GivenOptions, refuse, with_options
 from wirewise.cli.output import FolderOption, JsonOption, note, print_text, write_out
+from wirewise.cli.panels import group_options
 from wirewise.cli.recover import HostOptions
 from wirewise.cli.requests import Check, Conditions, Export, Request
 from wirewise.errors import InputError, WirewiseError
-from wirewise.recipes.scripts import AdviceOptions
 from wirewise.runtime.recovery.limits import AgentLimits
 from wirewise.runtime.recovery.resume_options import ResumeOptions
 
@@ -35,13 +42,25 @@ GROUPS = {
     "bench": "Measure collectives of many programs and sizes on running ranks.",
     "data": "Graphs: list, show, build, check, generate, partition.",
     "lab": "A cluster on one machine: run commands on shaped hosts, try Slurm, check, clean up.",
-    "plan": "Plans: buckets of gradients of a recorded run, programs of collectives on a topology.",
+    "plan": "Plans: fusion of gradients, cache, collective, jobs, parallel, pipeline, placement, recovery, reshard.",
     "profile": "Record a training job, or measure where its time stalls.",
     "slurm": "Slurm: a file for sbatch, the place of a rank.",
     "topo": "Topologies: hosts, devices and links, from presets, files and measurements.",
     "trace": "Traces of all ranks: put together, aligned, explained and exported.",
+    "watch": "Jobs that wirewise.watch watches: steps, exchange, memory, drifts.",
 }
 """Groups of commands; the module of each is `wirewise.cli.NAME` and holds the Typer application `app`."""
+_TOPOLOGY = {"--on": "--topology"}
+_FORMER = {
+    "check": _TOPOLOGY,
+    "data": {"--output": "--out"},
+    "plan": {"--memory-budget": "--memory", **_TOPOLOGY},
+    "show": _TOPOLOGY,
+    "sim": _TOPOLOGY,
+}
+"""Former names of options by group or command, which scripts may still use and no help shows."""
+_HELP = ("-h", "--help")
+_COMPLETION = ("install_completion", "show_completion")
 
 
 class _Group(TyperGroup):
@@ -51,7 +70,17 @@ class _Group(TyperGroup):
         module = importlib.import_module(f"wirewise.cli.{self.name}")
         command = typer.main.get_command(module.app)
         command.name = self.name
+        # Typer adds them to each application; a shell completes `wirewise` alone.
+        command.params = [one for one in command.params if one.name not in _COMPLETION]
+        add_example(command, str(self.name))
         return command.make_context(info_name, args, *rest, **extra)
+
+
+def _renamed(args: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Arguments with former names of options replaced, up to a user's own command after --."""
+    end = list(args).index("--") if "--" in args else len(args)
+    split = [(*arg.partition("="),) for arg in args[:end]]
+    return ["".join((names.get(name, name), *rest)) for name, *rest in split] + list(args[end:])
 
 
 class _Root(TyperGroup):
@@ -63,7 +92,14 @@ class _Root(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in GROUPS:
             return _Group(name=cmd_name, help=GROUPS[cmd_name])
-        return super().get_command(ctx, cmd_name)
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            add_example(command, cmd_name)
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command, _renamed(rest, _FORMER.get(name or "", {}))
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -89,18 +125,45 @@ app = typer.Typer(
     cls=_Root,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": list(_HELP)},
     help="Measure, predict, plan and run the communication of distributed PyTorch training.",
 )
 _list = typer.Typer(no_args_is_help=True, help="List what wirewise knows by name.")
 app.add_typer(_list, name="list")
 
 
+def _type_of_values(self: Any, ctx: Any, shown: Callable[[Any, Any], str | None]) -> str | None:
+    """Type of an option's value in a help; None for a switch, which takes no value."""
+    return None if self.is_flag and self.metavar is None else shown(self, ctx)
+
+
+def _grouped_help(self: Any, ctx: Any, formatter: Any, shown: Callable[[Any, Any, Any], None]) -> None:
+    """Help of a command, whose options stand in panels if they are many."""
+    group_options(self.params)
+    shown(self, ctx, formatter)
+
+
+TyperCommand.format_help = partialmethod(  # type: ignore[method-assign,assignment]
+    _grouped_help, shown=TyperCommand.format_help
+)
+# Typer writes <bool> behind every switch, also behind --help, and has no setting for it.
+TyperOption.display_type_rich = partialmethod(  # type: ignore[method-assign,assignment]
+    _type_of_values, shown=TyperOption.display_type_rich
+)
+
+
 def main() -> None:
-    """Run the command line; exit code 130 after Ctrl-C, 128 + n after SIGTERM or SIGHUP."""
+    """Run the command line; exit code 130 after Ctrl-C, 128 + signal after SIGTERM or SIGHUP."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         # One that is ignored, as nohup has it, stays so.
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _leave)
+    for stream in (sys.stdout, sys.stderr):
+        # Where the locale or PYTHONIOENCODING has no minus sign, its code is written, and no traceback.
+        # A stream that its launcher has begun to write may refuse.
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
     app(prog_name="wirewise")
 
 
@@ -125,7 +188,7 @@ def _options(
             "--verbose",
             "-v",
             count=True,
-            help="Log changes of state on stderr, also of ranks; twice: phases, too.",
+            help="Log state changes on stderr, also of ranks; twice: phases too.",
         ),
     ] = 0,
     version: Annotated[
@@ -142,12 +205,12 @@ def _options(
 
 @app.command()
 def doctor(
-    warm: Annotated[bool, typer.Option("--warm", help="Kernels compiled now, not at first use.")] = False,
+    warm: Annotated[bool, typer.Option("--warm", help="Compile kernels now, not at first use.")] = False,
     json: JsonOption = None,
 ) -> None:
-    """Check what this machine offers, and say what to do about what it lacks.
+    """Check what this machine supports, and say how to fix what is missing.
 
-    Exit code 1 when something necessary is broken.
+    Exit code 1 if something required is broken.
     """
     from wirewise.cli.doctor import report
 
@@ -165,10 +228,10 @@ def show(
             help="A plan or program file, a recorded run, or COLLECTIVE[:ALGORITHM[:RANKS]] (broadcast:binomial:8).",
         ),
     ],
-    given: Given[Request],
+    given: GivenOptions[Request],
     json: JsonOption = None,
 ) -> None:
-    """Show a plan as a table, or programs of collectives and recorded runs as a page that plays them."""
+    """Show a plan as a table, or collective programs and recorded runs as an interactive page."""
     from wirewise.cli.show import show as shown
 
     shown(given.record(sources=sources, json=json))
@@ -181,23 +244,23 @@ def check(
         str,
         typer.Argument(help="A program file, a plan of any family, broadcast:binomial:8, or an MSCCL file."),
     ],
-    given: Given[Check],
+    given: GivenOptions[Check],
     json: JsonOption = None,
 ) -> None:
-    """Prove that a program does what its collective asks for, or that a plan fits; exit code 1 and a fault if not.
+    """Prove that a program implements its collective, or that a plan fits; exit code 1 and the first fault if not.
 
-    Of an MSCCL file whose call has no known result (custom), form, waiting and races are proved, and the verdict is
-    "not checked".
+    For an MSCCL file of a custom collective, whose result is unknown, only syntax, deadlocks and races are checked,
+    and the verdict is "not checked".
     """
     from wirewise.cli import check_plan, programs, sources
 
     asked = given.record(source=program, json=json)
     if (
-        asked.on is not None
+        asked.topology is not None
         or asked.job is not None
         or sources.family_of(program) not in (None, "collective")
     ):
-        right = check_plan.check(program, asked.on, asked.job, json)
+        right = check_plan.check(program, asked.topology, asked.job, json)
     else:
         right = programs.check(asked)
     if not right:
@@ -211,7 +274,7 @@ def export(
         str, typer.Argument(help="A program file, a plan of a collective, or broadcast:binomial:8.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="File; for chakra its start, RANK.et is added.")],
-    given: Given[Export],
+    given: GivenOptions[Export],
     json: JsonOption = None,
 ) -> None:
     """Write a program in the format of another runtime or simulator."""
@@ -239,7 +302,7 @@ def sim(
     ] = None,
     json: JsonOption = None,
 ) -> None:
-    """Replay a trace and predict the step with changes; or predict how long a job takes under a plan."""
+    """Replay a trace and predict the step under changes, or predict the time of a job under a plan."""
     from wirewise.cli import sim as command
 
     if plan is not None:
@@ -254,15 +317,15 @@ def recover(
     command: Annotated[
         list[str], typer.Argument(help="After --: a script that calls `protect`, and its arguments.")
     ],
-    given: Given[HostOptions],
+    given: GivenOptions[HostOptions],
     limits: AgentLimits,
     changes: ResumeOptions,
     out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Train a script on one or several hosts, protected from failures; start it once on each host.
+    """Train a script with failure recovery, on one or several hosts; start the command once on each host.
 
-    Inside of an allocation of Slurm: srun --ntasks-per-node=1 wirewise recover -- train.py
+    In a Slurm allocation: srun --ntasks-per-node=1 wirewise recover -- train.py
     """
     from wirewise.cli import recover as module
 
@@ -272,25 +335,64 @@ def recover(
 @app.command(context_settings={"allow_interspersed_args": False})
 @with_options
 def advise(
-    command: Annotated[list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified.")],
     asked: AdviceOptions,
+    given: GivenOptions[TraceSource],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="After --: torchrun ... train.py, unmodified.")
+    ] = None,
     out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Say whether compressing a job's gradients pays, with the best plan; runs it as it is, then under plans.
+    """Find the bottleneck of a job and what to change, by trials inside its script or from a trace."""
+    from wirewise.cli import advise as module
 
-    Exit code 1 where nothing can be advised: no plan was tried, and the predicted step is more than 15 % off.
+    if given.record().trace:
+        return module.advise_trace(given.record(), command or [], out, json)
+    module.advise(command or [], out, asked, json)
+
+
+@app.command()
+def compare(
+    run_a: Annotated[
+        Path, typer.Argument(help="Recorded run that is the baseline: a folder or a trace file.")
+    ],
+    run_b: Annotated[Path, typer.Argument(help="Recorded run that is compared with it.")],
+    fail_over: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-over", metavar="SHARE", help="Exit code 1 if a step is longer by more, such as 5%."
+        ),
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """Compare two recorded runs of a job: what got slower, where, and whether noise explains it."""
+    from wirewise.cli.compare import compare as compared
+
+    compared(run_a, run_b, fail_over, json)
+
+
+@app.command()
+def mcp(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder that tools read and write; nothing outside of it.")
+    ] = Path(),
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="Longest time of a call.")] = 300.0,
+    memory: Annotated[str, typer.Option("--memory", help="Memory of a call.")] = "8GiB",
+) -> None:
+    """Serve traces, predictions, plans, checks and advice as tools to a coding agent, over stdin and stdout.
+
+    Tools run no user code: models are read from files written by `wirewise profile`.
     """
-    from wirewise.cli.advise import advise as advised
+    from wirewise.cli import mcp as module
 
-    advised(command, out, asked, json)
+    module.serve(folder, seconds, memory)
 
 
 def load_systems() -> list[dict[str, Any]]:
-    """Published systems as `systems.toml` has them: next to the package in a wheel, in docs in a checkout.
+    """Read the published systems from `systems.toml`, next to the package in a wheel and in docs in a checkout.
 
     Raises:
-        InputError: Neither the wheel's place nor the checkout's holds it.
+        InputError: Neither place has the file.
     """
     package = Path(wirewise.__file__).parent
     places = [package / "systems.toml", package.parents[1] / "docs" / "systems.toml"]
@@ -305,7 +407,7 @@ def load_systems() -> list[dict[str, Any]]:
 
 @_list.command()
 def systems(json: JsonOption = None) -> None:
-    """List the published systems: what each is for, where it lives, how far it is."""
+    """List the published systems with purpose, module and status."""
     found = load_systems()
     rows = []
     for system in found:
@@ -318,7 +420,7 @@ def systems(json: JsonOption = None) -> None:
 
 @_list.command()
 def planners(json: JsonOption = None) -> None:
-    """List all planners by the family of plans that they make."""
+    """List all planners by family of plans."""
     from wirewise.planners import PLANNERS
 
     found = {family: list(names) for family, names in PLANNERS.items()}

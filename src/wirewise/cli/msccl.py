@@ -1,4 +1,4 @@
-"""MSCCL files on the command line: recognised by what they hold, checked, and shown as a table."""
+"""MSCCL files on the command line: recognised by content, checked, and shown as a table."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _MOST_PEERS = 8
 
 @dataclass(frozen=True)
 class File:
-    """An MSCCL file, right or wrong."""
+    """MSCCL file, valid or not."""
 
     path: str
     text: str
 
     @classmethod
     def read(cls, path: str) -> File:
-        """Raises InputError where the file cannot be read as text."""
+        """Read a file; raises InputError if it cannot be read as text."""
         try:
             return cls(path, Path(path).read_text("utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot read {path!r}: {error}; expected an MSCCL file") from error
 
     def algorithm(self) -> msccl.Algorithm:
-        """What it holds, in the dialect of its names; a ProgramError names the file."""
+        """Parse the algorithm, in the dialect of its names; a ProgramError names the file."""
         try:
             found = msccl.loads(self.text)
             # The dialects name a reduce-scatter differently, and know other calls that programs do not express.
@@ -41,16 +41,17 @@ class File:
             raise ProgramError(f"{self.path}: {error}") from error
 
 
-def show(path: str, json: str | None) -> None:
-    """Say what an MSCCL file holds, one row a rank.
+def show(path: str, json: str | None, html: Path | None = None) -> None:
+    """Show an MSCCL file as a table with one row per rank.
 
     Args:
         path: Path of the file.
-        json: Where one JSON object goes; see `output.write_json`.
+        json: Target for the JSON object; see `output.write_json`.
+        html: File for the page.
 
     Raises:
         InputError: The file cannot be read.
-        ProgramError: It is no MSCCL algorithm.
+        ProgramError: The file is no MSCCL algorithm.
     """
     found = File.read(path).algorithm()
     titles = ["rank", "thread blocks", "steps", "sends to", "receives from", "chunks sent"]
@@ -65,14 +66,33 @@ def show(path: str, json: str | None) -> None:
         "chunks_per_loop": found.chunks_per_loop,
         "rows": [dict(zip(titles, row, strict=True)) for row in rows],
     }
+    headline = (
+        f"{found.name}: {found.collective} of {len(found.gpus)} ranks as an MSCCL algorithm, {found.protocol}, "
+        f"{found.channels} channel{'s' if found.channels != 1 else ''}, {found.chunks_per_loop} chunks a loop"
+    )
+    if html is not None:
+        from wirewise.report.algorithm_page import algorithm_html
+        from wirewise.report.shell import write_page
+
+        write_page(algorithm_html("wirewise show MSCCL", headline, titles, rows, _sent(found)), html)
     write_out(
         json,
         record,
-        f"{found.name}: {found.collective} of {len(found.gpus)} ranks as an MSCCL algorithm, {found.protocol}, "
-        f"{found.channels} channel{'s' if found.channels != 1 else ''}, {found.chunks_per_loop} chunks a loop",
+        headline,
         (titles, rows),
         f"`wirewise check {path}` says whether it is right.",
+        *([f"Page: {html}"] if html is not None else []),
     )
+
+
+def _sent(found: msccl.Algorithm) -> dict[tuple[int, int], int]:
+    sent: dict[tuple[int, int], int] = {}
+    for rank, gpu in enumerate(found.gpus):
+        for block in gpu.blocks:
+            chunks = sum(step.chunks for step in block.steps if step.kind in KINDS and KINDS[step.kind].sends)
+            if chunks:
+                sent[rank, block.send] = sent.get((rank, block.send), 0) + chunks
+    return sent
 
 
 def _row(gpu: msccl.Gpu) -> list[str]:

@@ -1,4 +1,4 @@
-"""Options of commands, made from records of `wirewise.options`: names, defaults, ranges and help are written once."""
+"""Command options made from records of `wirewise.options`: names, defaults, ranges and help are written once."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
 import msgspec
 import typer
 
-from wirewise.allocation import current_allocation, take_place
 from wirewise.errors import InputError
+from wirewise.hosts.allocation import adopt_srun_rank, current_allocation
 from wirewise.options import Field, Options, fields_of
 
-__all__ = ["Given", "need_ranks", "on_hosts", "refuse", "with_options"]
+__all__ = ["GivenOptions", "need_ranks", "on_hosts", "refuse", "with_options"]
 
 R = TypeVar("R", bound=Options)
 
 
-class Given(Generic[R]):
-    """What the options of a call say of a record that is not made yet."""
+class GivenOptions(Generic[R]):
+    """Options given on the command line, for a record that is built later."""
 
     def __init__(self, kind: type[R], values: dict[str, Any], named: frozenset[str]) -> None:
         """Keep what was read.
@@ -32,24 +32,24 @@ class Given(Generic[R]):
         self.kind, self.values, self.named = kind, values, named
 
     def record(self, **others: Any) -> R:
-        """The record, with fields that are no options.
+        """Build the record, with the fields that are not options.
 
         Raises:
-            InputError: Fields contradict each other.
+            InputError: Options contradict each other.
         """
         return self.kind(**self.values, **others)
 
 
 def refuse(asked: Options, names: Iterable[str], why: str) -> None:
-    """Raise if one of these options is given.
+    """Raise InputError if one of these options was given.
 
     Args:
-        asked: Record whose options are None where the user did not write them.
+        asked: Record in which options that were not given are None.
         names: Fields of the record.
-        why: What follows the name of the option in the message.
+        why: Message text after the option's name.
 
     Raises:
-        InputError: Names it and says why.
+        InputError: Names the first such option, and says why.
     """
     fields = {field.name: field for field in fields_of(type(asked))}
     for name in names:
@@ -57,20 +57,21 @@ def refuse(asked: Options, names: Iterable[str], why: str) -> None:
             raise InputError(f"{fields[name].option} {why}")
 
 
-def on_hosts(given: Given[R]) -> Given[R]:
-    """Options of a job with a network, settled where that is an allocation of Slurm.
+def on_hosts(given: GivenOptions[R]) -> GivenOptions[R]:
+    """Resolve the options of a job with a network inside a Slurm allocation.
 
-    It has all hosts of the allocation, and as many ranks as tasks were asked for, unless the options say other numbers;
-    of emulated speeds as many as there are hosts.
+    The job gets all hosts of the allocation and one rank per Slurm task, unless options set other numbers; there is
+    one emulated speed per host.
 
     Raises:
-        InputError: The network is slurm, and there is no allocation, or one of one host; or links are given for it.
+        InputError: The network is slurm without an allocation or with one of a single host, or links were given for
+            it.
     """
     asked = given.values["network"]
     if asked != "slurm" and (asked != "auto" or current_allocation() is None):
         return given
     # Needs more than help does.
-    from wirewise.trials.slurm import needed_allocation
+    from wirewise.hosts.slurm import needed_allocation
 
     found = needed_allocation()
     if named := sorted({"link", "links"} & given.named):
@@ -86,16 +87,16 @@ def on_hosts(given: Given[R]) -> Given[R]:
         values["workers"] = values.get("hosts", len(found.hosts)) * max(found.ranks // len(found.hosts), 1)
     if "speeds" in values and "speeds" not in given.named:
         values["speeds"] = values["speeds"][: len(found.hosts)]
-    return Given(given.kind, values, given.named)
+    return GivenOptions(given.kind, values, given.named)
 
 
 def need_ranks(command: str) -> None:
-    """Raise where a command that ranks carry out together was started alone.
+    """Raise InputError if a command that all ranks run together was started alone.
 
     Raises:
-        InputError: Says how to start it.
+        InputError: Says how to start the command.
     """
-    if not take_place():
+    if not adopt_srun_rank():
         raise InputError(
             f"there are no ranks; start it as `wirewise lab run --topology h4 -- -m wirewise {command}`, by torchrun "
             f"on each host, or in an allocation of Slurm as `srun wirewise {command}`"
@@ -103,10 +104,10 @@ def need_ranks(command: str) -> None:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of each record among its parameters in the place of the record.
+    """Give a command the options of each record among its parameters, in place of the record.
 
-    A parameter `job: Job` takes the record, `given: Given[Job]` what the options say of it. A field without a
-    description is no option and keeps its default; a field that is a record itself has the options of its fields.
+    A parameter `job: Job` receives the record, `given: GivenOptions[Job]` only the options that were given. A field
+    without a description is no option and keeps its default; a nested record contributes the options of its fields.
     """
     taken = inspect.signature(command, eval_str=True).parameters.values()
     records = {one.name: one.annotation for one in taken if _record_of(one.annotation) is not None}
@@ -120,7 +121,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         made: dict[str, Any] = {}
         for name, annotation in records.items():
             given = _given(_record_of(annotation), ctx, values)
-            made[name] = given if get_origin(annotation) is Given else given.record()
+            made[name] = given if get_origin(annotation) is GivenOptions else given.record()
         command(**made, **{one.name: values[one.name] for one in taken if one.name not in records})
 
     context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
@@ -131,8 +132,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _record_of(annotation: Any) -> Any:
-    """The record that a parameter is for; None: it is an option by itself."""
-    kind = get_args(annotation)[0] if get_origin(annotation) is Given else annotation
+    """The record that a parameter is for; None if it is an option by itself."""
+    kind = get_args(annotation)[0] if get_origin(annotation) is GivenOptions else annotation
     return kind if isinstance(kind, type) and issubclass(kind, Options) else None
 
 
@@ -145,7 +146,7 @@ def _described(record: type[Options]) -> list[Field]:
     return found
 
 
-def _given(record: Any, ctx: typer.Context, values: dict[str, Any]) -> Given[Any]:
+def _given(record: Any, ctx: typer.Context, values: dict[str, Any]) -> GivenOptions[Any]:
     read: dict[str, Any] = {}
     named: set[str] = set()
     for field in fields_of(record):
@@ -160,7 +161,7 @@ def _given(record: Any, ctx: typer.Context, values: dict[str, Any]) -> Given[Any
             source = ctx.get_parameter_source(field.name)
             if source is not None and source.name != "DEFAULT":
                 named.add(field.name)
-    return Given(record, read, frozenset(named))
+    return GivenOptions(record, read, frozenset(named))
 
 
 def _once(field: Field, given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What every command shares on the way out: one JSON object, tables that are plain when piped."""
+"""Output of all commands: one JSON object, and tables that are plain when piped."""
 
 from __future__ import annotations
 
@@ -29,28 +29,29 @@ __all__ = [
     "print_text",
     "progress",
     "run_folder",
-    "run_recipe",
     "save_result",
+    "writable_file",
     "write_json",
     "write_out",
 ]
 
-_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Characters that move a cursor, color what follows or reverse its order; tabs and line feeds do none of it."""
+_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that move a cursor, color what follows or reverse its order, and bytes of names of files that are no text;
+tabs and line feeds do none of it."""
 _OF_CELLS = str.maketrans({"\n": "\\n", "\t": "\\t"})
-Found = TypeVar("Found", bound=msgspec.Struct)
+File = TypeVar("File", bound=str | Path | None)
 Said = str | tuple[Sequence[str], Iterable[Sequence[str]]]
 """A line, or the titles and rows of a table."""
 
 
 @contextmanager
 def run_folder(out: Path | None, command: str) -> Iterator[Path]:
-    """Folder of a run, for this run alone; by default runs/COMMAND-TIME.
+    """Create a folder for this run alone; by default runs/COMMAND-TIME.
 
-    It goes again if nothing was written before an error.
+    It is removed if an error occurs before anything is written.
 
     Raises:
-        InputError: Another run writes to it, or it cannot be made.
+        InputError: Another run writes to the folder, or it cannot be created.
     """
     folder = out or Path("runs") / f"{command}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     try:
@@ -62,17 +63,33 @@ def run_folder(out: Path | None, command: str) -> Iterator[Path]:
         raise
 
 
-def _writable(target: str | None) -> str | None:
-    """Refuse a file that cannot be written before the work is done, not after it."""
-    if target is None or target == "-":
-        return target
+def writable_file(target: File) -> File:
+    """Refuse an output file that cannot be written before the work is done, not after it.
+
+    Args:
+        target: File that a command is to write. None for none.
+
+    Raises:
+        InputError: It is a folder, or its folder is missing or cannot be written.
+    """
+    if target is not None:
+        _expect_writable(target, "")
+    return target
+
+
+def _writable_or_stdout(target: str | None) -> str | None:
+    if target not in (None, "-"):
+        _expect_writable(str(target), ", or - for stdout")
+    return target
+
+
+def _expect_writable(target: str | Path, other: str) -> None:
     if Path(target).is_dir():
-        raise InputError(f"cannot write {target!r}: it is a folder; choose a file, or - for stdout")
+        raise InputError(f"cannot write {str(target)!r}: it is a folder; choose a file{other}")
     if not os.access(Path(target).absolute().parent, os.W_OK):
         raise InputError(
             f"cannot write {target}: its folder does not exist or takes no files; choose a folder that can be written"
         )
-    return target
 
 
 JsonOption = Annotated[
@@ -81,7 +98,7 @@ JsonOption = Annotated[
         "--json",
         metavar="FILE|-",
         help="FILE for one JSON object, or - for stdout.",
-        callback=_writable,
+        callback=_writable_or_stdout,
     ),
 ]
 """Type of the `--json` option; its default is None, which writes nothing."""
@@ -95,11 +112,11 @@ FolderOption = Annotated[
 
 
 def write_json(target: str | os.PathLike[str] | None, record: Mapping[str, Any]) -> None:
-    """Write `record` as one JSON object and a line feed.
+    """Write `record` as one line of JSON.
 
     Args:
-        target: A file, replaced whole or not at all; "-" for stdout; None: nothing is written.
-        record: Names to values that JSON knows.
+        target: File, written atomically; "-" for stdout. None if nothing is written.
+        record: Names to JSON values.
 
     Raises:
         InputError: The file cannot be written, or the record holds a number that JSON cannot express.
@@ -121,10 +138,10 @@ def write_json(target: str | os.PathLike[str] | None, record: Mapping[str, Any])
 
 
 def save_result(folder: Path, found: msgspec.Struct, page: str) -> Path:
-    """Write what a run found as result.json, and its page as report.html; the path of the page.
+    """Write the result as result.json and its page as report.html; returns the path of the page.
 
     Raises:
-        InputError: The folder takes no files.
+        InputError: The folder is not writable.
     """
     from wirewise.report.shell import write_page
 
@@ -135,7 +152,7 @@ def save_result(folder: Path, found: msgspec.Struct, page: str) -> Path:
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> None:
-    """Print a table to stdout: drawn on a terminal, tab-separated lines when piped; no cell is read as markup."""
+    """Print a table to stdout, drawn on a terminal and tab-separated when piped; no cell is read as markup."""
     from rich.text import Text
 
     console = Console()
@@ -143,19 +160,22 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, title: 
         for row in [titles, *rows]:
             typer.echo("\t".join(map(_one_line, row)))
         return
-    table = Table(*titles, title=None if title is None else Text(_one_line(title)), title_justify="left")
+    table = Table(title=None if title is None else Text(_one_line(title)), title_justify="left")
+    for name in titles:
+        # In a narrow terminal words are broken, not cut off.
+        table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, map(_one_line, row)))
     console.print(table)
 
 
 def write_out(json: str | None, record: Mapping[str, Any], *said: Said) -> None:
-    """Write what a command found as JSON, and print what is said of it, unless stdout is for the JSON.
+    """Write a result as JSON, and print its lines and tables unless stdout is taken by the JSON.
 
     Args:
         json: Target of `JsonOption`.
-        record: Names to values that JSON knows.
-        said: Lines and tables in their order; an empty line stays one.
+        record: Names to JSON values.
+        said: Lines and tables to print, in order; an empty string prints an empty line.
 
     Raises:
         InputError: Raised by `write_json`.
@@ -172,7 +192,7 @@ def write_out(json: str | None, record: Mapping[str, Any], *said: Said) -> None:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Shows in a terminal, on stderr, how far a long command is, as long as it lasts."""
+    """Show progress of a long command on stderr, if it is a terminal."""
     from wirewise.report.tables import plain_console
 
     console = plain_console(to_stderr=True)
@@ -184,12 +204,12 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 def note(text: str) -> None:
-    """Tell what goes on, on stderr: stdout is the table's, or the JSON object's."""
+    """Print a progress note to stderr; stdout is left to tables and JSON."""
     print_text(text, err=True)
 
 
 def print_text(text: str, *, err: bool = False) -> None:
-    """Print text whose parts may come from a file: control characters are shown, not sent to the terminal."""
+    """Print text that may come from a file, with control characters escaped."""
     typer.echo(_HARMFUL.sub(_escaped, text), err=err)
 
 
@@ -202,37 +222,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def print_comparison(found: Comparison) -> None:
-    """Print what was compared as a table, then the result and the notes, a line each."""
+    """Print a comparison as a table, then the result and the notes, one line each."""
     print_table(found.titles, found.rows)
     for line in (found.sentence, *found.notes):
         print_text(line)
-
-
-def run_recipe(
-    command: str,
-    out: Path | None,
-    json: str | None,
-    run: Callable[[Path, Callable[[str], None]], Found],
-    page: Callable[[Found], str],
-    compared: Callable[[Found], Comparison],
-    *,
-    plan: Callable[[Path, Found], Path] | None = None,
-) -> None:
-    """Run a recipe in a folder of its own; write its result, its page and its JSON, and print the comparison.
-
-    Args:
-        command: Name of the command, for the folder.
-        out: Folder of the run, if one was named.
-        json: Target of `JsonOption`.
-        run: The recipe, called with the folder and with what hears of its progress.
-        page: HTML of the result.
-        compared: The result in words.
-        plan: File of the plan to use, if the recipe writes one.
-    """
-    with run_folder(out, command) as folder:
-        found = run(folder, lambda text: print_text(text, err=json == "-"))
-        report = save_result(folder, found, page(found))
-    write_json(json, msgspec.to_builtins(found))
-    if json != "-":
-        print_comparison(compared(found))
-        print_text(f"Plan: {plan(folder, found)}, report: {report}" if plan else f"Report: {report}")

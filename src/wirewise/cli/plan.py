@@ -24,7 +24,7 @@ from wirewise.cli import (
 )
 from wirewise.cli.options import refuse, with_options
 from wirewise.cli.output import JsonOption
-from wirewise.cli.plan_job import OutOption, family_command, make_plan, tell
+from wirewise.cli.plan_job import OutOption, family_command, make_plan, print_plan
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.planners import PLANNERS, planner
@@ -75,7 +75,7 @@ app.command()(plan_jobs.jobs)
 
 
 class FusionOptions(opt.Options, frozen=True, kw_only=True):
-    """What `wirewise plan fusion` was asked for."""
+    """Options of `wirewise plan fusion`."""
 
     method: Annotated[
         str,
@@ -85,11 +85,13 @@ class FusionOptions(opt.Options, frozen=True, kw_only=True):
             option="--with",
         ),
     ] = ""
-    memory_budget: Annotated[str | None, opt.about("Memory of a rank, such as 8GiB.")] = None
+    memory_budget: Annotated[str | None, opt.about("Memory of a rank, such as 8GiB.", option="--memory")] = (
+        None
+    )
     memory_sizes: Annotated[
         Path | None, opt.about("JSON of `wirewise.profile.memory_sizes(model, batch)`.")
     ] = None
-    time_budget: Annotated[float | None, opt.about("Seconds for the search, by default 60.")] = None
+    time_budget: Annotated[float | None, opt.about("Search budget, in seconds, by default 60.")] = None
     trace: Annotated[
         Path | None, opt.about("JSON with name, elements and gap_us of each gradient, as they get ready.")
     ] = None
@@ -110,15 +112,15 @@ class FusionOptions(opt.Options, frozen=True, kw_only=True):
 @with_options
 def fusion(
     asked: FusionOptions,
-    words: plan_gradients.Words,
+    words: plan_gradients.GradientOptions,
     run: Annotated[list[Path] | None, typer.Argument(help="Run folder, or all files of its trace.")] = None,
     out: OutOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Choose the buckets of the gradients, and what is computed again or accumulated to fit the memory.
+    """Choose gradient buckets, and what to recompute or accumulate to fit the memory.
 
-    With --trace, a file of gradients instead of a run: the groups that are compressed together, and how. With --graph,
-    a file of operators: which of them run as one kernel, and the buckets.
+    With --trace, a file of gradients instead of a run: groups to compress together, and their codecs. With --graph, a
+    file of operators: operators to fuse into one kernel, and buckets.
     """
     method, trace, graph = asked.method, asked.trace, asked.graph
     # A name that nobody knows is refused before files are read.
@@ -180,7 +182,9 @@ def _recorded(
         "notes": notes,
     }
     told = (f"Note: {note}." for note in notes)
-    tell(found, out, json, _sentence(problem, found), found.table(), *told, _how_to_apply(out), record=record)
+    print_plan(
+        found, out, json, _sentence(problem, found), found.table(), *told, _how_to_apply(out), record=record
+    )
 
 
 def _sizes(path: Path) -> dict[str, MemorySizes]:

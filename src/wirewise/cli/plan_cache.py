@@ -1,4 +1,4 @@
-"""`wirewise plan cache`: which remote features machines keep, and what each policy leaves to fetch."""
+"""`wirewise plan cache`: which remote features each machine keeps, and what each policy still fetches."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import typer
 from wirewise import options as opt
 from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption
-from wirewise.cli.plan_job import make_plan, tell
+from wirewise.cli.plan_job import make_plan, print_plan
 from wirewise.cli.sampling import Sampling, sampling_problem
 from wirewise.codec.row_formats import exact_format
 from wirewise.graph import GraphData, load
 from wirewise.planners import PLANNERS, planner
-from wirewise.planners.cache import POLICIES, CacheProblem, Share, balanced, budgets_of, plans
+from wirewise.planners.cache import POLICIES, CacheProblem, Share, balance_caches, budgets_of, plans
 from wirewise.plans import CachePlan
 from wirewise.units import format_size
 
@@ -24,17 +24,17 @@ __all__ = ["cache"]
 
 
 class Caches(Sampling, frozen=True, kw_only=True):
-    """The caches to plan for these batches."""
+    """Caches to plan for the sampled batches."""
 
     alpha: Annotated[
         tuple[Annotated[float, opt.about(ge=0)], ...],
-        opt.about("Share of all nodes that the caches hold together; several by comma."),
+        opt.about("Total cache size as a fraction of all nodes; several separated by commas."),
     ] = (0.1,)
     policy: Annotated[
         opt.Distinct, opt.about(f"Policies of the caches: {', '.join(PLANNERS['cache'])}, or all.")
     ] = ("vip",)
     share: Annotated[
-        Share, opt.about("equal: the same rows on each rank; balanced: what the busiest link needs.")
+        Share, opt.about("How cache rows are divided: equal on each rank, or balanced for the busiest link.")
     ] = "equal"
 
 
@@ -47,9 +47,9 @@ def cache(
     ] = None,
     json: JsonOption = None,
 ) -> None:
-    """Choose the features of other machines' nodes that each machine keeps during mini-batch training.
+    """Choose which remote node features each machine caches during mini-batch training.
 
-    Rows are expected ones, from inclusion probabilities corrected by two sampled epochs.
+    Fetched rows are expected values, from inclusion probabilities corrected by two sampled epochs.
     """
     names = list(PLANNERS["cache"]) if "all" in asked.policy else asked.policy
     for name in names:
@@ -60,7 +60,9 @@ def cache(
     problem = sampling_problem(graph, asked)
     found = {name: _planned(problem, name, alphas, asked.share) for name in names}
     first = found[names[0]][alphas[0]]
-    bounds = {a: balanced(problem, problem.expected, sum(budgets_of(problem, a))).lower_bound for a in alphas}
+    bounds = {
+        a: balance_caches(problem, problem.expected, sum(budgets_of(problem, a))).lower_bound for a in alphas
+    }
     form, row_bytes = exact_format(graph.x)
     needed = sum(sum(machine.needed) for machine in first.machines)
     said = (
@@ -85,7 +87,7 @@ def cache(
     written = [f"Plan of {names[0]} at alpha {alphas[0]:g}: {out}"] if out is not None else []
     table = (["policy", *(f"alpha {a:g}" for a in alphas)], rows)
     record = _record(found, bounds, first, graph, row_bytes)
-    tell(first, out, json, said, table, busiest, *written, record=record)
+    print_plan(first, out, json, said, table, busiest, *written, record=record)
 
 
 def _planned(

@@ -12,7 +12,7 @@ import msgspec
 from wirewise import options as opt
 from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, Said
-from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
+from wirewise.cli.plan_job import OutOption, make_plan, planner_option, print_plan
 from wirewise.cli.topo import open_topology
 from wirewise.collective import COLLECTIVES, Collective, network
 from wirewise.collective.symmetry import rank_classes
@@ -27,8 +27,8 @@ from wirewise.units import format_rate, format_size, parse_size
 __all__ = ["collective", "parse_collective"]
 
 
-class Wanted(opt.Options, frozen=True, kw_only=True):
-    """A collective on a topology, and what guides the search for its program."""
+class CollectiveOptions(opt.Options, frozen=True, kw_only=True):
+    """Collective and topology, and limits of the search for a program."""
 
     topology: Annotated[str, opt.about("Topology, a preset (`wirewise topo list`) or a file.")]
     collective: Annotated[str, opt.about(f"Collective, one of {', '.join(COLLECTIVES)}.")] = "all_reduce"
@@ -42,23 +42,26 @@ class Wanted(opt.Options, frozen=True, kw_only=True):
     kind: Annotated[list[str], opt.about("Kinds of links to use, such as nvlink; by default all.")] = (
         msgspec.field(default_factory=list)
     )
-    ranks: Annotated[tuple[str, ...], opt.about("Names of the ranks that the job was given.")] = ()
+    ranks: Annotated[tuple[str, ...], opt.about("Names of the ranks allotted to the job.")] = ()
     members: Annotated[
-        tuple[opt.Natural, ...], opt.about("Ranks of the group, such as 0,1,4; the others relay.")
+        tuple[opt.Natural, ...], opt.about("Ranks of the group, such as 0,1,4; the others may forward.")
     ] = ()
     root: Annotated[int, opt.about("Rank of a rooted collective.")] = 0
-    time_limit: Annotated[float | None, opt.about("Seconds for the search, by default 60.")] = None
-    seed: Annotated[int, opt.about("Seed of random choices.")] = 0
+    time_limit: Annotated[
+        float | None,
+        opt.about("Search budget, counted as work in seconds of an idle processor; by default 60."),
+    ] = None
+    seed: Annotated[int, opt.about("Random seed.")] = 0
 
 
 @with_options
 def collective(
-    asked: Wanted,
-    planner: str = planned_with("collective"),
+    asked: CollectiveOptions,
+    planner: str = planner_option("collective"),
     out: OutOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Find a program for a collective, and say how close to the best possible it is."""
+    """Find a program for a collective, and report how close it is to the lower bound."""
     problem = CollectiveProblem(
         network=network(open_topology(asked.topology), kinds=asked.kind or None, ranks=asked.ranks or None),
         collective=parse_collective(asked.collective),
@@ -71,11 +74,11 @@ def collective(
         CollectivePlan, planner, problem, **knobs, **_sketched(planner, asked.sketch, asked.profile)
     )
     classes = len(set(rank_classes(problem.network)))
-    tell(found, out, json, *_said(found), record=_record(found) | {"classes": classes})
+    print_plan(found, out, json, *_summary_lines(found), record=_record(found) | {"classes": classes})
 
 
 def parse_collective(text: str) -> Collective:
-    """The collective of a name in any of its spellings: all_reduce, all-reduce, AllReduce.
+    """Parse a collective's name in any spelling: all_reduce, all-reduce, AllReduce.
 
     Raises:
         InputError: No collective has the name.
@@ -88,7 +91,7 @@ def parse_collective(text: str) -> Collective:
 
 
 def _sketched(planner: str, sketch: Path | None, profile: str | None) -> dict[str, Any]:
-    """What a sketch adds to the arguments of the planner."""
+    """Arguments of the planner that a sketch adds."""
     if sketch is None and profile is None:
         return {}
     if planner != "taccl":
@@ -122,7 +125,7 @@ def _record(found: CollectivePlan) -> dict[str, Any]:
     }
 
 
-def _said(found: CollectivePlan) -> Iterator[Said]:
+def _summary_lines(found: CollectivePlan) -> Iterator[Said]:
     p, least_s = found.program, found.bound_s
     over = (
         f", {found.predicted_s / least_s:.2f} times the least possible {seconds(least_s)}" if least_s else ""

@@ -1,4 +1,4 @@
-"""`wirewise plan placement MODEL`: devices, rows and communication of a model's ops on unequal machines."""
+"""`wirewise plan placement MODEL`: devices, tensor splits and communication of a model's ops on unequal machines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import msgspec
 
 from wirewise import options as opt
 from wirewise.cli.output import Said
-from wirewise.cli.plan_job import make_plan, tell
-from wirewise.cli.profile_stages import measured, names_code
+from wirewise.cli.plan_job import make_plan, print_plan
+from wirewise.cli.profile_stages import measure_stages, names_code
 from wirewise.errors import InputError
 from wirewise.planners import planner as find_planner
 from wirewise.planners.placement.tag import problem_of
@@ -26,17 +26,17 @@ __all__ = ["DeploymentOptions", "deployment"]
 
 
 class DeploymentOptions(opt.Options, frozen=True, kw_only=True):
-    """A step of the model, and how far a planner searches."""
+    """Training step of the model, and limits of the planner's search."""
 
-    batch: Annotated[opt.Count | None, opt.about("Rows of a step (MODEL), by default 8 a device.")] = None
-    groups: Annotated[opt.Count, opt.about("Largest number of op groups (MODEL).")] = 12
+    batch: Annotated[opt.Count | None, opt.about("Rows of a step (MODEL), by default 8 per device.")] = None
+    groups: Annotated[opt.Count, opt.about("Maximum number of operator groups (MODEL).")] = 12
     simulations: Annotated[
-        opt.Count | None, opt.about("Strategies that are simulated (MODEL), by default 2000.")
+        opt.Count | None, opt.about("Strategies to simulate (MODEL), by default 2000.")
     ] = None
     profile: Annotated[
         list[str],
         opt.about(
-            "TYPE=FILE: the model profiled on a type of device of the topology (MODEL); several times."
+            "TYPE=FILE: profile of the model on a device type of the topology (MODEL); may be repeated."
         ),
     ] = msgspec.field(default_factory=list)
     weights: Annotated[
@@ -53,15 +53,15 @@ def deployment(
     out: Path | None,
     json: str | None,
 ) -> None:
-    """Plan for a model, tell the plan.
+    """Plan the placement of a model, and print the plan.
 
     Args:
-        model: A file of a profile, or code that returns a model.
-        topology: The devices and their links.
+        model: Profile file, or code that returns a model.
+        topology: Devices and links.
         method: Name of a planner.
-        asked: Step and search.
+        asked: Training step and search limits.
         seed: Seed of random choices.
-        out: File that takes the plan.
+        out: File for the plan.
         json: Target of `JsonOption`.
 
     Raises:
@@ -69,7 +69,7 @@ def deployment(
         PlanError: No plan fits the memory.
     """
     find_planner("deployment", method)
-    trace = measured(model, None) if names_code(model) else read_stage_trace(model)
+    trace = measure_stages(model, None) if names_code(model) else read_stage_trace(model)
     problem = problem_of(
         trace, topology, batch=asked.batch, profiles=_profiles(asked.profile), groups=asked.groups
     )
@@ -85,7 +85,7 @@ def deployment(
         "placements": found.placements,
         "planning_s": planning_s,
     }
-    tell(found, out, json, *_said(found, planning_s), record=record)
+    print_plan(found, out, json, *_summary_lines(found, planning_s), record=record)
 
 
 def _profiles(words: list[str]) -> dict[str, StageTrace]:
@@ -98,7 +98,7 @@ def _profiles(words: list[str]) -> dict[str, StageTrace]:
     return found
 
 
-def _said(found: DeploymentPlan, planning_s: float) -> Iterator[Said]:
+def _summary_lines(found: DeploymentPlan, planning_s: float) -> Iterator[Said]:
     quicker = factor(found.baseline_step_s / found.predicted_step_s)
     yield (
         f"A step of {found.batch} rows on {found.world_size} devices takes {seconds(found.predicted_step_s)} "

@@ -1,4 +1,4 @@
-"""`wirewise plan fusion --trace`: groups of gradients that are compressed together."""
+"""`wirewise plan fusion --trace`: groups of gradients to compress together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from wirewise import options as opt
 from wirewise.cli.options import refuse
-from wirewise.cli.plan_job import make_plan, tell
+from wirewise.cli.plan_job import make_plan, print_plan
 from wirewise.cli.topo import open_topology
 from wirewise.cost.gradients import load_costs
 from wirewise.cost.links import Links
@@ -20,18 +20,18 @@ from wirewise.report.figures import seconds
 from wirewise.trace.gradients import read_gradient_trace
 from wirewise.units import parse_rate
 
-__all__ = ["Words", "gradients", "uniform"]
+__all__ = ["GradientOptions", "gradients", "uniform"]
 
 
-class Words(opt.Options, frozen=True, kw_only=True):
-    """Options that only --trace and --graph have; None: not said."""
+class GradientOptions(opt.Options, frozen=True, kw_only=True):
+    """Options that only --trace and --graph have. None if not given."""
 
     codec: Annotated[
         str | None,
         opt.about("Codec that the costs have, none, or auto: any, and cupcake may leave it out (--trace)."),
     ] = None
     ranks: Annotated[int | None, opt.about("Ranks of the job, by default 8 (--trace, --graph).")] = None
-    on: Annotated[
+    topology: Annotated[
         str | None,
         opt.about(
             "Topology of the job, a preset or a file of `wirewise topo probe`, instead of --bandwidth "
@@ -64,28 +64,34 @@ class Words(opt.Options, frozen=True, kw_only=True):
     seed: Annotated[int | None, opt.about("Seed, recorded in the plan (--trace, --graph).")] = None
 
     def between(self) -> tuple[Links | None, int]:
-        """Links between the ranks, None where the costs' own times take their place, and how many ranks there are.
+        """Resolve the links between ranks (None if the measured costs are used), and the number of ranks.
 
         Raises:
-            InputError: A topology beside what it says itself, or of other ranks; or as `uniform`.
+            InputError: A topology was given with options that it already defines, or with another number of ranks; or
+                as in `uniform`.
         """
-        if self.on is None:
+        if self.topology is None:
             ranks = 8 if self.ranks is None else self.ranks
             return uniform(ranks, self.bandwidth, self.ranks_per_host), ranks
-        refuse(self, ["bandwidth", "ranks_per_host"], f"says what --on {self.on} says; give one of them")
-        links = Links.of(open_topology(self.on))
+        refuse(
+            self,
+            ["bandwidth", "ranks_per_host"],
+            f"says what --topology {self.topology} says; give one of them",
+        )
+        links = Links.of(open_topology(self.topology))
         if self.ranks not in (None, links.world_size):
             raise InputError(
-                f"--ranks is {self.ranks}, and --on {self.on} has {links.world_size} ranks; leave --ranks out"
+                f"--ranks is {self.ranks}, and --topology {self.topology} has {links.world_size} ranks; "
+                "leave --ranks out"
             )
         return links, links.world_size
 
 
 def uniform(ranks: int, bandwidth: str | None, ranks_per_host: int | None) -> Links | None:
-    """Links of equal hosts; None: no bandwidth is given.
+    """Build the links of equal hosts; None if no bandwidth is given.
 
     Raises:
-        InputError: A bandwidth that is no rate, hosts that are not full, or ranks a host without a bandwidth.
+        InputError: The bandwidth is invalid, hosts are not full, or ranks per host were given without a bandwidth.
     """
     per_host = 1 if ranks_per_host is None else ranks_per_host
     if per_host < 1 or ranks % per_host:
@@ -102,12 +108,12 @@ def uniform(ranks: int, bandwidth: str | None, ranks_per_host: int | None) -> Li
     return Links.uniform(hosts, rate, intra_bytes_per_s=intra, ranks_per_host=per_host)
 
 
-def gradients(trace: Path, method: str, words: Words, out: Path | None, json: str | None) -> None:
-    """Plan, write and tell.
+def gradients(trace: Path, method: str, words: GradientOptions, out: Path | None, json: str | None) -> None:
+    """Plan the groups, write the plan and print it.
 
     Raises:
-        InputError: A file or an option that cannot be used.
-        PlanError: No planner has the name.
+        InputError: A file or an option is unusable.
+        PlanError: No planner has this name.
     """
     name, _, number = method.partition(":")
     # Rules leave tensors whole by themselves.
@@ -136,7 +142,7 @@ def gradients(trace: Path, method: str, words: Words, out: Path | None, json: st
         f"{seconds(found.baseline_step_s)} with each gradient on its own{_of_codecs(found)}; no plan takes less than "
         f"{seconds(found.lower_bound_s)} (gap {_gap(found):.2%})." + _of_splits(found) + _of_losses(found)
     )
-    tell(found, out, json, said, found.table(), record=_record(found, planning_s))
+    print_plan(found, out, json, said, found.table(), record=_record(found, planning_s))
 
 
 def _of_codecs(found: FusionPlan) -> str:

@@ -1,4 +1,4 @@
-"""`wirewise plan FAMILY JOB`: what all commands that plan share, and the command of a family without one of its own."""
+"""`wirewise plan FAMILY JOB`: code shared by planning commands, and the command of a family without its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from wirewise.cli.output import JsonOption, Said, write_out
+from wirewise.cli.output import JsonOption, Said, writable_file, write_out
 from wirewise.cli.topo import open_topology
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
@@ -19,19 +19,22 @@ from wirewise.planners.faces import problems_of
 from wirewise.plans import PLANS, Plan, save
 from wirewise.trace import read_job
 
-__all__ = ["OutOption", "family_command", "make_plan", "planned_with", "tell"]
+__all__ = ["OutOption", "family_command", "make_plan", "planner_option", "print_plan"]
 
-OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the plan.")]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="File that takes the plan.", callback=writable_file),
+]
 
 Kind = TypeVar("Kind", bound=Plan)
 
 
 def make_plan(kind: type[Kind], name: str, job: Any, links: Any = None, **given: Any) -> Kind:
-    """The plan of a planner of the family; what is None is left to the planner.
+    """Run a planner of the family; arguments that are None are left to the planner's defaults.
 
     Raises:
-        InputError: The planner is for jobs of another kind, or has no use for something that is given.
-        PlanError: No planner of the family has the name, or as that planner.
+        InputError: The planner is for another kind of job, or does not take a given argument.
+        PlanError: No planner of the family has the name, or raised by the planner.
     """
     make, knobs = planner(kind.family, name), {knob: v for knob, v in given.items() if v is not None}
     own = problems_of(make)
@@ -55,15 +58,15 @@ def make_plan(kind: type[Kind], name: str, job: Any, links: Any = None, **given:
     return found
 
 
-def planned_with(family: str) -> Any:
-    """The option `--with` of a family's command; the family's first planner is its default."""
+def planner_option(family: str) -> Any:
+    """Option `--with` of a family's command; defaults to the family's first planner."""
     names = list(PLANNERS[family])
     return typer.Option(names[0], "--with", help=f"One of {', '.join(names)}.")
 
 
 def family_command(family: str) -> Any:
-    """The command of a family that has a record, planners, and a job that `read_job` reads."""
-    app = typer.Typer()
+    """Build the command of a family that has a record, planners, and a job type known to `read_job`."""
+    app = typer.Typer(add_completion=False)
 
     @app.command(family, help=f"Choose a {family} plan for a job.")
     def plan(
@@ -71,32 +74,32 @@ def family_command(family: str) -> Any:
             list[Path], typer.Argument(metavar="JOB", help="File that describes it, or a run folder.")
         ],
         on: Annotated[
-            str | None, typer.Option("--on", help="Topology of its ranks, a preset or a file.")
+            str | None, typer.Option("--topology", help="Topology of its ranks, a preset or a file.")
         ] = None,
-        name: str = planned_with(family),
+        name: str = planner_option(family),
         seed: Annotated[int | None, typer.Option(help="Seed of random choices.")] = None,
-        time_budget: Annotated[float | None, typer.Option(help="Seconds for the search.")] = None,
+        time_budget: Annotated[float | None, typer.Option(help="Search budget, in seconds.")] = None,
         out: OutOption = None,
         json: JsonOption = None,
     ) -> None:
         links = None if on is None else Links.of(open_topology(on))
         found = make_plan(PLANS[family], name, read_job(job), links, seed=seed, time_budget_s=time_budget)
-        tell(found, out, json)
+        print_plan(found, out, json)
 
     return typer.main.get_command(app)
 
 
-def tell(
+def print_plan(
     found: Plan, out: Path | None, json: str | None, *said: Said, record: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a plan of any family and its record, and print what is said of it.
+    """Write a plan of any family and its record, and print its lines and tables.
 
     Args:
         found: Plan of a planner.
-        out: File that takes the plan.
+        out: File for the plan.
         json: Target of `JsonOption`.
-        said: Lines and tables; none: the plan's own headline and table.
-        record: Figures for the JSON; none: the plan.
+        said: Lines and tables to print. Defaults to the plan's own headline and table.
+        record: Record for the JSON. Defaults to the plan.
     """
     if out is not None:
         save(found, out)

@@ -1,4 +1,4 @@
-"""`wirewise plan jobs`: which cluster runs each job of a queue, when, and with how much."""
+"""`wirewise plan jobs`: which cluster runs each job of a queue, when, and with which resources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from wirewise import options as opt
 from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, Said
-from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
+from wirewise.cli.plan_job import OutOption, make_plan, planner_option, print_plan
 from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS
 from wirewise.planners import planner as find_planner
@@ -29,20 +29,20 @@ _DRAWN = {"even": (EVEN, 3.0), "uneven": (UNEVEN, 6.0)}
 """Clusters and jobs a slot of the queues that are drawn."""
 
 
-class Scheduled(opt.Options, frozen=True, kw_only=True):
-    """What a scheduler is told beside the queue."""
+class QueueOptions(opt.Options, frozen=True, kw_only=True):
+    """Scheduler options, apart from the queue."""
 
     kept: Annotated[
         float,
-        opt.about(
-            "Share of a slot's progress that is left to a job that was resized, moved or stopped before it."
-        ),
+        opt.about("Fraction of a slot's progress that a job keeps after it was resized, moved or preempted."),
     ] = 0.5
-    window: Annotated[opt.Count, opt.about("Oldest jobs that a cluster chooses from.")] = 10
+    window: Annotated[
+        opt.Count, opt.about("Scheduling window: the oldest waiting jobs that a cluster considers.")
+    ] = 10
     patience: Annotated[
         opt.Natural,
         opt.about(
-            "Slots after its arrival from which on a job comes before all that arrived later; 0: never."
+            "Waiting time, in slots, after which a job has priority over all later arrivals; 0: never."
         ),
     ] = 0
     log: Annotated[
@@ -57,17 +57,13 @@ class Scheduled(opt.Options, frozen=True, kw_only=True):
     jobs: Annotated[opt.Natural, opt.about("Jobs of a log, the first to arrive; 0: all.")] = 0
     speeds: Annotated[
         str,
-        opt.about(
-            "File of measured times, kind by kind, whose kinds a queue is drawn with, as TapFinger has it."
-        ),
+        opt.about("File of measured times by kind, from which a queue is sampled, as in TapFinger."),
     ] = ""
     oracle: Annotated[
-        bool, opt.about("Whether planners know each job's own pace, which nobody does: a bound.")
+        bool, opt.about("Give planners each job's true speed, which no scheduler knows: an upper bound.")
     ] = False
-    several: Annotated[
-        bool, opt.about("Whether tapfinger's clusters start several jobs in one round of decisions.")
-    ] = False
-    compare: Annotated[bool, opt.about("Whether all other planners are told beside.")] = True
+    several: Annotated[bool, opt.about("Let tapfinger start several jobs of a cluster in one round.")] = False
+    compare: Annotated[bool, opt.about("Compare with all other planners.")] = True
     seed: opt.Seed = 0
 
 
@@ -81,17 +77,17 @@ def jobs(
             "(six of 4 to 32).",
         ),
     ],
-    asked: Scheduled,
-    planner: str = planned_with("jobs"),
+    asked: QueueOptions,
+    planner: str = planner_option("jobs"),
     out: OutOption = None,
     job_out: Annotated[
         Path | None, typer.Option(help="File that takes the queue, for `wirewise check --job`.")
     ] = None,
     json: JsonOption = None,
 ) -> None:
-    """Schedule a queue of training jobs on clusters for the least mean time from arrival to end.
+    """Schedule a queue of training jobs on clusters for the least mean completion time.
 
-    All times are simulated. Planners know how fast kinds of jobs are, and not a job's own pace.
+    All times are simulated. Planners know the speed of each kind of job, not of the individual job.
     """
     find_planner("jobs", planner)
     found_queue = _queue(queue, asked)
@@ -108,10 +104,12 @@ def jobs(
         except PlanError as error:
             failed.append(f"{error}")
     record = {"plan": msgspec.to_builtins(found), "simulated": compared}
-    tell(found, out, json, *_said(found, compared, (*found_queue.notes, *failed)), record=record)
+    print_plan(
+        found, out, json, *_summary_lines(found, compared, (*found_queue.notes, *failed)), record=record
+    )
 
 
-def _queue(source: str, asked: Scheduled) -> JobQueue:
+def _queue(source: str, asked: QueueOptions) -> JobQueue:
     _check_use(asked)
     if asked.log != "none":
         rooms = numbered_clusters([_room(text) for text in asked.clusters])
@@ -133,7 +131,7 @@ def _queue(source: str, asked: Scheduled) -> JobQueue:
     return read_queue(source)
 
 
-def _check_use(asked: Scheduled) -> None:
+def _check_use(asked: QueueOptions) -> None:
     """Refuse options that nothing would use."""
     logged = asked.log != "none"
     if logged and not asked.clusters:
@@ -143,7 +141,7 @@ def _check_use(asked: Scheduled) -> None:
     for name, given, used in (
         ("--clusters", bool(asked.clusters), logged),
         ("--jobs", bool(asked.jobs), logged),
-        ("--slot", asked.slot != Scheduled().slot, logged or bool(asked.speeds)),
+        ("--slot", asked.slot != QueueOptions().slot, logged or bool(asked.speeds)),
         ("--speeds", bool(asked.speeds), not logged),
     ):
         if given and not used:
@@ -172,7 +170,9 @@ def _figures(plan: JobPlan, problem: JobProblem) -> dict[str, float]:
     }
 
 
-def _said(found: JobPlan, compared: dict[str, dict[str, float]], notes: Sequence[str]) -> Iterator[Said]:
+def _summary_lines(
+    found: JobPlan, compared: dict[str, dict[str, float]], notes: Sequence[str]
+) -> Iterator[Said]:
     jobs = len({one.job for one in found.allotments})
     said = (
         f"{count(jobs, 'job')} on {count(found.world_size, 'cluster')} take {seconds(found.mean_completion_s)} on "

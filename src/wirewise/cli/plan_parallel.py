@@ -11,10 +11,10 @@ import msgspec
 import typer
 
 from wirewise import options as opt
-from wirewise.cli.captured_model import Device, Timed, captured_model
+from wirewise.cli.captured_model import Device, TimedStep, capture_model
 from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, Said
-from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
+from wirewise.cli.plan_job import OutOption, make_plan, planner_option, print_plan
 from wirewise.cli.profile_stages import names_code
 from wirewise.cli.topo import open_topology
 from wirewise.cost.links import Links
@@ -37,30 +37,35 @@ def _mesh(text: str) -> tuple[int, ...]:
 
 
 class Split(opt.Options, frozen=True, kw_only=True):
-    """The ranks that shall train a model, and what is chosen already."""
+    """Ranks to split a model over, and choices that are fixed."""
 
     topology: Annotated[str, opt.about("Topology of all ranks, a preset such as lab-4@200mbit, or a file.")]
     batch: Annotated[
         opt.Count | None, opt.about("Samples of a step, for a function with an argument `batch`.")
     ] = None
-    memory: Annotated[str | None, opt.about("Memory of a rank, such as 16GB, by default any.")] = None
+    memory: Annotated[str | None, opt.about("Memory of a rank, such as 16GB, by default unlimited.")] = None
     level: Annotated[
         Literal["O2", "O3"], opt.about("Search by segments (O2), or of the whole graph at once (O3).")
     ] = "O3"
-    stages: Annotated[opt.Count | None, opt.about("Pipeline stages, by default what is quickest.")] = None
+    stages: Annotated[opt.Count | None, opt.about("Number of pipeline stages, by default the fastest.")] = (
+        None
+    )
     mesh: Annotated[
         tuple[int, ...] | None,
         opt.about(
-            "Ranks along each dimension of a mesh, such as 2x4, by default what is quickest.",
+            "Shape of the device mesh, such as 2x4, by default the fastest.",
             read=_mesh,
         ),
     ] = None
-    microbatches: Annotated[opt.Count | None, opt.about("Microbatches, by default what is quickest.")] = None
+    microbatches: Annotated[
+        opt.Count | None, opt.about("Number of microbatches, by default the fastest.")
+    ] = None
     recompute: Annotated[
-        str | None, opt.about("What is computed again in the backward pass, by default what memory asks for.")
+        str | None, opt.about("Activation recomputation, by default as memory requires.")
     ] = None
     device: Annotated[
-        Device, opt.about("Seconds of operators: cpu measures on this machine, others are figures of GPUs.")
+        Device,
+        opt.about("Source of operator times: cpu measures on this machine, others use a GPU's roofline."),
     ] = "cpu"
     seed: opt.Seed = 0
 
@@ -76,19 +81,19 @@ def parallel(
         ),
     ],
     asked: Split,
-    planner: str = planned_with("parallel"),
-    time_budget: Annotated[float | None, typer.Option(help="Seconds for the search.")] = None,
+    planner: str = planner_option("parallel"),
+    time_budget: Annotated[float | None, typer.Option(help="Search budget, in seconds.")] = None,
     out: OutOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Split the training step of any model over ranks: stages, a mesh, and how each tensor is cut.
+    """Split the training step of any model over ranks: stages, a mesh, and the sharding of each tensor.
 
     With --out PLAN.json, the graph of the step is written beside it (PLAN.graph.json).
     """
     # A name that nobody knows is refused before the model is captured.
     find_planner("parallel", planner)
     links = Links.of(open_topology(asked.topology))
-    job = captured_model(model, asked.batch, asked.device) if names_code(model) else _read(model, asked)
+    job = capture_model(model, asked.batch, asked.device) if names_code(model) else _read(model, asked)
     began = perf_counter()
     found = make_plan(
         ParallelPlan,
@@ -108,16 +113,16 @@ def parallel(
     if out is not None:
         write_operator_graph(job.graph, graph_beside(out))
     notes = list(dict.fromkeys((*job.graph.notes, *found.notes)))
-    told = _said(found, job, planning_s, notes, out)
-    tell(found, out, json, *told, record=_record(found, job, planning_s, notes))
+    told = _summary_lines(found, job, planning_s, notes, out)
+    print_plan(found, out, json, *told, record=_record(found, job, planning_s, notes))
 
 
 def graph_beside(plan: Path) -> Path:
-    """File of the graph that belongs to the file of a plan."""
+    """Path of the graph file that belongs to a plan file."""
     return plan.with_suffix(".graph.json")
 
 
-def _read(source: str, asked: Split) -> Timed:
+def _read(source: str, asked: Split) -> TimedStep:
     if asked.batch is not None:
         raise InputError(
             f"--batch belongs to a function FILE.py:NAME; {source} is a graph, whose batch is fixed"
@@ -130,10 +135,10 @@ def _read(source: str, asked: Split) -> Timed:
             f"the operators of {source} have no times; name a GPU whose figures count (--device), or give the function "
             "that makes the model"
         )
-    return Timed(graph, 0.0, 0.0)
+    return TimedStep(graph, 0.0, 0.0)
 
 
-def _record(found: ParallelPlan, job: Timed, planning_s: float, notes: list[str]) -> dict[str, Any]:
+def _record(found: ParallelPlan, job: TimedStep, planning_s: float, notes: list[str]) -> dict[str, Any]:
     return {
         "plan": msgspec.to_builtins(found, str_keys=True),
         "mesh": list(found.mesh),
@@ -142,6 +147,7 @@ def _record(found: ParallelPlan, job: Timed, planning_s: float, notes: list[str]
         "predicted_step_s": found.predicted_step_s,
         "bound_s": found.bound_s,
         "gap": found.gap,
+        "evenly_shared_s": job.graph.time_s / found.world_size,
         "collective_bytes": found.collective_bytes,
         "memory_bytes": list(found.memory_bytes),
         "planning_s": planning_s,
@@ -154,14 +160,15 @@ def _record(found: ParallelPlan, job: Timed, planning_s: float, notes: list[str]
     }
 
 
-def _said(
-    found: ParallelPlan, job: Timed, planning_s: float, notes: list[str], out: Path | None
+def _summary_lines(
+    found: ParallelPlan, job: TimedStep, planning_s: float, notes: list[str], out: Path | None
 ) -> Iterator[Said]:
     mesh = " x ".join(f"{size} {name}" for size, name in zip(found.mesh, found.mesh_names, strict=True))
     told = (
         f"{found.stages} stage{'s' * (found.stages > 1)} of {mesh}, {found.microbatches} "
         f"microbatch{'es' * (found.microbatches > 1)}: a step takes {seconds(found.predicted_step_s)} simulated, on "
-        f"one device {seconds(job.graph.time_s)}"
+        f"one device {seconds(job.graph.time_s)}, shared evenly and without messages "
+        f"{seconds(job.graph.time_s / found.world_size)}"
     )
     if found.bound_s > 0:
         told += f"; the sum of its costs is within {percent(found.gap)} of the least"

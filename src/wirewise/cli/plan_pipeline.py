@@ -11,8 +11,8 @@ import typer
 from wirewise import options as opt
 from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, Said
-from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
-from wirewise.cli.profile_stages import measured, names_code
+from wirewise.cli.plan_job import OutOption, make_plan, planner_option, print_plan
+from wirewise.cli.profile_stages import measure_stages, names_code
 from wirewise.cli.topo import open_topology
 from wirewise.cost.links import Links
 from wirewise.planners import planner as find_planner
@@ -22,38 +22,34 @@ from wirewise.sim import Prediction, predict
 from wirewise.trace import read_stage_trace
 from wirewise.units import format_size, parse_size
 
-__all__ = ["Piped", "pipeline"]
+__all__ = ["PipelineOptions", "pipeline"]
 
 
-class Piped(opt.Options, frozen=True, kw_only=True):
-    """A pipeline's ranks, the samples of an update, and what is chosen already."""
+class PipelineOptions(opt.Options, frozen=True, kw_only=True):
+    """Ranks of a pipeline, samples per update, and choices that are fixed."""
 
     topology: Annotated[str, opt.about("Topology of all ranks, a preset such as lab-4@200mbit, or a file.")]
-    batch: Annotated[
-        opt.Count | None, opt.about("Samples of an update over all replicas, by default 8 a rank.")
-    ] = None
-    memory: Annotated[str | None, opt.about("Memory of a rank, such as 8GiB, by default any.")] = None
-    stages: Annotated[opt.Count | None, opt.about("Stages of the pipeline, by default what is quickest.")] = (
+    batch: Annotated[opt.Count | None, opt.about("Global batch size in samples, by default 8 per rank.")] = (
         None
     )
+    memory: Annotated[str | None, opt.about("Memory of a rank, such as 8GiB, by default unlimited.")] = None
+    stages: Annotated[opt.Count | None, opt.about("Number of stages, by default the fastest.")] = None
     replicas: Annotated[
-        opt.Count | None, opt.about("Pipelines beside each other, by default what is quickest.")
+        opt.Count | None, opt.about("Number of data-parallel replicas, by default the fastest.")
     ] = None
     width: Annotated[
-        opt.Count | None, opt.about("Ranks that share a stage's tensors, by default what is quickest.")
+        opt.Count | None, opt.about("Tensor-parallel width of a stage, by default the fastest.")
     ] = None
     microbatch_size: Annotated[
-        opt.Count | None, opt.about("Samples of a microbatch, by default what is quickest.")
+        opt.Count | None, opt.about("Microbatch size in samples, by default the fastest.")
     ] = None
     recompute: Annotated[
         Literal["yes", "no"] | None,
-        opt.about("Whether stages keep inputs alone and repeat forward passes, by default what is quickest."),
+        opt.about("Recompute activations in the backward pass, by default what is fastest."),
     ] = None
     messages: Annotated[
         Literal["async", "blocking"],
-        opt.about(
-            "Whether the closed form counts messages beside passes, or as long as passes wait for them."
-        ),
+        opt.about("How the closed form counts messages: async, overlapped with compute; or blocking."),
     ] = "async"
     seed: opt.Seed = 0
 
@@ -67,16 +63,16 @@ def pipeline(
             help="File of `wirewise profile stages`, or FILE.py:NAME of a model to measure now.",
         ),
     ],
-    asked: Piped,
-    planner: str = planned_with("stages"),
+    asked: PipelineOptions,
+    planner: str = planner_option("stages"),
     out: OutOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Cut a model into stages, and choose replicas, microbatches and timetable for the quickest update."""
+    """Split a model into stages, and choose replicas, microbatches and timetable for the fastest update."""
     # A name that nobody knows is refused before files are read.
     find_planner("stages", planner)
     links = Links.of(open_topology(asked.topology))
-    trace = measured(model) if names_code(model) else read_stage_trace(model)
+    trace = measure_stages(model) if names_code(model) else read_stage_trace(model)
     found = make_plan(
         StagePlan,
         planner,
@@ -93,7 +89,7 @@ def pipeline(
         seed=asked.seed,
     )
     told = predict(found, trace, links) if found.predicted_s > 0 else None
-    tell(found, out, json, *_said(found, told), record=_record(found, told))
+    print_plan(found, out, json, *_summary_lines(found, told), record=_record(found, told))
 
 
 def _record(found: StagePlan, told: Prediction | None) -> dict[str, object]:
@@ -115,7 +111,7 @@ def _bubble(told: Prediction) -> float:
     return 1.0 - told.breakdown.compute_s / told.step_s
 
 
-def _said(found: StagePlan, told: Prediction | None) -> Iterator[Said]:
+def _summary_lines(found: StagePlan, told: Prediction | None) -> Iterator[Said]:
     samples = found.replicas * found.microbatches * found.microbatch_size
     said = f"{found.headline.partition(', an update')[0]}."
     if told is not None:

@@ -1,4 +1,4 @@
-"""`wirewise plan placement`: on which host each task of mini-batch GNN training runs, or each op of a model."""
+"""`wirewise plan placement`: the host of each task of mini-batch GNN training, or the device of each op of a model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 import typer
 
 from wirewise import options as opt
-from wirewise.cli.options import Given, with_options
+from wirewise.cli.options import GivenOptions, with_options
 from wirewise.cli.output import JsonOption, Said
 from wirewise.cli.plan_deployment import DeploymentOptions, deployment
-from wirewise.cli.plan_job import OutOption, make_plan, tell
+from wirewise.cli.plan_job import OutOption, make_plan, print_plan
 from wirewise.cli.sampling import Tasks, chosen_tasks
 from wirewise.cli.topo import open_topology
 from wirewise.errors import InputError, PlanError
@@ -34,12 +34,10 @@ _SHOWN: tuple[FlowPolicy, ...] = ("iter", "oes")
 
 
 class Search(opt.Options, frozen=True, kw_only=True):
-    """What a planner of placements is told."""
+    """Options of planners of placements."""
 
     policy: Annotated[FlowPolicy, opt.about("Order of flows.")] = "iter"
-    steps: Annotated[opt.Natural | None, opt.about("Placements that the search tries, by default 1000.")] = (
-        None
-    )
+    steps: Annotated[opt.Natural | None, opt.about("Placements to try, by default 1000.")] = None
     seed: opt.Seed = 0
 
 
@@ -52,9 +50,9 @@ _PLANNERS_HELP = (
 @with_options
 def placement(
     topology: Annotated[str, typer.Option(help="A preset (`wirewise topo list`) or a file.")],
-    given: Given[Tasks],
-    search: Given[Search],
-    deployed: Given[DeploymentOptions],
+    given: GivenOptions[Tasks],
+    search: GivenOptions[Search],
+    deployed: GivenOptions[DeploymentOptions],
     model: Annotated[
         str | None,
         typer.Argument(
@@ -69,10 +67,10 @@ def placement(
     ] = None,
     json: JsonOption = None,
 ) -> None:
-    """Choose hosts for the samplers, workers and parameter servers of GNN training, or devices for a model's ops.
+    """Place the samplers, workers and parameter servers of GNN training on hosts, or a model's ops on devices.
 
-    With --dataset, bytes are those of the batches that training will draw: nothing has to run before. With MODEL, ops
-    are placed on unequal devices, which the topology lists with their speeds. All times are simulated.
+    With --dataset, traffic is computed from the batches that training will sample, without a profiling run. With
+    MODEL, ops are placed on unequal devices, which the topology lists with their speeds. All times are simulated.
     """
     if method is None:
         method = next(iter(PLANNERS["placement" if model is None else "deployment"]))
@@ -103,7 +101,7 @@ def placement(
         write_tasks(tasks, job_out)
     compared = _compare(problem, found, asked.seed)
     record = {"plan": msgspec.to_builtins(found), "simulated": compared}
-    tell(found, out, json, *_said(found, compared), record=record)
+    print_plan(found, out, json, *_summary_lines(found, compared), record=record)
 
 
 def _compare(problem: PlacementProblem, found: PlacementPlan, seed: int) -> dict[str, dict[str, float]]:
@@ -122,7 +120,7 @@ def _compare(problem: PlacementProblem, found: PlacementPlan, seed: int) -> dict
     return compared
 
 
-def _said(found: PlacementPlan, compared: dict[str, dict[str, float]]) -> Iterator[Said]:
+def _summary_lines(found: PlacementPlan, compared: dict[str, dict[str, float]]) -> Iterator[Said]:
     said = (
         f"{found.iterations} iterations of {len(found.tasks)} tasks on {found.world_size} hosts take "
         f"{seconds(found.predicted_s)} simulated under {found.policy}"

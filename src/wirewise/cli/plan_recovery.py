@@ -1,4 +1,4 @@
-"""`wirewise plan recovery`: sources of lost state, logs, checkpoints and spares of a job that fails now and then."""
+"""`wirewise plan recovery`: state sources, logs, checkpoints and spares for a job with occasional failures."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import typer
 from wirewise import options as opt
 from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, Said
-from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
-from wirewise.cli.profile_stages import measured, names_code
+from wirewise.cli.plan_job import OutOption, make_plan, planner_option, print_plan
+from wirewise.cli.profile_stages import measure_stages, names_code
 from wirewise.cli.topo import open_topology
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
@@ -25,48 +25,54 @@ from wirewise.report.recovery_picture import policy_rows
 from wirewise.trace import RecoveryTrace, StageTrace, read_job
 from wirewise.units import parse_size
 
-__all__ = ["Protected", "recovery"]
+__all__ = ["RecoveryOptions", "recovery"]
 
 
-class Protected(opt.Options, frozen=True, kw_only=True):
-    """How often a job fails, and what its protection may take."""
+class RecoveryOptions(opt.Options, frozen=True, kw_only=True):
+    """Failure rate of a job, and the budget of its protection."""
 
     topology: Annotated[str, opt.about("Topology of all ranks, a preset such as lab-4@200mbit, or a file.")]
-    mtbf: Annotated[opt.Positive, opt.about("Mean seconds of training between two failures of the job.")] = (
-        3600.0
-    )
+    mtbf: Annotated[opt.Positive, opt.about("Mean time between failures of the job, in seconds.")] = 3600.0
     pipeline: Annotated[
         Path | None, opt.about("Plan of the stages of a model, by default the quickest 1F1B pipeline.")
     ] = None
     strategy: Annotated[
         Literal["auto", "replica", "log", "checkpoint"],
-        opt.about("Source of a lost state, by default what is best for each stage."),
+        opt.about("Where lost state is recovered from, by default the best source of each stage."),
     ] = "auto"
     log_budget: Annotated[
-        str | None, opt.about("Room for all logs between two checkpoints, such as 8GiB, by default any.")
+        str | None,
+        opt.about("Storage for message logs between two checkpoints, such as 8GiB, by default unlimited."),
     ] = None
-    disk_price: Annotated[float, opt.about("Part of that room that a byte on disk takes.", ge=0)] = 0.1
-    spare_memory: Annotated[str | None, opt.about("Memory of a spare, such as 16GiB, by default any.")] = None
-    interval: Annotated[
-        opt.Count | None, opt.about("Steps between checkpoints, by default what is best.")
+    disk_price: Annotated[
+        float,
+        opt.about("Cost of a byte on disk as a fraction of a byte in memory, within --log-budget.", ge=0),
+    ] = 0.1
+    spare_memory: Annotated[
+        str | None, opt.about("Memory of a spare process, such as 16GiB, by default unlimited.")
     ] = None
-    rule: Annotated[
-        Literal["best", "young", "daly"], opt.about("How the steps between checkpoints are chosen.")
-    ] = "best"
+    interval: Annotated[opt.Count | None, opt.about("Checkpoint interval in steps, by default the best.")] = (
+        None
+    )
+    rule: Annotated[Literal["best", "young", "daly"], opt.about("Rule for the checkpoint interval.")] = "best"
     consistency: Annotated[
-        str, opt.about("Way to a whole step after a failure amid an update.", words=CONSISTENCIES)
+        str,
+        opt.about(
+            "How a consistent step is restored after a failure in the middle of an optimizer step.",
+            words=CONSISTENCIES,
+        ),
     ] = "auto"
-    helpers: Annotated[opt.Natural, opt.about("Survivors that share the recomputation of a stage.")] = 0
+    helpers: Annotated[
+        opt.Natural, opt.about("Surviving ranks that share the recomputation of a lost stage.")
+    ] = 0
     parallel_mode: Annotated[
-        Literal["auto", "exact", "fast"], opt.about("How gradients of helpers are added up.")
+        Literal["auto", "exact", "fast"], opt.about("How gradients of helpers are summed.")
     ] = "auto"
-    spares: Annotated[opt.Natural, opt.about("Warmed processes without a role.")] = 1
-    heartbeat: Annotated[opt.Positive, opt.about("Seconds between two signs of life of a rank.")] = 0.1
+    spares: Annotated[opt.Natural, opt.about("Number of warm spare processes.")] = 1
+    heartbeat: Annotated[opt.Positive, opt.about("Heartbeat interval, in seconds.")] = 0.1
     silence_limit: Annotated[
         opt.Positive | None,
-        opt.about(
-            "Seconds of silence after which a rank counts as dead, by default 5 steps, at least 0.5 s."
-        ),
+        opt.about("Heartbeat timeout, in seconds, by default 5 steps and at least 0.5 s."),
     ] = None
     seed: opt.Seed = 0
 
@@ -81,16 +87,16 @@ def recovery(
             "model to measure now.",
         ),
     ],
-    asked: Protected,
-    planner: str = planned_with("recovery"),
+    asked: RecoveryOptions,
+    planner: str = planner_option("recovery"),
     out: OutOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Choose where lost state comes from, what is logged and how often to checkpoint, for the most goodput."""
+    """Choose state sources, message logs and the checkpoint interval for the highest goodput."""
     # A name that nobody knows is refused before files are read.
     find_planner("recovery", planner)
     links = Links.of(open_topology(asked.topology))
-    found = measured(job) if names_code(job) else read_job([job])
+    found = measure_stages(job) if names_code(job) else read_job([job])
     if not isinstance(found, RecoveryTrace | StageTrace):
         raise InputError(
             f"{job} is a {type(found).__name__}; expected figures of a recovery or of the modules of a model"
@@ -121,7 +127,7 @@ def recovery(
         seed=asked.seed,
         **given,
     )
-    tell(plan, out, json, *_said(plan), record=_record(plan))
+    print_plan(plan, out, json, *_summary_lines(plan), record=_record(plan))
 
 
 def _record(plan: RecoveryPlan) -> dict[str, object]:
@@ -136,7 +142,7 @@ def _record(plan: RecoveryPlan) -> dict[str, object]:
     }
 
 
-def _said(plan: RecoveryPlan) -> Iterator[Said]:
+def _summary_lines(plan: RecoveryPlan) -> Iterator[Said]:
     longest = max(one.total_s for one in plan.recoveries)
     yield (
         f"{plan.headline.partition(', goodput')[0]}. At a failure every {seconds(plan.mtbf_s)}, "

@@ -1,4 +1,4 @@
-"""`wirewise plan reshard`: how a tensor moves from one layout on a mesh of ranks to another."""
+"""`wirewise plan reshard`: move a tensor from one layout on a mesh of ranks to another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from wirewise import options as opt
 from wirewise.cli.options import with_options
 from wirewise.cli.output import JsonOption, Said
-from wirewise.cli.plan_job import OutOption, make_plan, planned_with, tell
+from wirewise.cli.plan_job import OutOption, make_plan, planner_option, print_plan
 from wirewise.cli.topo import open_topology
 from wirewise.cost.links import Links
 from wirewise.plans import LaidOutTensor, ReshardPlan, parse_sharding
@@ -19,17 +19,17 @@ from wirewise.plans.sharding import ITEM_BYTES
 from wirewise.report.figures import seconds
 from wirewise.units import format_size, parse_size
 
-__all__ = ["Moved", "reshard"]
+__all__ = ["ReshardOptions", "reshard"]
 
 
-class Moved(opt.Options, frozen=True, kw_only=True):
-    """A tensor, its layouts, and the ranks between which it moves."""
+class ReshardOptions(opt.Options, frozen=True, kw_only=True):
+    """Tensor, its two layouts, and the ranks between which it moves."""
 
     source: Annotated[
         str,
         opt.about(
-            "Layout before: a mesh, then R or S with axes for each dimension, such as 2x4:S0,R,R or 2x4@0-7:S01,R; a "
-            "last P0 says that ranks along axis 0 hold addends.",
+            "Layout before: a mesh, then R or S with axes for each dimension, such as 2x4:S0,R,R or "
+            "2x4@0-7:S01,R; a last P0 says that ranks along axis 0 hold partial sums.",
             option="--from",
         ),
     ]
@@ -39,20 +39,20 @@ class Moved(opt.Options, frozen=True, kw_only=True):
     ]
     shape: Annotated[tuple[opt.Natural, ...], opt.about("Shape of the tensor, such as 1024,1024,512.")]
     topology: Annotated[str, opt.about("Topology of all ranks, a preset such as lab-4x2@200mbit, or a file.")]
-    dtype: Annotated[str, opt.about("Type of its elements.", words=ITEM_BYTES)] = "float32"
+    dtype: Annotated[str, opt.about("Data type of the elements.", words=ITEM_BYTES)] = "float32"
     strategy: Annotated[
         str | None,
-        opt.about("p2p, local_all_gather, global_all_gather, ring or trees; by default what is quickest."),
+        opt.about(
+            "Strategy: p2p, local_all_gather, global_all_gather, ring or trees; by default the fastest."
+        ),
     ] = None
-    order: Annotated[
-        str | None, opt.about("How senders and rounds are chosen; by default what is quickest.")
-    ] = None
-    chunk: Annotated[str | None, opt.about("Bytes that a rank passes on at a time, such as 64KiB.")] = None
+    order: Annotated[str | None, opt.about("Planner of senders and rounds, by default the fastest.")] = None
+    chunk: Annotated[str | None, opt.about("Chunk size for forwarding, such as 64KiB.")] = None
     seed: opt.Seed = 0
 
     @property
     def tensor(self) -> LaidOutTensor:
-        """The tensor with both layouts."""
+        """Tensor with both layouts."""
         before = parse_sharding(self.source)
         after = parse_sharding(self.target, first_rank=max(before.ranks) + 1)
         return LaidOutTensor(name="tensor", shape=self.shape, dtype=self.dtype, source=before, target=after)
@@ -60,19 +60,19 @@ class Moved(opt.Options, frozen=True, kw_only=True):
 
 @with_options
 def reshard(
-    asked: Moved,
-    planner: str = planned_with("reshard"),
+    asked: ReshardOptions,
+    planner: str = planner_option("reshard"),
     out: OutOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Choose senders, ways and order for a tensor that moves between meshes, with the time that no plan beats."""
+    """Choose senders, routes and order to move a tensor between meshes, and print the lower bound on time."""
     links = Links.of(open_topology(asked.topology))
     chunk = None if asked.chunk is None else parse_size(asked.chunk)
     knobs = {"strategy": asked.strategy, "order": asked.order, "chunk_bytes": chunk, "seed": asked.seed}
     begin = time.perf_counter()
     found = make_plan(ReshardPlan, planner, asked.tensor, links, **knobs)
     planning_s = time.perf_counter() - begin
-    tell(found, out, json, *_said(found, planning_s), record=_record(found, planning_s))
+    print_plan(found, out, json, *_summary_lines(found, planning_s), record=_record(found, planning_s))
 
 
 def _record(found: ReshardPlan, planning_s: float) -> dict[str, object]:
@@ -84,7 +84,7 @@ def _record(found: ReshardPlan, planning_s: float) -> dict[str, object]:
     }
 
 
-def _said(found: ReshardPlan, planning_s: float) -> Iterator[Said]:
+def _summary_lines(found: ReshardPlan, planning_s: float) -> Iterator[Said]:
     over = f", {found.predicted_s / found.bound_s:.3f} times the bound" if found.bound_s else ""
     yield (
         f"{found.strategy} in {found.rounds} rounds takes {seconds(found.predicted_s)} simulated{over} "

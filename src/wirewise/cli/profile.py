@@ -1,4 +1,4 @@
-"""`wirewise profile`: record a training job, measure where its time stalls."""
+"""`wirewise profile`: record a training job, and measure where its time stalls."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ app.command()(stages)
 def trace(
     command: Annotated[list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder that takes a file of each rank.")],
-    warmup: Annotated[int, typer.Option(min=0, help="Steps that are not recorded at first.")] = 5,
-    steps: Annotated[int, typer.Option(min=0, help="Steps to record then; 0: all.")] = 30,
-    every: Annotated[int, typer.Option(min=1, help="Period of recorded steps; 1: each one.")] = 1,
+    warmup: Annotated[int, typer.Option(min=0, help="Warm-up steps, which are not recorded.")] = 5,
+    steps: Annotated[int, typer.Option(min=0, help="Steps to record after the warm-up; 0: all.")] = 30,
+    every: Annotated[int, typer.Option(min=1, help="Record every n-th step.")] = 1,
     json: JsonOption = None,
 ) -> None:
-    """Record every rank of an unmodified training command; exit code of the command.
+    """Record every rank of an unmodified training command; exits with the command's code.
 
-    On several hosts start it on each, with the same folder and torchrun's --nnodes and --node-rank.
+    On several hosts, start it on each, with the same folder and torchrun's --nnodes and --node-rank.
     """
     from wirewise.trials.inside import Record
     from wirewise.trials.recorded import record_command
@@ -66,24 +66,31 @@ def operators(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="File of weights (.npz), for plan fusion --graph.")
     ],
-    samples: Annotated[
-        Path, typer.Option(help="File that takes what was measured; what is in it already counts.")
-    ] = Path("fused-operators.jsonl"),
+    samples: Annotated[Path, typer.Option(help="Output file; measurements already in it are kept.")] = Path(
+        "fused-operators.jsonl"
+    ),
     structures: Annotated[
         int, typer.Option(min=8, help="Fused operators to compile; each takes some seconds.")
     ] = 300,
     sizes: Annotated[int, typer.Option(min=2, help="Sizes at which each is measured.")] = 10,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes of training over what was measured.")] = 20,
+    epochs: Annotated[int, typer.Option(min=1, help="Training epochs over the measurements.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the fused operators.")] = 0,
     json: JsonOption = None,
 ) -> None:
-    """Fit the estimator of DisCo's search to this machine: compile random ones, measure, train.
+    """Fit DisCo's cost estimator to this machine: compile random fused operators, measure them, train.
 
-    The weights that come with wirewise are trained on. A quarter of the structures is kept back to say how far
-    the estimates are off.
+    Training starts from the weights that ship with wirewise. A quarter of the structures is held out to report the
+    estimation error.
     """
     from wirewise.planners.fusion.disco.estimator import shipped
-    from wirewise.trials.operators import accuracy, collect, learn, read_samples, seen, split
+    from wirewise.trials.operators import (
+        accuracy,
+        collect,
+        fit_estimator,
+        read_samples,
+        split,
+        to_region_graph,
+    )
 
     for found in collect(samples, seed=seed, structures=structures, sizes=sizes):
         if json != "-":
@@ -95,8 +102,8 @@ def operators(
         raise InputError(
             f"{samples} holds too few structures to learn and to test; ask for more --structures"
         )
-    estimator = learn(known, epochs=epochs, start=shipped())
-    tried = accuracy([estimator.seconds(seen(one)) for one in kept], kept)
+    estimator = fit_estimator(known, epochs=epochs, start=shipped())
+    tried = accuracy([estimator.seconds(to_region_graph(one)) for one in kept], kept)
     estimator.save(out)
     write_out(
         json,

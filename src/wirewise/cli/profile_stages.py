@@ -1,4 +1,4 @@
-"""`wirewise profile stages`: a model measured module by module, for `wirewise plan pipeline`."""
+"""`wirewise profile stages`: measure a model module by module, for `wirewise plan pipeline`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from wirewise.report.figures import seconds
 from wirewise.trace import StageTrace, write_stage_trace
 from wirewise.units import format_size
 
-__all__ = ["StageMeasuring", "measured", "names_code", "stages", "user_function"]
+__all__ = ["StageProfileOptions", "measure_stages", "names_code", "stages", "user_function"]
 
 
-class StageMeasuring(opt.Options, frozen=True, kw_only=True):
+class StageProfileOptions(opt.Options, frozen=True, kw_only=True):
     """How modules are measured."""
 
     sizes: Annotated[tuple[opt.Count, ...], opt.about("Microbatch sizes to measure, such as 1,2,4.")] = (1,)
-    repeats: Annotated[opt.Count, opt.about("Passes of which the median counts.")] = 5
+    repeats: Annotated[opt.Count, opt.about("Repetitions, of which the median counts.")] = 5
 
 
 @with_options
@@ -38,12 +38,12 @@ def stages(
             "modules (skips).",
         ),
     ],
-    asked: StageMeasuring,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File that takes what was measured.")],
+    asked: StageProfileOptions,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output file.")],
     json: JsonOption = None,
 ) -> None:
-    """Measure each module of a model on this machine: forward and backward seconds, bytes kept and handed on."""
-    found = measured(model, asked.sizes, asked.repeats)
+    """Measure each module of a model on this machine: forward and backward seconds, saved and output bytes."""
+    found = measure_stages(model, asked.sizes, asked.repeats)
     write_stage_trace(found, out)
     rows = [
         [
@@ -62,15 +62,15 @@ def stages(
 
 
 def names_code(source: str) -> bool:
-    """Whether a source is FILE.py:NAME."""
+    """Whether the source has the form FILE.py:NAME."""
     return Path(source.rpartition(":")[0]).suffix == ".py"
 
 
-def measured(source: str, sizes: Sequence[int] | None = (1,), repeats: int = 5) -> StageTrace:
-    """Modules of a function in a file, measured; without sizes, at 1, 2, 4 and so on up to the input's samples.
+def measure_stages(source: str, sizes: Sequence[int] | None = (1,), repeats: int = 5) -> StageTrace:
+    """Measure the modules of a function's model; sizes default to 1, 2, 4, ... up to the input's samples.
 
     Raises:
-        InputError: No such file or function, an error in it, or something else than a model and what it takes.
+        InputError: No such file or function, an error in it, or a return value other than a model and its input.
     """
     from torch import Tensor
 
@@ -106,7 +106,7 @@ def measured(source: str, sizes: Sequence[int] | None = (1,), repeats: int = 5) 
 
 
 def user_function(file: str, name: str) -> Callable[..., Any]:
-    """A function of a file, which is run.
+    """Load a function from a Python file, by running the file.
 
     Raises:
         InputError: No such file or function, or an error in the file.

@@ -1,4 +1,4 @@
-"""`wirewise check` and `wirewise export`: programs proved right, and written in the formats of other runtimes."""
+"""`wirewise check` and `wirewise export`: prove programs correct, and write them in formats of other runtimes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wirewise import collective
+from wirewise.cli import mscclpp_plans
 from wirewise.cli.msccl import File
 from wirewise.cli.output import print_text, write_json
 from wirewise.cli.requests import Check, Export
-from wirewise.cli.sources import is_msccl, program_of
+from wirewise.cli.sources import is_msccl, kind_of, program_of
 from wirewise.cli.topo import open_topology
 from wirewise.collective import Network, Program, network
-from wirewise.collective.exporters import chakra, msccl, mscclpp, nccl_graph, nccl_tuner
+from wirewise.collective.exporters import chakra, msccl, mscclpp, mscclpp_machine, nccl_graph, nccl_tuner
 from wirewise.collective.exporters.msccl.model import limits
 from wirewise.collective.exporters.rings import Ring, pack_rings, rings_of, with_bandwidth
 from wirewise.cost import nccl
@@ -26,10 +27,10 @@ __all__ = ["FORMATS", "check", "export"]
 
 
 def check(asked: Check) -> bool:
-    """Say whether a program, or an MSCCL file, does what it should; the first fault is printed.
+    """Check a program, an MSCCL file or an MSCCL++ plan; print the first fault.
 
     Returns:
-        Whether nothing is wrong; so it is, too, where the file does not say what the result should be.
+        True if no fault was found, also if the file does not define the expected result.
     """
     if is_msccl(asked.source):
         file = File.read(asked.source)
@@ -39,7 +40,14 @@ def check(asked: Check) -> bool:
         right = f"fits {asked.dialect}'s MSCCL, and ranks end with the right values"
         if not found and (most_bytes := msccl.largest_call_bytes(file.algorithm(), asked.fifo)):
             right += f" in calls of up to {most_bytes} bytes, which its maxBytes keeps to"
-        return tell(asked.source, found, right, asked.json, unknown)
+        return print_verdict(asked.source, found, right, asked.json, unknown)
+    if kind_of(asked.source) == "mscclpp":
+        plan = mscclpp_plans.read(asked.source)
+        found = list(mscclpp_machine.faults(plan))
+        right = f"{plan.name}: every thread block of {len(plan.gpus)} ranks ends, and ranks end with the right values"
+        return print_verdict(
+            asked.source, found, right, asked.json, None if found else mscclpp_machine.result_unknown(plan)
+        )
     program = program_of(asked.source)
     fifo = 1 if asked.fifo is None else asked.fifo
     found = [f"{fault.kind}: {fault.message}" for fault in collective.faults(program, fifo)]
@@ -47,21 +55,23 @@ def check(asked: Check) -> bool:
         f"{program.name} is right: {program.collective} of {program.ranks} ranks in "
         f"{program.steps} steps and {len(program.messages())} messages"
     )
-    return tell(asked.source, found, right, asked.json)
+    return print_verdict(asked.source, found, right, asked.json)
 
 
-def tell(source: str, found: Sequence[str], right: str, json: str | None, unknown: str | None = None) -> bool:
+def print_verdict(
+    source: str, found: Sequence[str], right: str, json: str | None, unknown: str | None = None
+) -> bool:
     """Write and print the verdict and its reason.
 
     Args:
-        source: What was checked.
-        found: What is wrong with it.
-        right: What to say where nothing is.
+        source: Source that was checked.
+        found: Fault that was found. None if there is none.
+        right: Message for a correct program.
         json: Target of `JsonOption`; the record has `verdict` ("right", "wrong" or "not checked"), `reason`, `faults`.
-        unknown: Why the result could not be compared; None: it was.
+        unknown: Why the result could not be compared. None if it was.
 
     Returns:
-        Whether nothing is wrong.
+        True if no fault was found.
     """
     verdict = "wrong" if found else "not checked" if unknown is not None else "right"
     reason = found[0] if found else right if unknown is None else unknown
@@ -75,7 +85,7 @@ def tell(source: str, found: Sequence[str], right: str, json: str | None, unknow
 
 
 def export(asked: Export) -> None:
-    """Write a program in another format, and say how to use the file."""
+    """Write a program in another format, and print how to use the file."""
     form = FORMATS[asked.to]
     program = program_of(asked.source)
     collective.check(program)
@@ -132,6 +142,7 @@ def _to_mscclpp(program: Program, asked: Export) -> list[Path]:
             instances=asked.instances,
             min_bytes=_bytes_of(asked.min_size),
             max_bytes=_bytes_of(asked.max_size),
+            channel=asked.channel_kind,
         ),
     )
 

@@ -1,4 +1,4 @@
-"""`wirewise recover`: the agent of this host for a protected training script, on one host or on several."""
+"""`wirewise recover`: agent of this host for a training script with failure recovery, on one or several hosts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import msgspec
 
 from wirewise import options as opt
-from wirewise.allocation import HostPlace, current_host, interface_of, interface_towards
-from wirewise.cli.options import Given
+from wirewise.cli.options import GivenOptions
 from wirewise.cli.output import note, print_text, run_folder, write_json
 from wirewise.errors import InputError
+from wirewise.hosts.allocation import HostPlace, current_host
+from wirewise.hosts.interfaces import interface_of, interface_towards
 from wirewise.runtime.recovery.limits import AgentLimits
 from wirewise.runtime.recovery.resume_options import ResumeOptions
 
@@ -33,7 +34,7 @@ _OF_RANKS = (
 
 
 class HostOptions(opt.Options, frozen=True, kw_only=True):
-    """Ranks of a protected training, and the place of this host among its hosts."""
+    """Ranks of the training, and this host's index among its hosts."""
 
     hosts: Annotated[
         int,
@@ -53,8 +54,8 @@ class HostOptions(opt.Options, frozen=True, kw_only=True):
         ),
     ] = 0
     ranks_per_host: Annotated[opt.Count, opt.about("Ranks on each host.", also="--nproc-per-node")] = 1
-    spares: Annotated[opt.Natural, opt.about("Started processes without a role, on each host.")] = 1
-    elastic: Annotated[bool, opt.about("Train with fewer ranks until there are spares.")] = False
+    spares: Annotated[opt.Natural, opt.about("Warm spare processes on each host.")] = 1
+    elastic: Annotated[bool, opt.about("Continue with fewer ranks while no spare is available.")] = False
     token: Annotated[
         str,
         opt.about(
@@ -65,7 +66,7 @@ class HostOptions(opt.Options, frozen=True, kw_only=True):
 
 def recover(
     command: list[str],
-    given: Given[HostOptions],
+    given: GivenOptions[HostOptions],
     limits: AgentLimits,
     changes: ResumeOptions,
     out: Path | None,
@@ -74,7 +75,7 @@ def recover(
     """Start the agent of this host, and train to the end.
 
     Raises:
-        InputError: Hosts and options that do not fit each other, or a command that is no script.
+        InputError: Hosts and options contradict each other, or the command is no script.
         PeerError: The training has failed; the message says why.
     """
     script, arguments = _script(command)

@@ -1,4 +1,4 @@
-"""What commands at the top are asked for. Light, because `wirewise --help` imports it."""
+"""Options of top-level commands; imported by `wirewise --help`, so kept light."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ __all__ = ["Check", "Conditions", "Export", "Request"]
 
 
 class Request(opt.Options, frozen=True, kw_only=True):
-    """What `wirewise show` was asked for; None: not said."""
+    """Options of `wirewise show`; None if not given."""
 
     sources: list[str]
     html: Annotated[Path | None, opt.about("Page to write, which plays what is shown.")] = None
-    on: Annotated[str | None, opt.about("Topology of programs: a preset or a file.")] = None
+    svg: Annotated[
+        Path | None,
+        opt.about("Folder for the charts of a page (of --html) as SVG files, for slides and documents."),
+    ] = None
+    topology: Annotated[str | None, opt.about("Topology of programs: a preset or a file.")] = None
     size: Annotated[str | None, opt.about("Larger buffer of a rank, such as 1MB.")] = None
     ranks: Annotated[opt.Count | None, opt.about("Ranks of algorithms, by default 8.")] = None
     root: Annotated[opt.Natural, opt.about("Root of algorithms that have one.")] = 0
@@ -25,10 +29,10 @@ class Request(opt.Options, frozen=True, kw_only=True):
 
 
 class Check(opt.Options, frozen=True, kw_only=True):
-    """What `wirewise check` was asked for."""
+    """Options of `wirewise check`."""
 
     source: str
-    on: Annotated[str | None, opt.about("Topology that a plan must fit.")] = None
+    topology: Annotated[str | None, opt.about("Topology that a plan must fit.")] = None
     job: Annotated[
         Path | None,
         opt.about(
@@ -39,8 +43,8 @@ class Check(opt.Options, frozen=True, kw_only=True):
     fifo: Annotated[
         opt.Count | None,
         opt.about(
-            "Messages that a channel between ranks holds; by default 1, for an MSCCL file as many as NCCL has for its "
-            "protocol (Simple 2, LL and LL128 8)."
+            "Depth of a channel's FIFO, in messages; by default 1, for an MSCCL file NCCL's (Simple "
+            "2, LL and LL128 8)."
         ),
     ] = None
     dialect: Annotated[
@@ -51,7 +55,7 @@ class Check(opt.Options, frozen=True, kw_only=True):
 
 
 class Export(opt.Options, frozen=True, kw_only=True):
-    """What `wirewise export` was asked for."""
+    """Options of `wirewise export`."""
 
     source: str
     to: Annotated[
@@ -63,16 +67,21 @@ class Export(opt.Options, frozen=True, kw_only=True):
     protocol: Annotated[
         Literal["Simple", "LL", "LL128"], opt.about("Protocol of MSCCL: Simple, LL or LL128.")
     ] = "Simple"
-    in_place: Annotated[bool, opt.about("Form for calls in place (MSCCL, MSCCL++).")] = False
+    in_place: Annotated[bool, opt.about("For in-place calls (MSCCL, MSCCL++).")] = False
+    channel_kind: Annotated[
+        Literal["memory", "port"], opt.about("Kind of the channels; port also between hosts (MSCCL++).")
+    ] = "memory"
     instances: Annotated[opt.Count, opt.about("Copies that share every chunk (MSCCL, MSCCL++).")] = 1
     channels: Annotated[
         opt.Count | None,
         opt.about("Connections of two ranks in a copy, by default as many as needed (MSCCL)."),
     ] = None
-    fuse: Annotated[bool, opt.about("Steps that receive and pass on at once (MSCCL).")] = False
+    fuse: Annotated[bool, opt.about("Fuse receives with forwarding sends (MSCCL).")] = False
     size: Annotated[str, opt.about("Larger buffer of a rank (chakra).")] = "1MB"
-    min_size: Annotated[str | None, opt.about("Least size to use it for (MSCCL, MSCCL++).")] = None
-    max_size: Annotated[str | None, opt.about("Size to stop using it at (MSCCL, MSCCL++).")] = None
+    min_size: Annotated[str | None, opt.about("Minimum message size to use it for (MSCCL, MSCCL++).")] = None
+    max_size: Annotated[
+        str | None, opt.about("Message size from which it is no longer used (MSCCL, MSCCL++).")
+    ] = None
     gpu: Annotated[
         Literal["volta", "ampere", "hopper", "blackwell"], opt.about("Generation of GPUs (nccl-tuner).")
     ] = "ampere"
@@ -80,12 +89,12 @@ class Export(opt.Options, frozen=True, kw_only=True):
 
 
 class Conditions(opt.Options, frozen=True, kw_only=True):
-    """What belongs to `wirewise sim --plan`."""
+    """Options of `wirewise sim --plan`."""
 
-    on: Annotated[str | None, opt.about("Topology of --plan, a preset or a file.")] = None
+    topology: Annotated[str | None, opt.about("Topology of --plan, a preset or a file.")] = None
     bandwidth: Annotated[
         str | None,
-        opt.about("Bandwidth of each host, such as 10gbit, instead of --on (gradients, operators)."),
+        opt.about("Bandwidth of each host, such as 10gbit, instead of --topology (gradients, operators)."),
     ] = None
     ranks_per_host: Annotated[
         opt.Count | None, opt.about("Ranks that share the bandwidth of a host; by default 1.")
@@ -97,12 +106,12 @@ class Conditions(opt.Options, frozen=True, kw_only=True):
     stragglers: Annotated[
         str | None,
         opt.about(
-            "Factor of the compute of each rank, drawn anew in each sample: exp:MEAN, lognormal:SIGMA or "
-            "some:SHARE:FACTOR (stages, recorded runs)."
+            "Random slowdown of each rank's compute, sampled independently: exp:MEAN, lognormal:SIGMA "
+            "or some:FRACTION:FACTOR (stages, recorded runs)."
         ),
     ] = None
     failures: Annotated[
-        opt.Positive | None, opt.about("Seconds between failures, the mean, to draw runs with (recovery).")
+        opt.Positive | None, opt.about("Mean time between failures, in seconds, of sampled runs (recovery).")
     ] = None
     samples: Annotated[
         Annotated[int, opt.about(ge=10)] | None,

@@ -1,4 +1,4 @@
-"""Options that say which batches are drawn from which graph, and which tasks that training has."""
+"""Options for the batches sampled from a graph, and for the tasks of that training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from wirewise import options as opt
-from wirewise.cli.options import Given
+from wirewise.cli.options import GivenOptions
 from wirewise.codec.row_formats import exact_format
 from wirewise.errors import InputError
 from wirewise.graph import PARTITIONERS, GraphData, load, partition
@@ -25,31 +25,31 @@ _FANOUTS, _FLOAT_BYTES, _ID_BYTES = (15, 10, 5), 4, 4
 
 
 class Sampling(opt.Options, frozen=True, kw_only=True):
-    """A graph in parts, and the batches that are drawn from it."""
+    """Partitioned graph, and how batches are sampled from it."""
 
     dataset: opt.Dataset = "debian"
     workers: Annotated[opt.Count, opt.about("Ranks, one part of the features each.")] = 4
-    fanouts: Annotated[tuple[int, ...], opt.about("Neighbours of a node in each hop; -1: all.")] = _FANOUTS
-    batch_size: Annotated[opt.Count, opt.about("Seeds of a rank's batch.")] = 64
+    fanouts: Annotated[tuple[int, ...], opt.about("Fanout of each hop; -1: all neighbours.")] = _FANOUTS
+    batch_size: Annotated[opt.Count, opt.about("Batch size of a rank, in seed nodes.")] = 64
     parts: Annotated[str, opt.about("Partitioner of the graph.", words=PARTITIONERS)] = "metis"
     semantics: Annotated[str, opt.about("Nodes that a hop expands.", words=SEMANTICS)] = "cumulative"
     train_share: Annotated[
-        float, opt.about("Share of the training nodes that is used, drawn at random.", gt=0, le=1)
+        float, opt.about("Fraction of the training nodes to use, sampled at random.", gt=0, le=1)
     ] = 1.0
     directed: Annotated[
         bool,
         opt.about(
-            "Draws along edges as they are; otherwise in both directions.", option="--directed/--no-directed"
+            "Sample along edges as stored; otherwise in both directions.", option="--directed/--no-directed"
         ),
     ] = False
-    seed: Annotated[opt.Seed, opt.about("Seed of partition and draws.")] = 0
+    seed: Annotated[opt.Seed, opt.about("Seed of partition and sampling.")] = 0
 
 
 def sampling_problem(graph: GraphData, asked: Sampling) -> CacheProblem:
-    """The problem of a graph cut into parts, with the training nodes of each.
+    """Build the cache problem of a partitioned graph, with the training nodes of each part.
 
     Raises:
-        InputError: A hop of no neighbours, or a graph without training nodes.
+        InputError: A hop samples no neighbours, or the graph has no training nodes.
     """
     check_used_hops(asked.fanouts, "--fanouts")
     owner = np.zeros(graph.num_nodes, np.int64)
@@ -75,12 +75,12 @@ def sampling_problem(graph: GraphData, asked: Sampling) -> CacheProblem:
 
 
 class Tasks(opt.Options, frozen=True, kw_only=True):
-    """Tasks of a file, or the dataset and the training that they come from; all but `job` is for a dataset."""
+    """Tasks from a file, or the dataset and training that define them; all options but `job` are for a dataset."""
 
     job: Annotated[Path | None, opt.about("JSON of tasks, flows and times, instead of --dataset.")] = None
     dataset: Annotated[str | None, opt.about("Dataset (name or .npz file) whose training is placed.")] = None
-    fanouts: Annotated[tuple[int, ...], opt.about("Neighbours of a node in each hop (--dataset).")] = _FANOUTS
-    batch_size: Annotated[opt.Count, opt.about("Seeds of a worker's batch (--dataset).")] = 64
+    fanouts: Annotated[tuple[int, ...], opt.about("Fanout of each hop (--dataset).")] = _FANOUTS
+    batch_size: Annotated[opt.Count, opt.about("Batch size of a worker, in seed nodes (--dataset).")] = 64
     workers_per_host: Annotated[opt.Count, opt.about("Workers that start on a host (--dataset).")] = 1
     samplers: Annotated[opt.Count, opt.about("Samplers of each worker (--dataset).")] = 2
     servers: Annotated[opt.Count, opt.about("Parameter servers (--dataset).")] = 1
@@ -88,7 +88,7 @@ class Tasks(opt.Options, frozen=True, kw_only=True):
         opt.Count | None,
         opt.about("Workers that fit a host, by default one more than start on it (--dataset)."),
     ] = None
-    hidden: Annotated[opt.Count, opt.about("Width of the hidden rows (--dataset).")] = 256
+    hidden: Annotated[opt.Count, opt.about("Hidden width of the model (--dataset).")] = 256
     iterations: Annotated[opt.Count, opt.about("Iterations of the job (--dataset).")] = 8
     sampler_s: Annotated[float, opt.about("Seconds of sampling a batch (--dataset).", ge=0)] = 0.005
     worker_s: Annotated[float, opt.about("Seconds of training on a batch (--dataset).", ge=0)] = 0.02
@@ -103,16 +103,16 @@ class Tasks(opt.Options, frozen=True, kw_only=True):
     ] = "drawn"
 
 
-def chosen_tasks(given: Given[Tasks], hosts: Sequence[str], seed: int) -> TaskSet:
-    """Tasks of --job, or those that training on --dataset has on the hosts.
+def chosen_tasks(given: GivenOptions[Tasks], hosts: Sequence[str], seed: int) -> TaskSet:
+    """Read the tasks from --job, or derive those of training on --dataset with these hosts.
 
     Args:
-        given: What the options say.
+        given: Options that were given.
         hosts: Name of each host.
-        seed: Seed of graph, partition and draws.
+        seed: Seed of graph, partition and sampling.
 
     Raises:
-        InputError: Neither or both are given, or a file cannot be used; an option of --dataset beside --job is named.
+        InputError: Neither or both were given, a file is unusable, or an option of --dataset was given with --job.
     """
     asked = given.record()
     if (asked.job is None) == (asked.dataset is None):

@@ -1,4 +1,4 @@
-"""Two ranks on this machine that exchange packed rows: proof that transport and codec work, and how fast."""
+"""Two ranks on this machine exchange packed rows: a check of transport and codec, with its speed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _TIMEOUT_S = 20.0
 
 
 def run_selftest() -> tuple[int, float]:
-    """Let two threads, each with its own gloo group, exchange packed rows and then plain bytes.
+    """Exchange packed rows and then plain bytes between two threads, each with its own gloo group.
 
     Returns:
-        Bytes of one packed buffer, and bytes per second in one direction of a loopback exchange with both directions
-        busy, the median of the rounds.
+        Bytes of one packed buffer, and the median loopback bandwidth in one direction while both are busy, in bytes
+        per second.
 
     Raises:
-        PeerError: A rank failed or did not end in time; the message says which and how.
+        PeerError: A rank failed or timed out; the message says which and how.
     """
     # On a fresh machine compiling the kernels takes half a minute, which says nothing of the transport.
     warm()

@@ -1,4 +1,4 @@
-"""`wirewise show`: plans as tables; programs of collectives and recorded runs as pages."""
+"""`wirewise show`: plans as tables; collective programs and recorded runs as pages; pages as pictures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from wirewise import collective, plans, topology
-from wirewise.cli import msccl
+from wirewise.cli import msccl, mscclpp_plans
 from wirewise.cli.output import note, print_table, print_text, write_json, write_out
 from wirewise.cli.requests import Request
 from wirewise.cli.sources import is_name, kind_of
@@ -43,23 +43,38 @@ def show(asked: Request) -> None:
     """Show a plan, programs or a recorded run; several sources must all be programs.
 
     Raises:
-        WirewiseError: A source that cannot be read or does not fit the others.
+        WirewiseError: A source cannot be read, or does not fit the others.
     """
     first, *others = asked.sources
     kind = kind_of(first)
+    if kind == "page" or asked.svg is not None:
+        return _show_pictures(asked, kind)
     if not others and kind == "trace":
         return _show_trace(first, asked)
     if not others and kind == "msccl":
-        if asked.html is not None:
-            raise InputError(
-                f"{first} is an MSCCL file, which has no page; show the program that it was exported from, or leave "
-                "out --html"
-            )
-        return msccl.show(first, asked.json)
+        return msccl.show(first, asked.json, asked.html)
+    if not others and kind == "mscclpp":
+        return mscclpp_plans.show(first, asked.json, asked.html)
     plan = plans.load(first) if kind == "plan" else None
     if plan is not None and not others and (asked.html is None or not isinstance(plan, CollectivePlan)):
         return _show_plan(plan, asked)
     _show_programs(asked)
+
+
+def _show_pictures(asked: Request, kind: str) -> None:
+    from wirewise.report.pictures import write_pictures
+
+    page = asked.sources[0]
+    if kind != "page" or len(asked.sources) > 1:
+        raise InputError(
+            f"got --svg with {', '.join(asked.sources)}; expected one page that a command wrote with --html"
+        )
+    if asked.svg is None:
+        raise InputError(
+            f"{page} is a page; open it in a browser, or write its charts as files: --svg FOLDER"
+        )
+    files = write_pictures(page, asked.svg)
+    write_out(asked.json, {"pictures": [str(file) for file in files]}, *(str(file) for file in files))
 
 
 def _show_plan(plan: Plan, asked: Request) -> None:
@@ -78,7 +93,7 @@ def _show_plan(plan: Plan, asked: Request) -> None:
 
 
 def _pictures(plan: Plan, asked: Request) -> Iterator[str]:
-    on = asked.on
+    on = asked.topology
     if isinstance(plan, ReshardPlan):
         from wirewise.cost.links import Links
         from wirewise.report.reshard_picture import drawn_links, reshard_section
@@ -88,7 +103,7 @@ def _pictures(plan: Plan, asked: Request) -> Iterator[str]:
             plan.check(found)
             yield reshard_section(plan, Links.of(found), about=f"On {on}.")
         else:
-            about = "All interfaces are as fast as those that the bound counts with; name a topology (--on) for others."
+            about = "All interfaces are as fast as those that the bound counts with; --topology names others."
             yield reshard_section(plan, drawn_links(plan), about=about)
     if isinstance(plan, StagePlan):
         from wirewise.report.shell import notes
@@ -178,8 +193,8 @@ def _programs(source: str, asked: Request) -> list[Program]:
         program = collective.load(source)
         collective.check(program)
         return [program]
-    if kind in ("trace", "msccl"):
-        what = "a recorded run" if kind == "trace" else "an MSCCL file"
+    what = {"trace": "a recorded run", "msccl": "an MSCCL file", "mscclpp": "a plan of MSCCL++"}.get(kind)
+    if what is not None:
         raise InputError(
             f"{source} is {what}; show it alone, or name only programs, plans of collectives and "
             "algorithms such as all_reduce:ring:8"
@@ -211,8 +226,8 @@ def _built(source: str, asked: Request) -> list[Program]:
 
 def _ranks(source: str, words: Sequence[str], asked: Request) -> int:
     if not words:
-        if asked.ranks is None and asked.on is not None:
-            return len(open_topology(asked.on).ranks)
+        if asked.ranks is None and asked.topology is not None:
+            return len(open_topology(asked.topology).ranks)
         return asked.ranks or _RANKS
     if len(words) > 1 or not words[0].isdecimal():
         raise InputError(
@@ -223,8 +238,8 @@ def _ranks(source: str, words: Sequence[str], asked: Request) -> int:
 
 
 def _hosts(asked: Request) -> list[list[int]] | None:
-    """Ranks of each host of the topology, for hierarchical algorithms; None: each rank is a host, or one has all."""
-    devices = () if asked.on is None else open_topology(asked.on).devices
+    """Ranks of each host of the topology, for hierarchical algorithms; None if each rank is a host, or one has all."""
+    devices = () if asked.topology is None else open_topology(asked.topology).devices
     hosts: dict[str, list[int]] = {}
     for rank, device in enumerate(devices):
         hosts.setdefault(device.host, []).append(rank)
@@ -233,14 +248,14 @@ def _hosts(asked: Request) -> list[list[int]] | None:
 
 def _network(found: Sequence[Program], asked: Request) -> Network:
     """The topology that was named; else that of the first plan, if it is a preset; else equal hosts."""
-    if asked.on is not None:
-        return _called(open_topology(asked.on), asked.on)
+    if asked.topology is not None:
+        return _called(open_topology(asked.topology), asked.topology)
     if (plan := _first_plan(asked)) is not None:
         try:
             return collective.network(topology.preset(plan.topology))
         except TopologyError:
             note(
-                f"Note: topology {plan.topology!r} is no preset; shown on equal hosts, name its file with --on."
+                f"Note: topology {plan.topology!r} is no preset; shown on equal hosts, name its file with --topology."
             )
     usual = f"lab-{found[0].ranks}@{_RATE}"
     return _called(topology.preset(usual), usual)

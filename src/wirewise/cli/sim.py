@@ -1,4 +1,4 @@
-"""`wirewise sim`: replay of a trace, with changes; how long a job takes under a plan of any family."""
+"""`wirewise sim`: replay a trace with changes, or predict a job under a plan of any family."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from wirewise.trace import (
     load,
     read_job,
 )
-from wirewise.trace.thinning import thinned
+from wirewise.trace.thinning import thin_steps
 
 if TYPE_CHECKING:
     from wirewise.cost import Links
     from wirewise.sim import Prediction, ReplayReport
-    from wirewise.sim.sampled import Sampled
+    from wirewise.sim.sampled import SampledTimes
     from wirewise.topology import Topology
     from wirewise.trace import Job
 
@@ -54,26 +54,26 @@ _GRAINS: dict[str, tuple[type, ...]] = {
 """Kinds of jobs of each family, none where plans are predicted without one; other families' lowerings tell."""
 
 _STRAGGLERS = ("stragglers", "samples", "seed")
-_UNIFORM = ("on", "bandwidth", "ranks_per_host", "costs")
+_UNIFORM = ("topology", "bandwidth", "ranks_per_host", "costs")
 _TAKEN: dict[str | type, tuple[str, ...]] = {
-    "bitwidth": ("on",),
-    "cache": ("on", "row_bytes"),
-    "collective": ("on",),
-    Trace: ("on", "costs", *_STRAGGLERS),
+    "bitwidth": ("topology",),
+    "cache": ("topology", "row_bytes"),
+    "collective": ("topology",),
+    Trace: ("topology", "costs", *_STRAGGLERS),
     GradientTrace: _UNIFORM,
     FusionGraph: _UNIFORM,
-    TaskSet: ("on",),
-    StageTrace: ("on", *_STRAGGLERS),
-    RecoveryTrace: ("on", "failures", "samples", "seed"),
+    TaskSet: ("topology",),
+    StageTrace: ("topology", *_STRAGGLERS),
+    RecoveryTrace: ("topology", "failures", "samples", "seed"),
 }
 """Options by the job, or by the family where there is none."""
 
 
 def simulate(sources: Sequence[Path] | None, what_if: str, json: str | None) -> None:
-    """Replay a trace and print and write what was found.
+    """Replay a trace, and print and write the prediction.
 
     Raises:
-        InputError: There is no source, or one that cannot be read.
+        InputError: No source was given, or one cannot be read.
     """
     if not sources:
         raise InputError("nothing to simulate; give a run folder, files of torch.profiler, or --plan FILE")
@@ -84,8 +84,8 @@ def simulate(sources: Sequence[Path] | None, what_if: str, json: str | None) -> 
 
     # A change that is not understood is refused before the work.
     changes = parse(what_if)
-    with progress() as heard:
-        trace = thinned(load(sources, heard))
+    with progress() as log:
+        trace = thin_steps(load(sources, log))
     if any(op.stream for rank in trace.ranks for op in rank.ops):
         trace.notes.insert(0, _DEVICES)
     recording = record(trace)
@@ -127,11 +127,11 @@ def _sentence(report: ReplayReport, what_if: str) -> str:
 def predict_plan(
     source: Path, job_files: Sequence[Path], what_if: str, words: Conditions, json: str | None
 ) -> None:
-    """Predict, write and tell.
+    """Predict the job under a plan, and write and print the prediction.
 
     Raises:
-        InputError: A file that cannot be used, an option that says nothing here, or one that is missing.
-        PlanError: The file holds no plan, or one that the job or the topology does not fit.
+        InputError: A file is unusable, or an option is meaningless here or missing.
+        PlanError: The file holds no plan, or the plan does not fit the job or the topology.
     """
     if what_if:
         raise InputError(
@@ -140,9 +140,9 @@ def predict_plan(
     plan = plans.load(source)
     job = _job(plan, job_files)
     if isinstance(job, Trace):
-        job = thinned(job)
+        job = thin_steps(job)
     what = f"a {plan.family} plan" if job is None else f"a {plan.family} plan and {job_file(type(job))}"
-    taken = (*_TAKEN.get(plan.family if job is None else type(job), ("on",)), "html")
+    taken = (*_TAKEN.get(plan.family if job is None else type(job), ("topology",)), "html")
     refuse(
         words,
         [name for name in words.__struct_fields__ if name not in taken],
@@ -205,7 +205,7 @@ def _predicted(plan: Plan, job: Job | None, words: Conditions) -> Prediction:
     return predict(plan, described, _links(plan, job, words), **conditions)
 
 
-def _sampled(plan: Plan, job: Job | None, words: Conditions) -> Sampled | None:
+def _sampled(plan: Plan, job: Job | None, words: Conditions) -> SampledTimes | None:
     """The distribution that was asked for; None: none was."""
     if words.failures is None and words.stragglers is None:
         return None
@@ -222,7 +222,7 @@ def _sampled(plan: Plan, job: Job | None, words: Conditions) -> Sampled | None:
     return sample_stragglers(plan, job, links, parse_stragglers(words.stragglers), **how)
 
 
-def _distribution(drawn: Sampled) -> str:
+def _distribution(drawn: SampledTimes) -> str:
     mean, median = (
         f"{seconds(value)} (95 % interval {seconds(low)} to {seconds(high)})"
         for value, (low, high) in (
@@ -237,13 +237,13 @@ def _distribution(drawn: Sampled) -> str:
 
 
 def _links(plan: Plan, job: Job | None, words: Conditions) -> Links | Topology | None:
-    """What the bytes travel over; None: what the trace or the costs tell."""
+    """Links that the bytes travel over; None for those of the trace or the costs."""
     from wirewise.cli.plan_gradients import uniform
     from wirewise.cost import Links
 
-    if words.on is not None:
-        refuse(words, ["bandwidth", "ranks_per_host"], "takes the place of --on; give one of them")
-        topology = open_topology(words.on)
+    if words.topology is not None:
+        refuse(words, ["bandwidth", "ranks_per_host"], "takes the place of --topology; give one of them")
+        topology = open_topology(words.topology)
         if isinstance(plan, PlacementPlan):
             _check_hosts(plan, topology)
         # A machine by itself has no links between hosts, which the table is about; a program needs only its graph.
@@ -253,7 +253,7 @@ def _links(plan: Plan, job: Job | None, words: Conditions) -> Links | Topology |
     if isinstance(job, Trace):
         return None
     raise InputError(
-        f"nothing says what the bytes of a {plan.family} plan travel over; expected --on TOPOLOGY, a preset or a file"
+        f"nothing says what the bytes of a {plan.family} plan travel over; expected --topology, a preset or a file"
     )
 
 

@@ -1,4 +1,4 @@
-"""`wirewise slurm`: files for sbatch, and ranks that srun has started."""
+"""`wirewise slurm`: batch scripts for sbatch, and the environment of ranks started by srun."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def script(
     ] = None,
     submit: Annotated[bool, typer.Option("--submit", help="Give it to sbatch, too; needs --out.")] = False,
 ) -> None:
-    """Print a file for sbatch that runs a command on hosts, to be read and submitted.
+    """Print a batch script for sbatch that runs a command on several hosts.
 
     wirewise slurm script --hosts 4 -o job.sh -- wirewise run adaqp --out runs/first
     """
@@ -65,13 +65,13 @@ def rank(
         list[str], typer.Argument(help="After --: the program of a rank, with its arguments.")
     ],
 ) -> None:
-    """Set RANK, WORLD_SIZE, MASTER_ADDR and their like from what srun has set, and become a program.
+    """Set RANK, WORLD_SIZE, MASTER_ADDR and the like from srun's variables, then exec a program.
 
     srun wirewise slurm rank -- python train.py
     """
-    from wirewise.allocation import take_place
+    from wirewise.hosts.allocation import adopt_srun_rank
 
-    if not take_place():
+    if not adopt_srun_rank():
         raise InputError(
             "this is no rank: neither srun nor another launcher has started it; start it as `srun wirewise slurm rank "
             f"-- {' '.join(command)}`"

@@ -1,4 +1,4 @@
-"""What a source on the command line is: a name, or a file by what it holds."""
+"""Command-line sources: a name, or a file recognised by its content."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from wirewise.collective.builders import build
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, ProgramError, WirewiseError
 from wirewise.plans import CollectivePlan
+from wirewise.report.pictures import is_page
 
 __all__ = ["family_of", "is_msccl", "is_name", "kind_of", "plan_of", "program_of"]
 
 
 def is_name(source: str) -> bool:
-    """Whether a source is COLLECTIVE[:ALGORITHM[:RANKS]] and no file."""
+    """Whether a source is COLLECTIVE[:ALGORITHM[:RANKS]] and not a file."""
     return source.split(":")[0].replace("-", "_") in collective.COLLECTIVES and not Path(source).exists()
 
 
 def is_msccl(source: str) -> bool:
-    """Whether a file begins as XML does; programs and plans are JSON, which never does."""
+    """Whether a file starts like XML; programs and plans are JSON, which never does."""
     try:
         with Path(source).open("rb") as file:
             return file.read(256).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<")
@@ -32,29 +33,33 @@ def is_msccl(source: str) -> bool:
 
 
 def kind_of(source: str) -> str:
-    """Kind of a source: name, trace, msccl, program, or plan, whose reader names the fault of what is nothing else."""
+    """Detect the kind of a source: name, trace, page, msccl, mscclpp, program, else plan."""
     if is_name(source):
         return "name"
     path = Path(source)
     if path.is_dir() or path.suffix in (".jsonl", ".gz"):
         return "trace"
+    if is_page(source):
+        return "page"
     if is_msccl(source):
         return "msccl"
     head = _json(source)
     if isinstance(head, list) or (isinstance(head, dict) and "traceEvents" in head):
         return "trace"
+    if isinstance(head, dict) and "gpus" in head and "kind" not in head:
+        return "mscclpp"
     return "program" if isinstance(head, dict) and head.get("kind") == "program" else "plan"
 
 
 def family_of(source: str) -> str | None:
-    """Family of the plan in a file; None: it holds none."""
+    """Detect the family of the plan in a file; None if it holds none."""
     head = _json(source)
     family = head.get("family") if isinstance(head, dict) else None
     return family if isinstance(family, str) else None
 
 
 def plan_of(source: str) -> CollectivePlan | None:
-    """The plan of a collective in a file; None where there is none."""
+    """Read the collective plan in a file; None if it holds none."""
     try:
         found = plans.load(source)
     except WirewiseError:
@@ -63,11 +68,11 @@ def plan_of(source: str) -> CollectivePlan | None:
 
 
 def program_of(source: str) -> Program:
-    """The program of a program file, of the plan of a collective, or of COLLECTIVE:ALGORITHM:RANKS.
+    """Read a program from a program file, a collective plan, or COLLECTIVE:ALGORITHM:RANKS.
 
     Raises:
-        InputError: No such file, or words that are neither.
-        ProgramError: The file holds no program, or there is no such algorithm.
+        InputError: The file does not exist, and the text is no such name.
+        ProgramError: The file holds no program, or the algorithm is unknown.
     """
     words = source.replace("-", "_").split(":")
     if len(words) == 3 and is_name(source) and words[0] in collective.COLLECTIVES:
@@ -93,7 +98,7 @@ def program_of(source: str) -> Program:
 
 
 def _json(source: str) -> Any:
-    """What a file of JSON holds; None: it cannot be read."""
+    """Content of a JSON file; None if it cannot be read."""
     try:
         return decode_json(Path(source).read_bytes())
     except (OSError, msgspec.DecodeError):

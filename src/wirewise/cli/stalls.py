@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from wirewise.cli.options import Given, with_options
-from wirewise.cli.output import JsonOption, Said, note, write_out
+from wirewise.cli.options import GivenOptions, with_options
+from wirewise.cli.output import JsonOption, Said, note, writable_file, write_out
 from wirewise.errors import InputError
-from wirewise.recipes.scripts import StallJob
 from wirewise.report.comparison_page import comparison_html
 from wirewise.report.shell import write_page
 from wirewise.report.stalls_page import stalls_comparison
+from wirewise.trials.stall_job import StallJob
 
 if TYPE_CHECKING:
     from wirewise.profile.stalls.report import Difference, StallReport
@@ -30,7 +30,7 @@ def stalls(
     command: Annotated[
         list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified, on one machine.")
     ],
-    given: Given[StallJob],
+    given: GivenOptions[StallJob],
     what_if: Annotated[
         list[str] | None,
         typer.Option(help="Change whose step is predicted, such as cached=0.5; may be repeated."),
@@ -39,14 +39,16 @@ def stalls(
         bool, typer.Option("--compat", help="Stash's formulas as published and as coded, too.")
     ] = False,
     against: Annotated[
-        Path | None, typer.Option(help="Trace of the same command, to say whether its replay agrees.")
+        Path | None, typer.Option(help="Trace of the same command, to compare its replay with the stalls.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Page to write, with the parts as bars.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder that keeps the raw times.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Page to write, with the parts as bars.", callback=writable_file)
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder that keeps the raw times.")] = None,
     json: JsonOption = None,
 ) -> None:
     """Measure where the steps of an unmodified training script lose time: data, interconnect, network."""
-    from wirewise.recipes.stalls import measure
+    from wirewise.trials.stalls import measure
 
     cached = [_fraction(text) for text in what_if or []]
     job = given.record(command=command)
@@ -79,7 +81,7 @@ def recommend(
     """Choose the machines on which a job is cheapest within a time budget."""
     from wirewise.cost.instances import choose, load_prices
     from wirewise.profile.stalls.report import load_report
-    from wirewise.recipes.stalls import workload
+    from wirewise.trials.stalls import workload
 
     listed = load_prices(prices)
     choices = choose(listed, workload(load_report(stalls), samples), _seconds(budget))
@@ -104,14 +106,14 @@ def _agreement(report: StallReport, against: Path | None) -> list[Difference]:
     if against is None:
         return []
     from wirewise.profile.stalls.report import reconcile
-    from wirewise.recipes.stalls import counterfactuals
     from wirewise.trace import load
+    from wirewise.trials.stalls import counterfactuals
 
     return reconcile(report, counterfactuals(load([against])))
 
 
 def _more(report: StallReport, predicted: list[dict[str, Any]], compat: bool) -> Iterator[Said]:
-    """What was asked for beside the parts of a step."""
+    """Tables that were asked for beside the parts of a step."""
     for row in predicted:
         measured = row["measured_step_s"]
         said = "" if measured is None else f", measured {measured * 1e3:.1f} ms"

@@ -10,8 +10,8 @@ import typer
 
 from wirewise import topology
 from wirewise.cli.options import need_ranks
-from wirewise.cli.output import JsonOption, print_table, print_text, write_json, write_out
-from wirewise.errors import TopologyError
+from wirewise.cli.output import JsonOption, print_table, print_text, writable_file, write_json, write_out
+from wirewise.errors import InputError, TopologyError
 from wirewise.sim.message_costs import PROBE_BYTES, fit_messages, probe_programs
 from wirewise.topology.machines import MACHINES
 from wirewise.units import format_rate, parse_rate
@@ -27,6 +27,11 @@ _TIMEOUT_S = 120.0
 
 _Source = Annotated[
     str, typer.Argument(metavar="NAME|FILE", help="A preset (`wirewise topo list`) or a file.")
+]
+
+_OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="File that takes the topology.", callback=writable_file),
 ]
 
 
@@ -47,7 +52,7 @@ def list_(json: JsonOption = None) -> None:
 
 @app.command()
 def show(source: _Source, json: JsonOption = None) -> None:
-    """Show hosts, devices, links, and how wide the path between any two ranks is."""
+    """Show hosts, devices, links, and the path bandwidth between any two ranks."""
     found = open_topology(source)
     write_json(json, msgspec.to_builtins(found))
     if json == "-":
@@ -58,24 +63,14 @@ def show(source: _Source, json: JsonOption = None) -> None:
         for host in found.hosts
     ]
     print_table(["host", "devices"], hosts)
-    arrow = {"both": "<->", "one": "->"}
-    links = [
-        [
-            f"{link.source} {arrow[link.direction]} {link.target}",
-            link.kind,
-            format_rate(link.bandwidth_bytes_per_s),
-            f"{link.latency_s * 1e6:g} us",
-        ]
-        for link in found.links
-    ]
-    print_table(["link", "kind", "each direction", "latency"], links)
+    print_table(*found.link_table())
     if len(found.ranks) <= _SHOWN_RANKS:
         print_table(["from \\ to", *found.ranks], _widths(found), title="widest path")
 
 
 @app.command()
 def check(file: Annotated[Path, typer.Argument(help="A topology file.")], json: JsonOption = None) -> None:
-    """Check a file: exit code 0 if it can be used, 2 with the line of the first fault."""
+    """Check a topology file: exit code 0 if it is valid, 2 and the line of the first fault if not."""
     found = topology.load(file)
     pairs = ((a, b) for a in found.ranks for b in found.ranks if a != b)
     apart = [pair for pair in pairs if not topology.path_between(found, *pair)]
@@ -96,20 +91,20 @@ def export(
     source: _Source,
     file: Annotated[Path | None, typer.Argument(help="Where to write; stdout by default.")] = None,
 ) -> None:
-    """Write a topology as TOML, to be edited."""
+    """Write a topology as TOML, for editing."""
     found = open_topology(source)
     _write(found, file)
 
 
 @app.command()
 def probe(
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the topology.")] = None,
+    out: _OutOption = None,
     name: Annotated[str, typer.Option(help="Name of the topology.")] = "measured",
     json: JsonOption = None,
 ) -> None:
-    """Measure the links between all ranks of a running group, and what messages cost them.
+    """Measure the links between all ranks of a running group, and the per-message cost.
 
-    Start it by torchrun or `wirewise lab run`.
+    Start it with torchrun or `wirewise lab run`.
     """
     need_ranks("topo probe -o FILE")
     # These need torch, which takes seconds to import.
@@ -136,12 +131,13 @@ def probe(
 @app.command()
 def smi(
     file: Annotated[
-        typer.FileText, typer.Argument(help="Output of `nvidia-smi topo -m`; - for standard input.")
+        typer.FileText,
+        typer.Argument(help="Output of `nvidia-smi topo -m`; - for standard input.", errors="replace"),
     ],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File that takes the topology.")] = None,
+    out: _OutOption = None,
     name: Annotated[str, typer.Option(help="Name of the topology.")] = "machine",
-    nvlink: Annotated[str, typer.Option(help="Rate of one NVLink, each way.")] = "200gbit",
-    pcie: Annotated[str, typer.Option(help="Rate of a device's PCIe, each way.")] = "252gbit",
+    nvlink: Annotated[str, typer.Option(help="Rate of one NVLink, in each direction.")] = "200gbit",
+    pcie: Annotated[str, typer.Option(help="Rate of a device's PCIe, in each direction.")] = "252gbit",
     port: Annotated[str, typer.Option(help="Rate of a network port.")] = "100gbit",
 ) -> None:
     """Write the topology of a machine with NVIDIA GPUs as TOML.
@@ -158,11 +154,67 @@ def smi(
     _write(found, out)
 
 
+@app.command("import")
+def import_(
+    file: Annotated[
+        Path, typer.Argument(help="Topology file of NCCL or RCCL, or what `scontrol show topology` printed.")
+    ],
+    out: _OutOption = None,
+    hosts: Annotated[
+        int, typer.Option(help="Machines of this kind, joined by their network ports (NCCL, RCCL).")
+    ] = 1,
+    name: Annotated[str | None, typer.Option(help="Name of the topology. Defaults to the file's.")] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="Rate of each node's link, such as 25gbit (Slurm).")
+    ] = None,
+    uplink: Annotated[
+        str | None,
+        typer.Option(help="Rate of each link between switches (Slurm). Defaults to that of all nodes below."),
+    ] = None,
+) -> None:
+    """Convert a topology file of NCCL or RCCL, or Slurm's tree of switches, to TOML.
+
+    NCCL_TOPO_DUMP_FILE=topo.xml writes such a file. Properties that it does not define are reported on stderr.
+    """
+    try:
+        text = file.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TopologyError(
+            f"cannot read {str(file)!r}: {error}; expected a topology file of NCCL, or of Slurm"
+        ) from error
+    is_slurm = text.lstrip().startswith(("SwitchName=", "#"))
+    if is_slurm and (hosts != 1 or rate is None):
+        raise InputError(
+            f"got {'--hosts' if hosts != 1 else 'no --rate'} for the tree of Slurm in {file}; expected --rate, which "
+            "Slurm does not know, and no --hosts, which it does"
+        )
+    if not is_slurm and (rate or uplink):
+        raise InputError(
+            f"got --rate or --uplink for {file}, which is not of Slurm; its rates are in the file"
+        )
+    try:
+        found = (
+            topology.from_slurm_tree(
+                text,
+                rate_bytes_per_s=parse_rate(rate),
+                uplink_bytes_per_s=None if uplink is None else parse_rate(uplink),
+                name=name or file.stem,
+            )
+            if rate is not None
+            else topology.from_nccl_xml(text, name=name or file.stem, hosts=hosts)
+        )
+    except TopologyError as error:
+        raise TopologyError(f"{file}: {error}") from error
+    for note in found.notes:
+        print_text(f"note: {note}", err=True)
+    _write(found.topology, out)
+
+
 _SHOWN_RANKS = 16
 
 
 def open_topology(source: str) -> topology.Topology:
-    """A file if there is one or the name looks like one, else a preset."""
+    """Open a topology: a file if it exists or the name looks like a path, else a preset."""
     if Path(source).is_file() or source.endswith(".toml"):
         return topology.load(source)
     return topology.preset(source)

@@ -1,4 +1,4 @@
-"""`wirewise trace`: traces of all ranks, put together, aligned, explained and exported."""
+"""`wirewise trace`: merge, align, explain and export traces of all ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wirewise.cli.output import JsonOption, Said, progress, write_out
+from wirewise.cli.output import JsonOption, Said, progress, writable_file, write_out
 from wirewise.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def merge(
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")],
     json: JsonOption = None,
 ) -> None:
-    """Put the ranks of several folders or torch.profiler files into one run folder."""
+    """Merge the ranks of several folders or torch.profiler files into one run folder."""
     from wirewise.trace import open_trace, write_trace
 
     _check_new(out)
@@ -89,22 +89,25 @@ def align(
 @app.command()
 def show(
     sources: _Sources,
-    html: Annotated[Path | None, typer.Option("--html", help="Report to write, one HTML file.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Report to write, one HTML file.", callback=writable_file),
+    ] = None,
     json: JsonOption = None,
 ) -> None:
-    """Say what bounds the step and what changes would give, with tables or as a page.
+    """Show the bottleneck of the step and the effect of changes, as tables or as a page.
 
-    Where an accelerator was recorded, or not all ranks were, the answer is what each rank recorded by itself.
+    If an accelerator was recorded, or not all ranks were, each rank's own record is shown instead.
     """
     from wirewise.trace.sources import on_one_clock, open_trace
-    from wirewise.trace.thinning import thinned
+    from wirewise.trace.thinning import thin_steps
 
-    with progress() as heard:
-        trace = open_trace(sources, partial=True, heard=heard)
+    with progress() as log:
+        trace = open_trace(sources, partial=True, log=log)
         alone = bool(trace.partial) or any(op.stream for rank in trace.ranks for op in rank.ops)
         if not alone:
-            heard("aligning clocks")
-            trace = thinned(on_one_clock(trace))
+            log("aligning clocks")
+            trace = thin_steps(on_one_clock(trace))
     if alone:
         _show_recorded(trace, html, json)
     else:
@@ -117,8 +120,8 @@ def _show_replayed(trace: Trace, html: Path | None, json: str | None) -> None:
     from wirewise.report.replay_page import replay_html
     from wirewise.sim.analysis import analyse
 
-    with progress() as heard:
-        found = analyse(trace, heard=heard)
+    with progress() as log:
+        found = analyse(trace, log=log)
     rows = [
         tables.rank_rows(trace, found),
         tables.step_rows(found.report),
@@ -169,10 +172,15 @@ def _show(
 @app.command()
 def export(
     sources: _Sources,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.json[.gz]", help="The file to write.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FILE.json[.gz]", help="The file to write.", callback=writable_file
+        ),
+    ],
     json: JsonOption = None,
 ) -> None:
-    """Write the aligned run for Chrome's viewer and Perfetto, the critical path of each step marked."""
+    """Write the aligned run for Chrome's trace viewer and Perfetto, with the critical path of each step marked."""
     from wirewise.sim.analysis import critical_ops
     from wirewise.trace import chrome, load
 

@@ -1,4 +1,4 @@
-"""Encode and decode the rows that ranks send each other: tensors in, bytes out, no process groups."""
+"""Encode and decode the rows that ranks exchange: tensors in, bytes out, no process groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each message lies in the buffer that goes to one peer.
+"""Layout of the messages in the buffer sent to one peer.
 
 Messages (rows of one boundary matrix) are grouped by bit width, ascending, and keep their order in a group.
 The buffer has no header, because both ends build the layout from the same table of bit widths:
@@ -33,7 +33,7 @@ PARAM_BYTES = (4, 6)
 
 
 def row_bytes(width: int, bits: int, param_bytes: int = 6) -> int:
-    """Bytes that one message takes on the wire, its parameters included.
+    """Bytes of one message on the wire, including its parameters.
 
     Args:
         width: Columns of the row.
@@ -45,17 +45,17 @@ def row_bytes(width: int, bits: int, param_bytes: int = 6) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Messages of one bit width, which lie together in the buffer."""
+    """Messages of one bit width, contiguous in the buffer."""
 
     bits: int
     order: NDArray[np.int64]
-    """Message numbers in the order in which they lie, int64 [k], ascending."""
+    """Message numbers in memory order, int64 [k], ascending."""
     offset: int
     """First byte of the group."""
     row_bytes: int
     """Bytes of one row without parameters."""
     first_param: int
-    """Place of the first row among the quantized rows; rows of 16 and 32 bits have none."""
+    """Offset of the first row among the quantized rows; rows of 16 and 32 bits have none."""
 
     @property
     def size_bytes(self) -> int:
@@ -120,7 +120,7 @@ class MessageLayout:
 
     @cached_property
     def row_offset(self) -> NDArray[np.int64]:
-        """First byte of each message, int64 [n]."""
+        """Byte offset of each message, int64 [n]."""
         offsets = np.zeros(len(self), dtype=np.int64)
         for group in self.groups:
             offsets[group.order] = group.offset + group.row_bytes * np.arange(len(group.order))
@@ -128,7 +128,7 @@ class MessageLayout:
 
     @cached_property
     def param_slot(self) -> NDArray[np.int64]:
-        """Place of each message among the quantized rows, int64 [n]; meaningless for 16 and 32 bits."""
+        """Index of each message among the quantized rows, int64 [n]; meaningless for 16 and 32 bits."""
         slots = np.zeros(len(self), dtype=np.int64)
         for group in self.groups:
             slots[group.order] = group.first_param + np.arange(len(group.order))

@@ -1,4 +1,4 @@
-"""Encode rows into the bytes that go to one peer, and decode them: checks, then the kernels of the device.
+"""Encode rows into the bytes sent to one peer, and decode them: argument checks, then the device's kernels.
 
 Stochastic integer quantization of each row with its own zero point and step, after Wan et al., "Adaptive
 Message Quantization and Parallelization for Distributed Full-graph GNN Training" (MLSys 2023), section 3.
@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from wirewise.codec.kernels import IMPLEMENTATIONS, chosen, reference
+from wirewise.codec.kernels import IMPLEMENTATIONS, reference, resolve_implementation
 from wirewise.codec.layout import MessageLayout
 from wirewise.errors import CodecError
 
@@ -35,11 +35,11 @@ def pack(
     ranges: Float[Tensor, " n"] | None = None,
     implementation: str = "auto",
 ) -> None:
-    """Encode message i, row `index[i]` of `x`, for every i, into the send buffer.
+    """Encode row `index[i]` of `x` as message i, for every i, into the send buffer.
 
     Args:
         x: Rows, float32 [m, D].
-        index: Row of each message, int32 or int64 [n]; None: message i is row i.
+        index: Row of each message, int32 or int64 [n]. Defaults to row i for message i.
         layout: Layout of n messages of width D.
         out: Send buffer, uint8 [layout.size_bytes]; written in full.
         key: Key of the random stream, 32 bits (`rng.stream_key`).
@@ -118,7 +118,7 @@ def unpack_add(
     scale: float = 1.0,
     implementation: str = "auto",
 ) -> None:
-    """Add `scale` times decoded message i to `out[index[i]]`; for partial gradients that return to owners.
+    """Add `scale` times decoded message i to `out[index[i]]`; for partial gradients returned to their owners.
 
     Args:
         buffer: Received bytes, uint8 [layout.size_bytes].
@@ -195,7 +195,7 @@ def _kernels(implementation: str, device: torch.device) -> ModuleType:
     """Module of kernels for an implementation's name; compiled ones are imported on first use."""
     if implementation not in IMPLEMENTATIONS:
         raise CodecError(f"implementation is {implementation!r}, expected one of {IMPLEMENTATIONS}")
-    name = chosen(implementation, device)
+    name = resolve_implementation(implementation, device)
     if name == "torch":
         return reference
     if name == "numba":

@@ -1,8 +1,8 @@
-"""Exact wire formats of feature rows, and which of them takes the fewest bytes; needs no torch.
+"""Exact wire formats of feature rows, and the choice of the smallest; needs no torch.
 
-Rows of bags of words are mostly zeros: a row of 1,000 columns with four ones takes 4,000 bytes as float32, 125 as bits
-and 8 as the columns of its ones. All formats give back the same bits: rows of other values, negative zero among them,
-are never sent as bits or ones.
+Bag-of-words rows are mostly zeros: a row of 1,000 columns with four ones takes 4,000 bytes as float32, 125 as bits
+and 8 as the columns of its ones. All formats are lossless: rows with other values, including negative zero, are never
+sent as bits or columns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BLOCK_VALUES = 1 << 22
 
 @dataclass(frozen=True)
 class RowFormat:
-    """A format of rows of a certain width."""
+    """Wire format of rows of a certain width."""
 
     name: FormatName
     width: int
@@ -44,11 +44,11 @@ class RowFormat:
 
     @property
     def column_type(self) -> np.dtype[Any]:
-        """Smallest unsigned integer that holds any column."""
+        """Smallest unsigned integer type that holds every column index."""
         return np.min_scalar_type(max(self.width - 1, 0))
 
     def row_bytes(self, nonzeros: ArrayLike) -> NDArray[np.int64]:
-        """Bytes of rows with so many values that are not zero, [rows]."""
+        """Bytes of rows with the given numbers of nonzeros, [rows]."""
         counts = np.asarray(nonzeros, dtype=np.int64)
         if self.name == "dense":
             return np.full_like(counts, self.width * self.value_bytes)
@@ -58,7 +58,7 @@ class RowFormat:
 
 
 class Census(NamedTuple):
-    """What decides which format is the smallest."""
+    """Counts from which the smallest format is chosen."""
 
     nonzeros: NDArray[np.int64]
     """Values of each row whose bits are not all zero, [rows]."""
@@ -67,7 +67,7 @@ class Census(NamedTuple):
 
 
 def count_dense(rows: NDArray[Any]) -> Census:
-    """Count a dense matrix of float32 or float16, [rows, F]."""
+    """Count the nonzeros of a dense matrix of float32 or float16, [rows, F]."""
     words = rows.view(np.dtype(f"i{rows.itemsize}"))
     one = np.ones(1, rows.dtype).view(words.dtype)[0]
     counts, binary = np.zeros(len(rows), np.int64), True
@@ -82,11 +82,11 @@ def count_dense(rows: NDArray[Any]) -> Census:
 def smallest_format(
     total_rows: int, nonzeros: int, *, binary: bool, width: int, value_bytes: int
 ) -> RowFormat:
-    """The format in which rows take the fewest bytes together; of equals, the first of `FORMATS`.
+    """Format with the fewest total bytes; ties go to the first of `FORMATS`.
 
     Args:
-        total_rows: How many rows there are.
-        nonzeros: Values of all rows together that are not zero.
+        total_rows: Number of rows.
+        nonzeros: Number of nonzeros in all rows together.
         binary: Whether all values are 0 or 1.
         width: Columns of a row.
         value_bytes: Bytes of a value.
@@ -104,27 +104,26 @@ def smallest_format(
 
 
 class SparseMatrix(Protocol):
-    """Rows in CSR, as `graph.SparseRows` has them."""
+    """Sparse rows in CSR form, such as `graph.SparseRows`."""
 
     @property
     def indptr(self) -> NDArray[np.int64]:
-        """First value of each row, and the number of values, [rows + 1]."""
+        """Offset of each row's first value, then the number of values, [rows + 1]."""
 
     @property
     def data(self) -> NDArray[np.float32] | None:
-        """Values; none: all are one."""
+        """Values. None if all are one."""
 
     @property
     def num_columns(self) -> int:
-        """Columns of a row, F."""
+        """Number of columns of a row, F."""
 
 
 def exact_format(x: NDArray[Any] | SparseMatrix) -> tuple[RowFormat, float]:
-    """The smallest format of the rows of a whole matrix, and their mean bytes.
+    """Smallest format for all rows of a matrix, and its mean bytes per row.
 
     Args:
-        x: Rows, float32 or float16 [rows, F], or sparse rows, each of whose stored values counts as one that is not
-            zero.
+        x: Rows, float32 or float16 [rows, F], or sparse rows, whose stored values all count as nonzeros.
     """
     if isinstance(x, np.ndarray):
         census, width, value_bytes = count_dense(x), x.shape[1], x.itemsize

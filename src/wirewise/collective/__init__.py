@@ -1,4 +1,4 @@
-"""Collective algorithms as data: programs, their proof, bounds, builders and exporters."""
+"""Collective algorithms as data: programs, correctness proofs, lower bounds, builders and exporters."""
 
 from typing import Any
 

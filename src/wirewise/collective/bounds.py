@@ -1,8 +1,8 @@
-"""The least time that a collective can take on a network, with the cut that proves it.
+"""Lower bound on the time of a collective on a network, with the cut that proves it.
 
-Whatever a group of vertices must let out has to pass the edges that leave it: bytes over bandwidth bounds the time
-from below, for every algorithm. The tightest of these cuts is found exactly, in whole numbers, by maximum flows
-(all-gather: as in ForestColl, Zhao et al. 2024; broadcast: Edmonds 1973). Latencies are left out.
+Bytes that must leave a group of vertices cross its outgoing edges, so bytes over bandwidth bounds the time of every
+algorithm from below. The tightest cut is found exactly, in integers, by maximum flows (all-gather: as in ForestColl,
+Zhao et al. 2024; broadcast: Edmonds 1973). Latencies are left out.
 """
 
 from __future__ import annotations
@@ -40,39 +40,39 @@ _ALIKE = 1e-9
 
 
 class Bound(NamedTuple):
-    """A time that no algorithm can beat: `bytes_leaving / bandwidth_bytes_per_s`, less what edges let pass at once."""
+    """Lower bound on the time, `bytes_leaving / bandwidth_bytes_per_s`, less the initial bursts of edges."""
 
     seconds: float
     cut: tuple[int, ...]
-    """Ranks inside the tightest cut; none where what several parts together take in is tighter than any cut."""
+    """Ranks inside the tightest cut; empty if the links into several parts together give a tighter bound."""
     bandwidth_bytes_per_s: float
-    """Bytes per second of the edges that leave the cut; without a cut, of those into the parts, or out of them."""
+    """Bytes per second of the edges that leave the cut; without a cut, of those into the parts or out of them."""
     bytes_leaving: float
-    """What must pass them."""
+    """Bytes that must pass them."""
     vertices: tuple[int, ...] = ()
     """All vertices inside: the ranks, and the hosts and switches on their side."""
     parts: tuple[tuple[int, ...], ...] = ()
-    """Parts of the ranks where there is no cut; none: each rank, those that take no part too."""
+    """Partition of the ranks if there is no cut; empty: each rank alone, including non-participants."""
     exact: bool = True
-    """False: a tighter cut may exist, as not all of them could be tried (all-to-all on large networks)."""
+    """Whether no tighter cut exists; False if not all could be tried (all-to-all on large networks)."""
 
 
 class BoundPair(NamedTuple):
-    """The bound of a network and that of the routes that its programs take."""
+    """Lower bounds over all paths of a network, and over the routes that programs use."""
 
     network: Bound
-    """No algorithm beats it, whatever paths its bytes take."""
+    """Bound for all algorithms, over all paths."""
     routes: Bound | None
-    """Tighter bound of programs, which send over `Network.routed` only; None: routes allow as much as the network."""
+    """Tighter bound for programs, which send over `Network.routed` only. None if routes are no restriction."""
 
     @property
     def programs(self) -> Bound:
-        """Bound that a search for programs can hope to reach."""
+        """Lower bound that a search for programs can hope to reach."""
         return self.network if self.routes is None else self.routes
 
 
 class Cut(NamedTuple):
-    """Vertices whose supply has the least capacity to leave them."""
+    """Vertices with the most supply per unit of outgoing capacity."""
 
     supply: int
     capacity: int
@@ -92,18 +92,18 @@ def bound(
     root: int = 0,
     members: Sequence[int] = (),
 ) -> Bound:
-    """Least time of a collective of `size_bytes` (the larger buffer of a rank, in or out).
+    """Lower bound on the time of a collective of `size_bytes` (the larger of a rank's input and output buffers).
 
     Args:
-        network: Network that it runs on, with all its paths; see `bound_pair` for those that programs take.
+        network: Network with all its paths; see `bound_pair` for those that programs use.
         collective: Name of the collective.
-        size_bytes: Larger buffer of a rank.
+        size_bytes: Larger buffer of a rank, in bytes.
         root: Rank of a rooted collective.
-        members: Ranks that take part, the others relay; none: all.
+        members: Participating ranks; the others only relay. Defaults to all.
 
     Raises:
         InputError: An unknown collective, a rank out of range or a size below 0.
-        TopologyError: Nothing leads out of a group of vertices whose data others need.
+        TopologyError: A group of vertices with data that others need has no outgoing edge.
     """
     group = tuple(members) or tuple(range(network.ranks))
     _check(network, collective, size_bytes, root, group)
@@ -142,9 +142,10 @@ def bound_pair(
     root: int = 0,
     members: Sequence[int] = (),
 ) -> BoundPair:
-    """Bounds of a network and of its routes: GPUs behind one NVSwitch never send to each other by their network cards.
+    """Bounds over all paths of a network and over its routes, which differ where programs cannot use some paths.
 
-    Arguments and errors as of `bound`.
+    GPUs behind one NVSwitch, for example, never send to each other through their network cards. Arguments and errors
+    as in `bound`.
     """
     whole = bound(network, collective, size_bytes, root=root, members=members)
     if network.routed is network:
@@ -154,7 +155,7 @@ def bound_pair(
 
 
 def all_gather_inverse_rate(network: Network, members: Sequence[int] = ()) -> Fraction:
-    """Seconds per byte of one rank's block in an all-gather: the largest |ranks inside| / bandwidth of all cuts."""
+    """Seconds per byte of one rank's block in an all-gather: the largest |ranks inside| / bandwidth over all cuts."""
     group = tuple(members) or tuple(range(network.ranks))
     found = capacities(network)
     supply, sinks = _flows(network, "all_gather", 0, group)
@@ -162,7 +163,7 @@ def all_gather_inverse_rate(network: Network, members: Sequence[int] = ()) -> Fr
 
 
 def two_phase_s(network: Network, size_bytes: float, members: Sequence[int] = ()) -> float:
-    """Least time of an all-reduce that is a reduce-scatter and then an all-gather."""
+    """Lower bound on an all-reduce made of a reduce-scatter followed by an all-gather, in seconds."""
     return (
         bound(network, "reduce_scatter", size_bytes, members=members).seconds
         + bound(network, "all_gather", size_bytes, members=members).seconds
@@ -170,9 +171,9 @@ def two_phase_s(network: Network, size_bytes: float, members: Sequence[int] = ()
 
 
 def tightest_cut(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int]) -> Cut:
-    """The vertices without one of the sinks that have most supply for the capacity that leaves them.
+    """Find the vertex set that excludes some sink and has the most supply per unit of outgoing capacity.
 
-    Newton's method on the ratio (Dinkelbach 1967): while some cut of a flow problem scaled by the present ratio
+    Newton's method on the ratio (Dinkelbach 1967): while the flow problem scaled by the current ratio has a cut that
     is too small, that cut has a larger ratio. Each sink takes a few maximum flows; all is exact.
 
     Args:
@@ -181,7 +182,7 @@ def tightest_cut(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[i
         sinks: Vertices that need the supply of all others.
 
     Raises:
-        TopologyError: Nothing leads out of a group with supply.
+        TopologyError: A group with supply has no outgoing edge.
     """
     senders = np.flatnonzero(supply)
     hub = found.vertices
@@ -204,12 +205,12 @@ def tightest_cut(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[i
 
 
 def busiest_edge_s(program: Program, network: Network, size_bytes: float) -> float:
-    """Time that the busiest edge takes for its bytes, where all transfers take the network's routes.
+    """Transfer time of the most loaded edge, if all transfers take the network's routes, in seconds.
 
-    No run of the program is quicker, and a long enough pipeline comes as near as latencies allow.
+    This bounds every execution of the program from below; a long pipeline approaches it as far as latencies allow.
 
     Raises:
-        TopologyError: A transfer between ranks without a route.
+        TopologyError: A transfer is between ranks without a route.
     """
     load, each = [0.0] * len(network.edges), program.chunk_bytes(size_bytes)
     for transfer in program.transfers:

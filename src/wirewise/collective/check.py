@@ -1,8 +1,8 @@
-"""Proof that a program does what its collective asks for, by running it with sets instead of numbers.
+"""Prove that a program implements its collective, by running it on sets of contributors instead of numbers.
 
-What a rank holds of a chunk is the set of ranks whose values are summed in it. A program is right if every
-receiver ends with the set of all contributors, and nothing that took a value twice or depends on the order of two
-writes got into it: this holds for all inputs and all sizes. The walk is independent of how the program was made.
+The state of a chunk at a rank is the set of ranks whose values are summed in it. A program is correct if every
+receiver ends with the set of all contributors, without double counting and without depending on the order of two
+writes. This then holds for all inputs and sizes, however the program was made.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from wirewise.collective.program import Program, Transfer
 from wirewise.collective.regular import RegularProgram
 from wirewise.errors import ProgramError
 
-__all__ = ["Fault", "Held", "check", "check_regular", "faults", "final_state"]
+__all__ = ["Fault", "HeldPart", "check", "check_regular", "faults", "final_state"]
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong with a program."""
+    """Fault of a program."""
 
     kind: Literal["nothing to send", "added twice", "race", "incomplete", "deadlock"]
     message: str
@@ -28,23 +28,23 @@ class Fault(NamedTuple):
     """Where; None: at the end."""
 
 
-class Held(NamedTuple):
-    """What a rank holds of a chunk."""
+class HeldPart(NamedTuple):
+    """Part of a chunk that a rank holds."""
 
     ranks: int
-    """Whose values are in it, one bit each."""
+    """Bit mask of the ranks whose values it includes."""
     fault: Fault | None = None
-    """What spoilt it first."""
+    """First fault that spoilt it."""
 
 
-State = dict[tuple[int, int], Held]
-"""What is held, by rank and chunk."""
+State = dict[tuple[int, int], HeldPart]
+"""Held values, by rank and chunk."""
 
 
 def final_state(program: Program) -> tuple[State, list[Fault]]:
-    """What each rank holds after the last step, and the transfers that found nothing to send."""
+    """State of each rank after the last step, and transfers that had nothing to send."""
     chunks = range(program.chunks)
-    state = {(r, chunk): Held(1 << r) for chunk in chunks for r in program.starts_at(chunk)}
+    state = {(r, chunk): HeldPart(1 << r) for chunk in chunks for r in program.starts_at(chunk)}
     return state, _run(state, program)
 
 
@@ -59,13 +59,13 @@ def _run(state: State, program: Program) -> list[Fault]:
 def faults(
     program: Program, fifo: int | None = 1, workers: Sequence[Worker] | None = None
 ) -> Iterator[Fault]:
-    """Everything that is wrong and matters at the end, each fault once.
+    """Find the faults that affect the final state, each once.
 
     Args:
         program: Program to check.
-        fifo: Messages that a channel between two ranks holds before its sender must wait; None: no limit.
-        workers: Orders in which ranks run their sends and receives, as in `fifo`; None: by segment and step, which
-            never gets stuck, whatever the channels hold.
+        fifo: Messages that a channel between two ranks holds before its sender blocks. Defaults to no limit.
+        workers: Orders in which ranks run their sends and receives, as in `fifo`. Defaults to by segment and step,
+            which never deadlocks, whatever the channel capacity.
     """
     state, found = final_state(program)
     wrong = dict.fromkeys([*found, *_at_the_end(program, state, range(program.chunks))])
@@ -77,7 +77,7 @@ def faults(
 
 
 def check(program: Program, fifo: int | None = 1, workers: Sequence[Worker] | None = None) -> None:
-    """Raise if the program does not do what its collective asks for; arguments as in `faults`.
+    """Raise if the program does not implement its collective; arguments as in `faults`.
 
     Raises:
         ProgramError: The message names the first fault.
@@ -87,10 +87,10 @@ def check(program: Program, fifo: int | None = 1, workers: Sequence[Worker] | No
 
 
 def check_regular(program: RegularProgram) -> None:
-    """Raise if a regular program does not do what its collective asks for.
+    """Raise if a regular program does not implement its collective.
 
-    Only cells of the ranks of one period are walked. By induction over the steps all others hold the same, turned: so
-    it is at the start, and a step does at each rank what it does at the one that is a period before.
+    Only the chunks at the ranks of one period are checked. By induction over the steps, all other ranks hold the
+    same, rotated: this is so at the start, and a step does at each rank what it does one period before.
 
     Raises:
         ProgramError: The message names the first fault, of a rank of the first period.
@@ -98,7 +98,7 @@ def check_regular(program: RegularProgram) -> None:
     state, chunks = _Turned(program), range(program.turn_chunks)
     for chunk in chunks:
         for rank in program.rule.starts_at(chunk):
-            state[state.own(rank, chunk)] = Held(1 << rank % program.period)
+            state[state.own(rank, chunk)] = HeldPart(1 << rank % program.period)
     for fault in [*_run(state, program.by_target()), *_at_the_end(program.rule, state, chunks)]:
         raise ProgramError(
             f"regular program {program.name!r} ({program.rule.collective}): {fault.kind}: {fault.message}"
@@ -106,7 +106,7 @@ def check_regular(program: RegularProgram) -> None:
 
 
 class _Turned(State):
-    """What ranks of the first period hold, from which `get` tells what any other holds."""
+    """State of ranks of the first period, from which `get` derives that of any other."""
 
     def __init__(self, program: RegularProgram) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class _Turned(State):
         return place, (chunk - turns * self._program.turn_chunks) % self._program.rule.chunks
 
     def get(self, cell: tuple[int, int], default: Any = None) -> Any:
-        """What a cell holds; see `dict.get`."""
+        """Content of a cell; see `dict.get`."""
         held = super().get(self.own(*cell))
         by, ranks = cell[0] - cell[0] % self._program.period, self._program.ranks
         if held is None:
@@ -131,7 +131,7 @@ def _at_the_end(program: Program, state: State, chunks: Iterable[int]) -> Iterat
     for chunk in chunks:
         whole = sum(1 << r for r in program.starts_at(chunk))
         for rank in program.ends_at(chunk):
-            held = state.get((rank, chunk), Held(0))
+            held = state.get((rank, chunk), HeldPart(0))
             if held.fault:
                 yield held.fault
             elif held.ranks != whole:
@@ -147,7 +147,7 @@ def _take_step(state: State, transfers: Sequence[Transfer]) -> Iterator[Fault]:
         if value is None:
             yield Fault("nothing to send", f"{_name(t)}, and rank {t.source} does not hold it yet", t)
         elif t.reduces and before.get(cell, True):
-            state[cell] = _sum(t, state.get(cell, Held(0)), value)
+            state[cell] = _sum(t, state.get(cell, HeldPart(0)), value)
         elif cell in before:
             state[cell] = _second_copy(t, state[cell], value, before[cell])
         else:
@@ -155,21 +155,21 @@ def _take_step(state: State, transfers: Sequence[Transfer]) -> Iterator[Fault]:
         before.setdefault(cell, t.reduces)
 
 
-def _sum(t: Transfer, own: Held, value: Held) -> Held:
+def _sum(t: Transfer, own: HeldPart, value: HeldPart) -> HeldPart:
     fault = own.fault or value.fault
     if own.ranks & value.ranks and not fault:
         twice = ", ".join(map(str, _ranks(own.ranks & value.ranks)))
         fault = Fault("added twice", f"{_name(t)}, where the values of ranks {twice} are in already", t)
-    return Held(own.ranks | value.ranks, fault)
+    return HeldPart(own.ranks | value.ranks, fault)
 
 
-def _second_copy(t: Transfer, own: Held, value: Held, own_was_added: bool) -> Held:
+def _second_copy(t: Transfer, own: HeldPart, value: HeldPart, own_was_added: bool) -> HeldPart:
     """A copy after another write of the step, or a sum after a copy: harmless where both bring the same."""
     fault = own.fault or value.fault
     if not fault and (t.reduces or own_was_added or own.ranks != value.ranks):
         message = f"{_name(t)}, and another transfer of the step writes something else there"
         fault = Fault("race", message, t)
-    return Held(value.ranks, fault)
+    return HeldPart(value.ranks, fault)
 
 
 def _name(t: Transfer) -> str:

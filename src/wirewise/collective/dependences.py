@@ -1,8 +1,8 @@
-"""What the messages of a program wait for, in arrays whose size grows with the transfers only.
+"""Dependences between the messages of a program, in arrays of size linear in the number of transfers.
 
-A cell is a chunk at a rank. The writes of one step to a cell form a group: they wait until the group before them is
-in, and until every read of the cell up to their step has been sent. A read waits for the last group below its
-step. Gates stand for "the group is in" and "the reads before it are sent", so that n reads of m writes cost n + m
+A cell is a chunk at a rank. The writes of one step to a cell form a group: they wait until the previous group has
+arrived, and until every read of the cell up to their step has been sent. A read waits for the last group of a lower
+step. Gates stand for "the group has arrived" and "earlier reads are sent", so that n reads of m writes cost n + m
 entries instead of n times m.
 """
 
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 
 class Rows(NamedTuple):
-    """Lists of numbers, one after the other: list i is `items[first[i]:first[i + 1]]`."""
+    """Lists of numbers, concatenated: list i is `items[first[i]:first[i + 1]]`."""
 
     first: Ints
     items: Ints
@@ -31,46 +31,46 @@ class Rows(NamedTuple):
 class Dependences(NamedTuple):
     """Messages [M], their transfers [T], and gates [G] between them.
 
-    Messages are in the order of steps, and in a step by how far they go round the ranks, so that whoever takes
-    them in this order spreads what one rank sends over all others.
+    Messages are ordered by step, then by distance round the ranks, so that sending in this order spreads a rank's
+    messages over all others.
     """
 
     place: Ints
-    """Number of each message in `Program.messages`, [M]."""
+    """Index of each message in `Program.messages`, [M]."""
 
     source: Ints
     """[M]"""
     target: Ints
     """[M]"""
     message: Ints
-    """Number of the message of each transfer, ascending, [T]."""
+    """Index of the message of each transfer, ascending, [T]."""
     chunk: Ints
     """[T]"""
     reduces: NDArray[np.bool_]
     """[T]"""
     send_waits: Ints
-    """Gates that the sending of a message waits for, [M]."""
+    """Number of gates that block the send of a message, [M]."""
     receive_waits: Ints
-    """Gates that the receiving of a message waits for, [M]."""
+    """Number of gates that block the receive of a message, [M]."""
     gate_waits: Ints
-    """Messages that a gate waits for, [G]."""
+    """Number of messages that a gate waits for, [G]."""
     by_send: Rows
     """Gates that count a message when its sending starts, by message."""
     by_receive: Rows
     """Gates that count a message when it is received, by message."""
     sends: Rows
-    """Messages whose sending a gate lets go, by gate."""
+    """Sends released by each gate."""
     receives: Rows
-    """Messages whose receiving a gate lets go, by gate."""
+    """Receives released by each gate."""
 
 
 def dependences(program: Program | RegularProgram, in_rounds: bool = False) -> Dependences:
-    """What sends and receives wait for, apart from the order of messages and room in channels.
+    """Dependences of sends and receives, without message order and channel capacity.
 
     Args:
-        program: Program to look at; of a regular one, the messages of one class each, from ranks of the first period:
-            a cell then stands for its class, too.
-        in_rounds: Whether all sends of a step wait, too, until all messages of the step before are received.
+        program: Program to analyse; of a regular one, one message per class, from ranks of the first period, so that
+            a cell stands for its class, too.
+        in_rounds: Whether all sends of a step also wait until all messages of the previous step are received.
     """
     if isinstance(program, RegularProgram):
         period, turn_chunks, program = program.period, program.turn_chunks, program.by_source()

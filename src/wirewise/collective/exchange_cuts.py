@@ -1,7 +1,7 @@
-"""The cut that limits an all-to-all: most pairs of ranks across it for the capacity that leaves it.
+"""Cut that limits an all-to-all: the most rank pairs across it per unit of outgoing capacity.
 
-This is the sparsest cut, which is hard in general: up to `ALL` vertices every cut is tried, beyond that single
-vertices change sides until nothing improves, from many starts. Any cut is a valid bound.
+This is the sparsest cut, NP-hard in general. Up to `ALL` vertices every cut is tried; beyond, local search moves
+single vertices, from many starts. Any cut is a valid bound.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ALL = 20
 
 
 def exchange_cut(found: Capacities, supply: NDArray[np.int64]) -> tuple[NDArray[np.bool_], bool]:
-    """Vertices inside the tightest cut found; [vertices], and whether no cut is tighter.
+    """Find the tightest cut: vertices inside it, bool [vertices], and whether it is proved optimal.
 
     Args:
         found: Capacities of the edges.
-        supply: 1 for each vertex that exchanges data with the others of these; [vertices].
+        supply: 1 for each participating vertex, else 0; [vertices].
     """
     matrix = np.zeros((found.vertices, found.vertices), np.int64)
     np.add.at(matrix, (found.sources, found.targets), found.amounts)

@@ -1,11 +1,11 @@
-"""Whether ranks can get stuck when they work through a program in a given order over channels of few messages.
+"""Deadlock check for ranks that run a program in a given order over channels of bounded capacity.
 
-A worker, such as a thread block or a thread, runs its acts one after the other. An act is the sending or the receiving
-of a message. A send waits for its value, then for room in the channel between the two ranks. A receive waits
-for its message, then until the rank has sent what it overwrites and taken in what earlier steps write there.
+A worker, such as a thread block or a thread, runs its acts in order. An act is the send or the receive of a message.
+A send waits for its value, then for room in the channel between the two ranks. A receive waits for its message, then
+until the rank has sent what it overwrites and received what earlier steps write there.
 
-Workers that run their acts by segment and step, sends before receives, never get stuck: whatever an act waits for
-comes before it in that order, so the first act left could always go on. Other orders need a look.
+Workers that run their acts by segment and step, sends before receives, never deadlock: whatever an act waits for
+comes before it in that order, so the first remaining act can always run. Other orders must be checked.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from wirewise.collective.dependences import Rows, dependences
 from wirewise.collective.program import Message, Program
 from wirewise.errors import ProgramError
 
-__all__ = ["Act", "Worker", "stuck"]
+__all__ = ["SegmentOp", "Worker", "stuck"]
 
 
-class Act(NamedTuple):
-    """The sending or the receiving of one segment of a message."""
+class SegmentOp(NamedTuple):
+    """Send or receive of one segment of a message."""
 
     message: int
     """Place in `Program.messages`."""
@@ -33,19 +33,18 @@ class Act(NamedTuple):
     segment: int = 0
 
 
-Worker = Sequence[Act]
+Worker = Sequence[SegmentOp]
 """Acts of one rank in the order in which they run."""
 
 
 def stuck(program: Program, workers: Sequence[Worker], capacity: int) -> list[str]:
-    """What waits for ever where a channel holds `capacity` messages; empty: the program always ends.
+    """Messages that deadlock if a channel holds `capacity` messages; empty if the program always terminates.
 
-    Acts only ever enable others, so any order of running them ends in the same place: one run decides. Time and
-    memory grow with the transfers and segments.
+    Acts only enable others, so every execution order reaches the same final state, and one run decides. Time and
+    memory are linear in transfers times segments.
 
     Raises:
-        ProgramError: Acts that are missing or run twice, two workers at one end of a channel, or channels that
-            hold nothing.
+        ProgramError: Acts are missing or run twice, two workers serve one end of a channel, or the capacity is 0.
     """
     if capacity < 1:
         raise ProgramError(f"got channels of {capacity} messages; expected at least 1")
@@ -64,7 +63,7 @@ def stuck(program: Program, workers: Sequence[Worker], capacity: int) -> list[st
     return [_name(messages[act.message], act, capacity) for act in left[:8]]
 
 
-def _number(program: Program, messages: int, act: Act) -> int:
+def _number(program: Program, messages: int, act: SegmentOp) -> int:
     if not (0 <= act.message < messages and 0 <= act.segment < program.segments):
         raise ProgramError(
             f"got {act}; expected messages below {messages} and segments below {program.segments}"
@@ -82,8 +81,8 @@ def _check_all_once(numbers: list[int], acts: int) -> None:
 
 
 class _Channel(NamedTuple):
-    sent: list[Act]
-    received: list[Act]
+    sent: list[SegmentOp]
+    received: list[SegmentOp]
 
 
 def _channels(messages: list[Message], workers: Sequence[Worker]) -> dict[tuple[int, int], _Channel]:
@@ -190,7 +189,7 @@ def _run(waits: Waits, wakes: Wakes) -> list[bool]:
     return done
 
 
-def _name(message: Message, act: Act, capacity: int) -> str:
+def _name(message: Message, act: SegmentOp, capacity: int) -> str:
     m, part = message, f"its message of step {message.step} (segment {act.segment})"
     if act.sends:
         return f"rank {m.source} waits for ever to send {part} to rank {m.target}, with channels of {capacity} messages"

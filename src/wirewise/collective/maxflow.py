@@ -1,7 +1,7 @@
-"""Maximum flows in whole numbers, and a network's rates as such.
+"""Maximum flows in integers, and integer capacities of a network.
 
-Bounds and tree packings ask for thousands of flows on one graph with changing capacities, and their answers must
-be exact: rates become whole numbers of a common unit, and flows are computed by Dinic's algorithm.
+Bounds and tree packings need thousands of flows on one graph with changing capacities, and exact answers: bandwidths
+become integers of a common unit, and flows are computed by Dinic's algorithm.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from wirewise import work
 from wirewise.collective.network import Network
 from wirewise.jit import njit
 
@@ -20,10 +21,12 @@ __all__ = ["UNBOUNDED", "Capacities", "FlowGraph", "capacities"]
 
 UNBOUNDED = 1 << 61
 """Capacity of an arc that never limits a flow."""
+_FLOW_S, _ARC_S = 2e-5, 1.5e-7
+"""Work of a flow, and its part that grows with the arcs."""
 
 
 class Capacities(NamedTuple):
-    """A network's edges with their rates as whole numbers of a unit."""
+    """Edges of a network, with bandwidths as integers of a unit."""
 
     vertices: int
     sources: NDArray[np.int64]
@@ -33,7 +36,7 @@ class Capacities(NamedTuple):
 
     @property
     def reverse(self) -> Capacities:
-        """Every edge turned round."""
+        """Capacities with every edge reversed."""
         return self._replace(sources=self.targets, targets=self.sources)
 
     def leaving(self, inside: NDArray[np.bool_]) -> int:
@@ -42,10 +45,9 @@ class Capacities(NamedTuple):
 
 
 def capacities(network: Network) -> Capacities:
-    """Rates of a network as whole numbers: exact where they have a common unit of use, else rounded up.
+    """Convert the bandwidths of a network to integers: exact if they have a usable common unit, else rounded up.
 
-    Flows in these numbers times the number of vertices fit into 64 bits. Rounding is by less than one part in
-    2**50 of the sum of all rates.
+    Flows times the number of vertices fit into 64 bits. Rounding is below 2**-50 of the sum of all bandwidths.
     """
     rates = [Fraction(edge.bandwidth_bytes_per_s) for edge in network.edges]
     common = math.lcm(*(rate.denominator for rate in rates))
@@ -68,8 +70,8 @@ class FlowGraph:
 
     Args:
         vertices: Number of vertices.
-        sources: Where each arc starts; [arcs].
-        targets: Where each arc ends; [arcs].
+        sources: Tail of each arc; [arcs].
+        targets: Head of each arc; [arcs].
     """
 
     def __init__(self, vertices: int, sources: ArrayLike, targets: ArrayLike) -> None:
@@ -81,16 +83,16 @@ class FlowGraph:
         self._first = np.concatenate([[0], np.cumsum(np.bincount(ends, minlength=vertices))]).astype(np.int64)
 
     def flow(self, amounts: ArrayLike, source: int, sink: int, enough: int = UNBOUNDED) -> int:
-        """Largest flow; may stop early once it is `enough`. `amounts` are the arcs' capacities; [arcs]."""
+        """Maximum flow; may stop early once it is at least `enough`. `amounts` are the arcs' capacities; [arcs]."""
         return self._run(amounts, source, sink, enough)[0]
 
     def cut(self, amounts: ArrayLike, source: int, sink: int) -> tuple[int, NDArray[np.bool_]]:
-        """Largest flow, and the source's side of the smallest of all tightest cuts; [vertices]."""
+        """Maximum flow, and the source's side of the smallest minimum cut; [vertices]."""
         value, level, _ = self._run(amounts, source, sink, UNBOUNDED)
         return value, level >= 0
 
     def on_arcs(self, amounts: ArrayLike, source: int, sink: int) -> NDArray[np.int64]:
-        """What each arc carries of a largest flow; [arcs]."""
+        """Flow on each arc of a maximum flow; [arcs]."""
         return self._run(amounts, source, sink, UNBOUNDED)[2][1::2]
 
     def _run(
@@ -100,6 +102,7 @@ class FlowGraph:
         left = np.zeros(2 * len(given), np.int64)
         left[::2] = given
         level = np.empty(len(self._first) - 1, np.int64)
+        work.charge(_FLOW_S + _ARC_S * len(given))
         value = _dinic(self._first, self._arcs, self._to, left, level, source, sink, enough)
         return int(value), level, left
 

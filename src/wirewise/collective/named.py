@@ -1,7 +1,8 @@
-"""Programs by the names that traces and plans have for what training libraries do, and what these send.
+"""Programs by the names that traces and plans use for the collectives of training libraries.
 
 "ring": round a ring of all ranks. "tree": up a binary tree and down again. "ps": push to servers and pull from them.
-"hierarchical": to the first rank of each host, round a ring of these, and back. All but all-reduces have one way each.
+"hierarchical": to the first rank of each host, round a ring of these, and back. Collectives other than all-reduce
+have one algorithm each.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _OTHERS: dict[str, tuple[Collective, str]] = {
 
 
 class Flows(NamedTuple):
-    """What hosts send each other in a collective, and how often in a row the latency is paid."""
+    """Bytes between hosts in a collective, and the number of sequential latencies."""
 
     flows: list[tuple[int, int, float]]
     """(source host, destination host, bytes)."""
@@ -44,30 +45,30 @@ class Flows(NamedTuple):
 
 
 class Hop(NamedTuple):
-    """A message between two ranks."""
+    """Message between two ranks."""
 
     source: int
-    """Place of the sender in the group."""
+    """Index of the sender in the group."""
     target: int
     size_bytes: float
     step: int
     after: tuple[int, ...]
-    """Numbers of the hops that must end before, as they bring its bytes or use its way."""
+    """Indices of the hops that must end before, as they deliver its bytes or use its edge."""
 
 
 def named_program(
     collective: str, hosts: Sequence[int], algorithm: str = "ring", *, servers: int = 1
 ) -> Program:
-    """The program of a collective.
+    """Build the program of a collective.
 
     Args:
-        collective: A name of `trace.COLLECTIVES` that stands for messages.
+        collective: Name in `trace.COLLECTIVES` that stands for messages.
         hosts: Host of each rank of the group; the first one is the source of a broadcast.
         algorithm: One of `ALGORITHMS`; all but all_reduce ignore it.
-        servers: First ranks that hold a part of the values each, of "ps".
+        servers: Number of first ranks that each hold a part of the values, for "ps".
 
     Raises:
-        InputError: An algorithm that is not known, or servers that are no ranks.
+        InputError: The algorithm is unknown, or the servers are not ranks of the group.
     """
     ranks = len(hosts)
     if algorithm not in ALGORITHMS:
@@ -87,14 +88,14 @@ def named_program(
 def collective_flows(
     collective: str, hosts: Sequence[int], size_bytes: float, algorithm: str = "ring", *, servers: int = 1
 ) -> Flows:
-    """Bytes between hosts of a collective that is one transfer.
+    """Bytes between hosts of a collective, treated as one transfer.
 
     Args:
-        collective: A name of `trace.COLLECTIVES`; a barrier, and what is not known, sends nothing.
-        hosts: Host of each rank of the group; send and recv: of the two ends.
-        size_bytes: Payload of one rank (of all_gather and all_to_all: what it gives).
+        collective: Name in `trace.COLLECTIVES`; a barrier or an unknown name sends nothing.
+        hosts: Host of each rank of the group; for send and recv, of the two ends.
+        size_bytes: Payload of one rank, in bytes (all_gather and all_to_all: its input).
         algorithm: One of `ALGORITHMS`; all but all_reduce ignore it.
-        servers: First ranks that hold a part of the values each, of "ps".
+        servers: Number of first ranks that each hold a part of the values, for "ps".
 
     Raises:
         InputError: Raised by `named_program`.
@@ -114,15 +115,15 @@ def collective_hops(
     servers: int = 1,
     splits: Sequence[Sequence[float]] | None = None,
 ) -> list[Hop]:
-    """The messages of a collective, each behind those that it needs, with the bytes of `collective_flows`.
+    """Messages of a collective in dependency order, with the bytes of `collective_flows`.
 
     Args:
         collective: Name as for `collective_flows`.
         hosts: Host of each rank of the group, as for `collective_flows`.
-        size_bytes: Payload of one rank, as for `collective_flows`.
+        size_bytes: Payload of one rank, in bytes, as for `collective_flows`.
         algorithm: One of `ALGORITHMS`; all but all_reduce ignore it.
-        servers: First ranks that hold a part of the values each, of "ps".
-        splits: Bytes from each rank to each of an all_to_all; none: equal parts.
+        servers: Number of first ranks that each hold a part of the values, for "ps".
+        splits: Bytes from each rank to each other in an all_to_all. Defaults to equal parts.
 
     Raises:
         InputError: Raised by `named_program`.
@@ -181,7 +182,7 @@ def _divisor(program: Program) -> int:
 
 
 def _way(program: Program) -> Callable[[Message], Hashable]:
-    """What a message uses that others of its program use in turn; None: nothing."""
+    """Key of what a message shares with others of its program in sequence; None if nothing."""
     if program.name == "servers":
         return lambda _: None
     if program.collective == "all_to_all":

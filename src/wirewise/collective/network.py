@@ -1,4 +1,4 @@
-"""A topology as a graph of capacities: what bounds and planners of collectives work on."""
+"""Topology as a capacity graph, the input of bounds and collective planners."""
 
 from __future__ import annotations
 
@@ -28,45 +28,45 @@ class Edge(NamedTuple):
     bandwidth_bytes_per_s: float
     latency_s: float
     burst_bytes: float = 0.0
-    """Bytes that pass at once after a pause, before the rate binds."""
+    """Bytes of a burst after idle time, before the bandwidth limits."""
 
 
 class Use(NamedTuple):
-    """An edge of a route, and the fraction of the pair's bytes that cross it."""
+    """Edge of a route, and the fraction of the pair's bytes that cross it."""
 
     edge: int
     fraction: float
 
 
 class RouteTable(NamedTuple):
-    """The routes [P] of a network in arrays, by source, then by target."""
+    """Routes [P] of a network in arrays, by source, then by target."""
 
     pair: NDArray[np.int64]
     """Source times the number of ranks plus target, ascending, [P]."""
     first: NDArray[np.int64]
-    """Where the edges of each route begin in `edges`, [P + 1]."""
+    """Offset of each route's edges in `edges`, [P + 1]."""
     edges: NDArray[np.int64]
     fraction: NDArray[np.float64]
     """Fraction of the bytes of a route that cross each of its edges, as `edges`."""
     latency_s: NDArray[np.float64]
-    """Latency of a route's paths, which are equally quick, [P]."""
+    """Latency of a route's paths, which all have the same, [P]."""
     rate_bytes_per_s: NDArray[np.float64]
-    """Rate of a route with all its paths: its narrowest edge for the fraction on it, [P]."""
+    """Bandwidth of a route over all its paths: the minimum of bandwidth / fraction over its edges, [P]."""
 
 
 class Hashing(NamedTuple):
-    """How switches between hosts choose among equal paths."""
+    """How switches between hosts choose among equal-cost paths."""
 
     seed: int
     connections: int = 1
-    """Connections of a pair; each stays on one path."""
+    """Number of connections of a pair, each on a single path."""
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Vertices and directed edges; the ranks are the first vertices, hosts and switches follow.
+    """Vertices and directed edges; the first vertices are the ranks, then hosts and switches.
 
-    Hosts and switches pass on what reaches them. A rank passes on only by a transfer of its own. The bytes of a pair of
-    ranks spread evenly over its equal paths (`routes`).
+    Hosts and switches forward traffic. A rank forwards only by a transfer of its own. The bytes of a pair of ranks
+    are split evenly over its equal-cost paths (`routes`).
     """
 
     name: str
@@ -74,23 +74,23 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     vertices: tuple[str, ...]
     edges: tuple[Edge, ...]
     message_s: tuple[float, ...] = ()
-    """Processor seconds that each message costs a rank, at either end, [ranks]. Defaults to none."""
+    """CPU time per message at either end, in seconds, [ranks]. Defaults to 0."""
     processors: int = 0
-    """Processors that all ranks share, as where they run on one machine. Defaults to one of its own for each rank."""
+    """Number of CPUs shared by all ranks, as on one machine. Defaults to a CPU per rank."""
     host_of_rank: tuple[int, ...] = ()
-    """Number of the host of each rank, [ranks]. Defaults to unknown."""
+    """Index of the host of each rank, [ranks]. Defaults to unknown."""
     shares: bool = False
-    """Whether messages share links fairly, as TCP connections do; otherwise links serve one after the other."""
+    """Whether concurrent messages share a link, as TCP connections do; otherwise a link serves them in order."""
     fabric: tuple[int, ...] = ()
-    """Switches between hosts, which choose paths by themselves; hosts and ranks choose theirs."""
+    """Switches between hosts, which choose paths themselves; hosts and ranks choose explicitly."""
     hashing: Hashing | None = None
-    """Defaults to none: switches spread the bytes of each pair evenly, as with many connections or packet spraying."""
+    """ECMP hashing. Defaults to none: each pair's bytes spread evenly, as with many connections or packet spraying."""
     mirrored: bool = False
-    """Whether this is a network with its edges turned round, whose routes are turned round with them."""
+    """Whether all edges are reversed, and the routes with them."""
 
     @cached_property
     def leaving(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of the edges that leave each vertex."""
+        """Indices of the edges that leave each vertex."""
         found: list[list[int]] = [[] for _ in self.vertices]
         for number, edge in enumerate(self.edges):
             found[edge.source].append(number)
@@ -106,13 +106,13 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def reversed(self) -> Network:
-        """Network with every edge, and every route, the other way round."""
+        """Network with every edge and every route reversed."""
         edges = tuple(e._replace(source=e.target, target=e.source) for e in self.edges)
         return msgspec.structs.replace(self, edges=edges, mirrored=not self.mirrored)
 
     @cached_property
     def table(self) -> RouteTable:
-        """All routes at once."""
+        """All routes, as one table."""
         if self.mirrored:
             return self._mirror()
         rows = list(map(self.table_from, range(self.ranks)))
@@ -155,7 +155,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._filled(pair, first, known.edges[place], known.fraction[place])
 
     def table_of(self, pair: NDArray[np.int64], routes: Sequence[Sequence[Use]]) -> RouteTable:
-        """Some routes as a table; `pair` as its field."""
+        """Some routes as a table; `pair` as in its field."""
         first = np.cumsum([0, *map(len, routes)]).astype(np.int64)
         uses = np.array(list(itertools.chain.from_iterable(routes)), np.float64).reshape(-1, 2)
         return self._filled(pair, first, uses[:, 0].astype(np.int64), uses[:, 1].copy())
@@ -183,7 +183,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def routed(self) -> Network:
-        """The network of those edges that some route takes, which are all that programs use."""
+        """Network restricted to the edges of routes, the only ones that programs use."""
         used = np.unique(self.table.edges)
         if len(used) == len(self.edges):
             return self
@@ -191,12 +191,12 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def spreads(self) -> bool:
-        """Whether some pair has several paths."""
+        """Whether some pair has several equal-cost paths."""
         return bool((self.table.fraction < 1).any())
 
     @cached_property
     def chooses(self) -> bool:
-        """Whether switches between hosts choose among the paths of some pair."""
+        """Whether switches between hosts choose among several paths of some pair."""
         row = np.repeat(np.arange(len(self.table.pair)), np.diff(self.table.first))
         leaves, times = np.unique(
             row * len(self.vertices) + self.arcs.source[self.table.edges], return_counts=True
@@ -204,11 +204,11 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return bool(np.isin(leaves[times > 1] % len(self.vertices), self.fabric).any())
 
     def route(self, source: int, target: int) -> tuple[Use, ...] | None:
-        """Edges that a transfer between two ranks takes: the widest paths past no other rank, of these the quickest.
+        """Edges of a transfer between two ranks: the widest paths through no other rank; of these, the lowest latency.
 
         Returns:
-            Edges in the direction of travel, with fractions where equal paths part; None: only other ranks could pass
-            it on.
+            Edges in the direction of travel, with fractions if equal-cost paths split the bytes. None if only other
+            ranks could forward it.
         """
         row = self._row.get(source * self.ranks + target)
         if row is None:
@@ -220,19 +220,19 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._uses[row]
 
     def rate(self, source: int, target: int) -> float:
-        """Bytes per second of `route`, all its paths together; 0 where there is no route."""
+        """Bandwidth of `route`, all its paths together, in bytes per second; 0 if there is no route."""
         row = self._row.get(source * self.ranks + target)
         return 0.0 if row is None else float(self.table.rate_bytes_per_s[row])
 
     def latency(self, source: int, target: int) -> float:
-        """Seconds of `route`; infinite where there is no route."""
+        """Latency of `route`, in seconds; infinite if there is no route."""
         row = self._row.get(source * self.ranks + target)
         return float("inf") if row is None else float(self.table.latency_s[row])
 
     def delay(self, source: int, target: int) -> float:
-        """Seconds of a message without bytes: `latency`, and what it costs the processors of both ends.
+        """Time of an empty message, in seconds: `latency` plus the CPU cost at both ends.
 
-        Where ranks share processors, it is that of messages of all ranks at once.
+        If ranks share CPUs, the cost is that of messages of all ranks at once.
         """
         if not self.message_s:
             return self.latency(source, target)
@@ -240,7 +240,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.latency(source, target) + waiting * (self.message_s[source] + self.message_s[target])
 
     def neighbours(self, source: int) -> tuple[int, ...]:
-        """Ranks that a transfer from `source` can go to."""
+        """Ranks that `source` can send to directly."""
         first, end = np.searchsorted(self.table.pair, [source * self.ranks, (source + 1) * self.ranks])
         return tuple((self.table.pair[first:end] - source * self.ranks).tolist())
 
@@ -257,15 +257,15 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 def network(
     topology: Topology, kinds: Collection[str] | None = None, ranks: Collection[str] | None = None
 ) -> Network:
-    """The graph of a topology.
+    """Build the capacity graph of a topology.
 
     Args:
         topology: Topology to turn into a graph.
-        kinds: Kinds of links to keep, such as {"nvlink"}; None: all.
-        ranks: Names of the ranks to keep, such as the devices that a job was given; None: all.
+        kinds: Kinds of links to keep, such as {"nvlink"}. Defaults to all.
+        ranks: Names of the ranks to keep, such as the devices allotted to a job. Defaults to all.
 
     Raises:
-        TopologyError: A rank that does not exist, or ranks that no path joins; the message names them.
+        TopologyError: A rank does not exist, or ranks are not connected; the message names them.
     """
     unknown = sorted(set(ranks or ()) - set(topology.ranks))
     if unknown:

@@ -1,10 +1,10 @@
-"""What an all-reduce must bring into the parts of a network, over all ways to part its ranks.
+"""Lower bound on an all-reduce over all partitions of a network's ranks.
 
-Whatever the algorithm, k parts of the ranks must take in 2 (k - 1) times the data: the sums of all parts but one must
-enter another, and the total all but one, as switches do not add. So the least capacity into the parts over k - 1 bounds
-the rate. Without switches this is the bound of Tutte and Nash-Williams (1961) on trees that are used up and down, and
-reached. Found exactly: Newton's method on the ratio, and for each ratio the worst partition by the greedy algorithm
-for the Dilworth truncation of the cut function, one maximum flow a rank.
+In any algorithm, k parts of the ranks must receive 2 (k - 1) times the data: the sums of all parts but one must enter
+another part, and the total must enter all but one, as switches do not reduce. The least capacity into the parts over
+k - 1 therefore bounds the rate. Without switches this is the bound of Tutte and Nash-Williams (1961) on trees used up
+and down, and is reached. The minimum is found exactly: Newton's method on the ratio, and for each ratio the worst
+partition by the greedy algorithm for the Dilworth truncation of the cut function, one maximum flow per rank.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _HELD = UNBOUNDED >> 1
 
 
 class Partition(NamedTuple):
-    """Parts of the ranks, and the capacity into all of them together."""
+    """Parts of the ranks, and the total capacity into them."""
 
     parts: tuple[tuple[int, ...], ...]
     capacity: int
 
     @property
     def ratio(self) -> Fraction:
-        """Capacity over the number of parts less one."""
+        """Capacity over the number of parts minus one."""
         return Fraction(self.capacity, len(self.parts) - 1)
 
 
 def tightest_partition(found: Capacities, ranks: int) -> Partition:
-    """The partition of the first `ranks` vertices of least capacity over the number of parts less one.
+    """Find the partition of the first `ranks` vertices with the least capacity over the number of parts minus one.
 
-    Other vertices are switches: each part takes in those that make its way in narrowest.
+    Other vertices are switches: each part absorbs those that minimise the capacity into it.
 
     Args:
         found: Capacities of the edges.

@@ -1,11 +1,10 @@
 """A collective algorithm as data: which chunk goes from which rank to which, in which step.
 
-Meaning of a program. Each rank holds at most one value of each chunk. A transfer of step k sends what its
-source holds of the chunk after all steps below k, and the target adds it to its own value or takes it instead. So
-all transfers of a step read before any of them writes. Nothing else orders them: ranks need not take steps
-together, a transfer may run as soon as those writes are done at its source, and those reads and earlier writes at
-its target. Transfers of one step between the same two ranks are one message. Each segment of the chunks runs
-through the program on its own.
+Semantics. Each rank holds at most one value of each chunk. A transfer of step k sends its source's value of the chunk
+after all steps below k, and the target adds it to its own value or replaces that. All transfers of a step therefore
+read before any of them writes. Nothing else orders them: there is no barrier between steps, and a transfer may run as
+soon as those writes are done at its source, and those reads and earlier writes at its target. Transfers of one step
+between the same two ranks are one message. Each segment of the chunks runs through the program independently.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ _MOST_CHUNKS = 1 << 24
 
 
 class Transfer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One chunk from one rank to another."""
+    """Transfer of one chunk from one rank to another."""
 
     chunk: int
     source: int
     target: int
     step: int
     reduces: bool = False
-    """Whether the target adds it to its own value, or takes it instead."""
+    """Whether the target reduces it into its own value instead of replacing that."""
 
 
 class Message(NamedTuple):
-    """The transfers of one step between the same two ranks."""
+    """Transfers of one step between the same two ranks."""
 
     step: int
     source: int
@@ -62,10 +61,10 @@ class Program(
     tag_field="kind",
     dict=True,
 ):
-    """A collective algorithm for a number of ranks; see the module for its meaning.
+    """Collective algorithm for a number of ranks; see the module for its semantics.
 
     Raises:
-        ProgramError: A rank, chunk, step or share out of range; the message names the place.
+        ProgramError: A rank, chunk, step or fraction is out of range; the message names the place.
     """
 
     name: str
@@ -79,11 +78,11 @@ class Program(
     root: int = 0
     """Rank of a rooted collective."""
     members: tuple[int, ...] = ()
-    """Ranks of the group, ascending; none: all. The others only relay."""
+    """Ranks of the group, ascending; empty: all. Other ranks only relay."""
     shares: tuple[float, ...] = ()
-    """Relative size of each chunk within its block; none: equal."""
+    """Relative size of each chunk within its block; empty: equal."""
     segments: int = 1
-    """Parts of each chunk that go through the program one after the other (pipelining)."""
+    """Number of segments of each chunk that are pipelined through the program."""
 
     def __post_init__(self) -> None:
         for fault in _faults(self):
@@ -91,25 +90,25 @@ class Program(
 
     @cached_property
     def group(self) -> tuple[int, ...]:
-        """Ranks that take part."""
+        """Participating ranks."""
         return self.members or tuple(range(self.ranks))
 
     @property
     def blocks(self) -> int:
-        """See `relations.blocks`."""
+        """Number of blocks; see `relations.blocks`."""
         return blocks(self.collective, len(self.group))
 
     @property
     def steps(self) -> int:
-        """One more than the highest step."""
+        """Number of steps."""
         return max((transfer.step for transfer in self.transfers), default=-1) + 1
 
     def block_of(self, chunk: int) -> int:
-        """Block that a chunk is part of."""
+        """Block that contains a chunk."""
         return chunk * self.blocks // self.chunks
 
     def starts_at(self, chunk: int) -> tuple[int, ...]:
-        """Ranks that hold the chunk, or a summand of it, at the start."""
+        """Ranks that hold the chunk, or a partial sum of it, at the start."""
         found = contributors(self.collective, self.block_of(chunk), len(self.group), self._root_place)
         return tuple(self.group[place] for place in found)
 
@@ -125,7 +124,7 @@ class Program(
         return [Message(*key, tuple(found)) for key, found in groups]
 
     def fractions(self) -> list[float]:
-        """Size of each chunk as a part of its block."""
+        """Size of each chunk, as a fraction of its block."""
         each = self.chunks // self.blocks
         if not self.shares:
             return [1 / each] * self.chunks
@@ -133,7 +132,7 @@ class Program(
         return [share / sums[chunk // each] for chunk, share in enumerate(self.shares)]
 
     def chunk_bytes(self, size_bytes: float) -> list[float]:
-        """Bytes of each chunk where the larger buffer of a rank, in or out, has `size_bytes`."""
+        """Size of each chunk in bytes, if the larger buffer of a rank, in or out, has `size_bytes`."""
         in_buffer = len(self.group) if self.collective == "all_to_all" else self.blocks
         return [fraction * size_bytes / in_buffer for fraction in self.fractions()]
 
@@ -150,7 +149,8 @@ def loads(text: str | bytes) -> Program:
     """Read a program from JSON.
 
     Raises:
-        ProgramError: Not JSON, another kind of record or a value out of range; the message names the path.
+        ProgramError: The text is not JSON, another kind of record, or has a value out of range; the message names the
+            path.
     """
     try:
         return decode_json(text, Program)
@@ -171,10 +171,10 @@ def load(path: str | os.PathLike[str]) -> Program:
 
 
 def save(program: Program, path: str | os.PathLike[str]) -> None:
-    """Write a program file at once or not at all.
+    """Write a program file atomically.
 
     Raises:
-        InputError: The folder is missing, not writable or full; an older file at `path` is still whole.
+        InputError: The folder is missing, not writable or full; an older file at `path` is left intact.
     """
     with atomic_file(path) as file:
         file.write(program.to_json().encode())

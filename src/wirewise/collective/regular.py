@@ -1,8 +1,8 @@
-"""Programs that are a rule: what a few ranks send, and all others as these, turned round.
+"""Programs as a rule: the transfers of a few ranks, which all others repeat, rotated.
 
-A ring of 4,096 ranks has 33 million transfers, all alike. Turned by a period, each rank, block and message of a regular
-program goes over into another one of it; so one message stands for its whole class, and whatever is shown of the ranks
-of one period, step by step, is shown of all.
+A ring of 4,096 ranks has 33 million transfers, all alike. Rotation by a period maps each rank, block and message of a
+regular program to another one of it; one message therefore stands for its whole class, and a proof for the ranks of
+one period, step by step, holds for all.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class RegularProgram(
     tag="regular_program",
     tag_field="kind",
 ):
-    """A program in which rank r + `period` does what rank r does, with the blocks `period` ranks further on.
+    """Program in which rank r + `period` repeats rank r, with blocks `period` ranks further on.
 
     Raises:
-        ProgramError: A collective, group, number of chunks or period that cannot be turned; the message names it.
+        ProgramError: A collective, group, number of chunks or period cannot be rotated; the message names it.
     """
 
     rule: Program
-    """The program with one transfer of each class only."""
+    """Program with a single transfer of each class."""
     period: int
-    """Ranks after which all repeats, such as those of a host; a divisor of the number of ranks."""
+    """Number of ranks after which transfers repeat, such as those of a host; it divides the number of ranks."""
 
     def __post_init__(self) -> None:
         for fault in self._faults():
@@ -76,16 +76,16 @@ class RegularProgram(
 
     @property
     def segments(self) -> int:
-        """Parts of each chunk that go through the program one after the other."""
+        """Pipelined parts of each chunk."""
         return self.rule.segments
 
     @property
     def turn_chunks(self) -> int:
-        """Chunks by which a turn of one period moves each chunk on."""
+        """Chunks by which a rotation of one period shifts each chunk."""
         return self.rule.chunks // self.rule.ranks * self.period
 
     def turned(self, t: Transfer, turns: int) -> Transfer:
-        """A transfer of the same class, some periods further on."""
+        """Transfer of the same class, `turns` periods further on."""
         ranks, by = self.ranks, turns * self.period
         chunk = (t.chunk + turns * self.turn_chunks) % self.rule.chunks
         return Transfer(chunk, (t.source + by) % ranks, (t.target + by) % ranks, t.step, t.reduces)
@@ -101,11 +101,11 @@ class RegularProgram(
         return msgspec.structs.replace(self.rule, transfers=own)
 
     def changed(self, **fields: Any) -> RegularProgram:
-        """Rule under another name, or in another number of segments."""
+        """Rule with another name or another number of segments."""
         return msgspec.structs.replace(self, rule=msgspec.structs.replace(self.rule, **fields))
 
     def explicit(self) -> Program:
-        """The program with all transfers: as many times those of the rule as there are periods."""
+        """Program with all transfers expanded."""
         turns = range(self.ranks // self.period)
         found = tuple(self.turned(t, turn) for t in self.rule.transfers for turn in turns)
         return msgspec.structs.replace(self.rule, transfers=found)
@@ -115,7 +115,7 @@ class RegularProgram(
         return self.by_source().messages()
 
     def messages_of(self, rank: int) -> list[tuple[int, Message]]:
-        """What a rank sends and receives, in the order of steps, each with the number of its class in `messages`."""
+        """Messages of a rank in the order of steps, each with the index of its class in `messages`."""
         found = []
         for number, message in enumerate(self.messages()):
             # A message within one period can be both what the rank sends and, turned, what it receives.
@@ -135,7 +135,8 @@ def loads(text: str | bytes) -> RegularProgram:
     """Read a regular program from JSON.
 
     Raises:
-        ProgramError: Not JSON, another kind of record or a value out of range; the message names the path.
+        ProgramError: The text is not JSON, another kind of record, or has a value out of range; the message names the
+            path.
     """
     try:
         return decode_json(text, RegularProgram)
@@ -148,18 +149,18 @@ def loads(text: str | bytes) -> RegularProgram:
 def regular(
     collective: Collective, algorithm: str, ranks: int, *, period: int = 1, segments: int = 1
 ) -> RegularProgram:
-    """The rule of a known algorithm.
+    """Build the rule of a known algorithm.
 
     Args:
         collective: Name of the collective.
-        algorithm: One that `REGULAR` has for the collective.
+        algorithm: Algorithm in `REGULAR` for the collective.
         ranks: Number of ranks.
-        period: Ranks of each host, which follow each other; for the hierarchical algorithms, and where a network looks
-            the same from each host only.
-        segments: Parts of each chunk that follow each other through the program.
+        period: Ranks per host, which are consecutive; for hierarchical algorithms, and for networks that look the
+            same only from each host.
+        segments: Pipelined parts of each chunk.
 
     Raises:
-        ProgramError: No rule for the algorithm, or a period that does not divide the ranks.
+        ProgramError: The algorithm has no rule, or the period does not divide the ranks.
     """
     if (collective, algorithm) not in REGULAR:
         known = ", ".join(f"{name} of {of}" for of, name in REGULAR)

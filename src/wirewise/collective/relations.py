@@ -1,8 +1,7 @@
-"""What each collective starts from and must end with, block by block.
+"""Initial and final blocks of each collective.
 
-A buffer is divided into blocks, and a block into equal numbers of chunks. A chunk is one address: what ranks
-hold of it are sums over sets of contributing ranks, and a collective that only moves data is the case of a single
-contribution.
+A buffer is divided into blocks, and a block into equal numbers of chunks. A chunk is one address: its values at ranks
+are sums over sets of contributing ranks; a collective that only moves data is the case of a single contributor.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ ROOTED: frozenset[Collective] = frozenset({"broadcast", "reduce", "scatter", "ga
 
 
 def blocks(collective: Collective, members: int) -> int:
-    """Blocks of a collective: one vector, one block a member, or one a pair of members."""
+    """Number of blocks of a collective: one vector, one block per member, or one per pair of members."""
     if collective == "all_to_all":
         return members * members
     return 1 if collective in ("broadcast", "reduce", "all_reduce") else members
 
 
 def contributors(collective: Collective, block: int, members: int, root: int) -> tuple[int, ...]:
-    """Places that hold the block at the start; of a reducing collective, that hold a summand of it.
+    """Group ranks that hold the block at the start, or a partial sum of it in a reducing collective.
 
     Args:
         collective: Name of the collective.
-        block: Number of the block; of an all-to-all, source times `members` plus target.
+        block: Index of the block; of an all-to-all, source times `members` plus target.
         members: Size of the group.
-        root: Place of the root in the group.
+        root: Group rank of the root.
     """
     if collective in REDUCING:
         return tuple(range(members))
@@ -45,7 +44,7 @@ def contributors(collective: Collective, block: int, members: int, root: int) ->
 
 
 def receivers(collective: Collective, block: int, members: int, root: int) -> tuple[int, ...]:
-    """Places that must hold the block, complete, at the end; arguments as in `contributors`."""
+    """Group ranks that must hold the block, complete, at the end; arguments as in `contributors`."""
     if collective in ("reduce", "gather"):
         return (root,)
     if collective in ("scatter", "reduce_scatter"):

@@ -1,8 +1,8 @@
-"""Equal paths from one rank to the others, and how the bytes of a pair spread over them: compiled.
+"""Equal-cost paths from one rank to the others, and the split of a pair's bytes over them: compiled.
 
-Paths are equal where they are as wide, as quick and as short as the best. At each vertex the bytes part evenly over
-the next edges of equal paths, as flows do that equal-cost multi-path routing hashes, where there are many of them, and
-as a host does that has a connection on each of its network cards.
+Paths have equal cost if their bandwidth, latency and length are those of the best. At each vertex the bytes split
+evenly over the next edges of these paths, as many flows do under ECMP hashing, or as on a host with a connection on
+each of its network cards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SAME = 1e-9
 
 
 class Arcs(NamedTuple):
-    """Edges of a network in arrays, [E], and those at each vertex."""
+    """Edges of a network in arrays, [E], and the edges at each vertex."""
 
     source: Ints
     target: Ints
@@ -40,7 +40,7 @@ class Arcs(NamedTuple):
 
 
 def arcs_of(edges: Sequence[Any], vertices: int) -> Arcs:
-    """Arrays of edges, which have `source`, `target`, `bandwidth_bytes_per_s` and `latency_s`."""
+    """Convert edges to arrays of `source`, `target`, `bandwidth_bytes_per_s` and `latency_s`."""
     source = np.array([edge.source for edge in edges], np.int64)
     target = np.array([edge.target for edge in edges], np.int64)
     return Arcs(
@@ -90,19 +90,19 @@ def _labels(arcs: Arcs, ranks: int, start: int) -> tuple[Floats, Floats, Ints, N
 def spread_from(
     arcs: Arcs, ranks: int, start: int, hashes: NDArray[np.bool_], seed: int, connections: int
 ) -> tuple[Ints, Ints, Floats]:
-    """Edges of the routes from a rank to each, in the direction of travel, and the fraction of the bytes on each.
+    """Edges of the routes from a rank to each other rank, in the direction of travel, and the byte fraction on each.
 
     Args:
         arcs: Edges of the network.
-        ranks: Number of ranks, the first vertices.
-        start: Rank that the routes leave.
-        hashes: Vertices that put all bytes of a connection on one of the equal edges, [V].
+        ranks: Number of ranks, which are the first vertices.
+        start: Source rank of the routes.
+        hashes: Vertices that hash each connection to one of the equal-cost edges, [V].
         seed: Seed of these hashes.
-        connections: Connections of a pair, each with its own hash.
+        connections: Connections per pair, each with its own hash.
 
     Returns:
-        Where the edges of each rank's route begin, [ranks + 1], the edges and the fractions. Ranks without a route, and
-        `start`, have none.
+        Start of each rank's route, [ranks + 1], the edges and the fractions. Ranks without a route, and `start`, have
+        none.
     """
     wide, late, hops, done = _labels(arcs, ranks, start)
     count = len(wide)

@@ -1,4 +1,4 @@
-"""Ranks that a network cannot tell apart."""
+"""Ranks that are equivalent in a network."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from collections.abc import Sequence
 from wirewise.collective.network import Edge, Network
 from wirewise.errors import TopologyError
 
-__all__ = ["edges_turned", "rank_classes", "refined"]
+__all__ = ["rank_classes", "refine_colours", "rotated_edges"]
 
 
 def rank_classes(network: Network) -> tuple[int, ...]:
-    """Classes of ranks with alike links, to alike neighbours, at any distance: colours that no refinement splits.
+    """Classes of ranks with equal links to equivalent neighbours, by colour refinement.
 
-    Ranks that a symmetry of the network swaps are in one class (Weisfeiler and Leman 1968); in regular networks a class
-    can hold more.
+    Ranks that an automorphism of the network maps to each other are in one class (Weisfeiler and Leman 1968); in
+    regular networks a class can be larger.
 
     Args:
         network: Graph of the ranks.
 
     Returns:
-        For each rank the number of its class; classes are numbered in the order of their first rank.
+        Class of each rank; classes are numbered in the order of their first rank.
     """
     colours = [0 if vertex < network.ranks else 1 for vertex in range(len(network.vertices))]
-    return tuple(refined(network.edges, colours)[: network.ranks])
+    return tuple(refine_colours(network.edges, colours)[: network.ranks])
 
 
-def refined(edges: Sequence[Edge], colours: list[int]) -> list[int]:
-    """Colours of vertices that no refinement splits, numbered in the order of their first vertex.
+def refine_colours(edges: Sequence[Edge], colours: list[int]) -> list[int]:
+    """Refine vertex colours until stable, numbered in the order of their first vertex.
 
     Args:
-        edges: Edges; those with other figures are told apart.
-        colours: Colours of the vertices to begin with.
+        edges: Edges; different attributes distinguish them.
+        colours: Initial colours of the vertices.
     """
     while True:
         around: list[list[tuple[int, float, float, int]]] = [[] for _ in colours]
@@ -50,24 +50,24 @@ def refined(edges: Sequence[Edge], colours: list[int]) -> list[int]:
         colours = refined
 
 
-def edges_turned(network: Network, by: int) -> list[int]:
-    """Edge that takes the place of each edge where every rank takes that of the rank `by` ranks on.
+def rotated_edges(network: Network, by: int) -> list[int]:
+    """Image of each edge under the rotation of all ranks by `by`.
 
-    Switches and hosts go where their neighbours go.
+    Switches and hosts follow their neighbours.
 
     Args:
         network: Graph of the ranks.
-        by: Number of ranks, such as those of a host.
+        by: Number of ranks to rotate by, such as the ranks of a host.
 
     Raises:
-        TopologyError: The network does not look the same from there; the message names a link.
+        TopologyError: The network is not invariant under the rotation; the message names a link.
     """
     ranks, count = range(network.ranks), len(network.vertices)
     others = [-1] * (count - len(ranks))
     # The network beside itself, as vertices and their images must get the same colours.
     beside = [edge._replace(source=edge.source + count, target=edge.target + count) for edge in network.edges]
     first = [*ranks, *others, *((rank - by) % len(ranks) for rank in ranks), *others]
-    colours = refined([*network.edges, *beside], first)
+    colours = refine_colours([*network.edges, *beside], first)
     images: dict[int, list[int]] = defaultdict(list)
     for vertex in reversed(range(count)):
         images[colours[count + vertex]].append(vertex)

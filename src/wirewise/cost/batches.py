@@ -13,13 +13,13 @@ _ID_BYTES = 4
 
 
 def epoch_bytes(rows: ArrayLike, full_batches: ArrayLike, *, row_bytes: float, batches: int) -> int:
-    """Bytes that all ranks send in an epoch: rows, their ids, and the counts at the head of each message.
+    """Bytes that all ranks send in an epoch: rows, their ids, and the counts in message headers.
 
     Args:
         rows: Expected remote rows of a full batch of each rank, [ranks].
         full_batches: Full batches of each rank in an epoch, [ranks].
-        row_bytes: Bytes of a row on the wire, mean.
-        batches: Batches of an epoch, of which every rank sends every other a message.
+        row_bytes: Mean bytes of a row on the wire.
+        batches: Batches per epoch; in each, every rank sends every other rank a message.
     """
     expected = np.asarray(rows, dtype=np.float64)
     ranks = len(expected)
@@ -28,5 +28,5 @@ def epoch_bytes(rows: ArrayLike, full_batches: ArrayLike, *, row_bytes: float, b
 
 
 def shared_link_s(sent_bytes: float, bytes_per_s: float, ranks_per_host: int) -> float:
-    """Seconds that a rank's payload takes on a host's link, which all ranks of the host load alike."""
+    """Seconds of a rank's payload on a host's link, if all ranks of the host load it equally."""
     return sent_bytes / TCP_PAYLOAD * ranks_per_host / bytes_per_s

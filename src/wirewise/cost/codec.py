@@ -1,4 +1,4 @@
-"""Seconds that encoding and decoding messages take, by bit width."""
+"""Encode and decode times of messages, in seconds, by bit width."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CodecCost", "fit_codec"]
 
 
 class CodecCost(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured seconds a value and a row on one core, by bit width; a width that is missing costs nothing."""
+    """Measured seconds per value and per row on one core, by bit width; a missing width costs nothing."""
 
     pack_s_per_value: dict[int, float] = msgspec.field(default_factory=dict)
     unpack_s_per_value: dict[int, float] = msgspec.field(default_factory=dict)
@@ -48,11 +48,11 @@ def fit_codec(
 ) -> CodecCost:
     """Fit codec costs to measured (bits, rows, width, seconds).
 
-    With rows of several widths the cost a row is told from the cost a value; otherwise all is charged to
+    With rows of several widths, the cost per row is separated from the cost per value; otherwise all is charged to
     values.
 
     Raises:
-        InputError: A sample without rows, or with a time that is not finite or is negative.
+        InputError: A sample has no rows, or its time is negative or not finite.
     """
     pack_value, pack_row = _fit_direction(pack, "pack")
     unpack_value, unpack_row = _fit_direction(unpack, "unpack")

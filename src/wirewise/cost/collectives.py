@@ -1,8 +1,8 @@
-"""Closed forms: what the known algorithms cost, as textbooks count it.
+"""Closed-form costs of the known algorithms, as in textbooks.
 
-A message of b bytes takes α + bβ between any two ranks and γ more for each byte that is added; a rank sends one
-message at a time and receives one at a time (Thakur, Rabenseifner, Gropp, "Optimization of collective communication
-operations in MPICH", 2005). Sizes are parts of the larger buffer of a rank, in or out.
+A message of b bytes takes α + bβ between any two ranks, plus γ per reduced byte; a rank sends one message at a time
+and receives one at a time (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
+MPICH", 2005). Sizes are parts of the larger buffer of a rank, in or out.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ __all__ = [
 
 
 class Counts(NamedTuple):
-    """What a program moves, whatever the network."""
+    """Traffic of a program, independent of the network."""
 
     rounds: int
     """Number of steps."""
     messages: int
-    """Messages in all, of one segment."""
+    """Total number of messages of one segment."""
     rank_bytes: Fraction
-    """Most that any rank sends or receives."""
+    """Maximum bytes that any rank sends or receives."""
 
 
 class ClosedForm(NamedTuple):
-    """Cost of an algorithm, of one segment where it counts and of all where it takes time."""
+    """Cost of an algorithm: counts for one segment, time for all segments."""
 
     counts: Counts
     latencies: int
-    """Messages after each other on the critical path: the factor of the latency."""
+    """Messages in series on the critical path: the factor of the latency."""
     moved: Fraction
     """Factor of the time to move a byte, and of the size."""
     added: Fraction = Fraction(0)
@@ -51,7 +51,7 @@ class ClosedForm(NamedTuple):
     def seconds(
         self, size_bytes: float, latency_s: float, s_per_byte: float, reduce_s_per_byte: float = 0.0
     ) -> float:
-        """Time with α, β and γ."""
+        """Time for given α, β and γ, in seconds."""
         per_byte = float(self.moved) * s_per_byte + float(self.added) * reduce_s_per_byte
         return self.latencies * latency_s + size_bytes * per_byte
 
@@ -234,7 +234,7 @@ CLOSED_FORMS: dict[tuple[Collective, str], Form] = {
 
 
 class LowerBound(NamedTuple):
-    """What no algorithm without help from the network beats; factors as in `ClosedForm`."""
+    """Lower bound for algorithms without in-network reduction; factors as in `ClosedForm`."""
 
     latencies: int
     moved: Fraction
@@ -243,15 +243,15 @@ class LowerBound(NamedTuple):
     def seconds(
         self, size_bytes: float, latency_s: float, s_per_byte: float, reduce_s_per_byte: float = 0.0
     ) -> float:
-        """The largest of the three bounds, which need not be reachable together."""
+        """Largest of the three bounds, in seconds, which need not be reachable together."""
         each = (float(self.moved) * s_per_byte, float(self.added) * reduce_s_per_byte)
         return max(self.latencies * latency_s, size_bytes * max(each))
 
 
 def count(program: Program) -> Counts:
-    """Count the steps, messages and bytes of any program; its shares are rounded to a millionth.
+    """Count the steps, messages and bytes of a program; fractions are rounded to a millionth.
 
-    The bytes of a rank are what it sends or what it receives, whichever is more.
+    The bytes of a rank are the larger of those sent and those received.
     """
     sizes = [Fraction(size).limit_denominator(10**6) for size in program.chunk_bytes(1.0)]
     sent, received = [Fraction(0)] * program.ranks, [Fraction(0)] * program.ranks
@@ -262,18 +262,18 @@ def count(program: Program) -> Counts:
 
 
 def closed_form(collective: Collective, algorithm: str, ranks: int, segments: int = 1) -> ClosedForm:
-    """Cost of a known algorithm.
+    """Closed-form cost of a known algorithm.
 
     Args:
         collective: Name of the collective, such as "all_reduce".
         algorithm: Name as in `collective.builders`; the hierarchical ones have no closed form.
         ranks: Number of ranks, at least 2.
-        segments: Parts that follow each other.
+        segments: Number of pipelined segments.
 
     Returns:
-        Exact for the program that is built, but for three cases: the time of double trees is approximate; PAT's
-        rounds and messages are upper bounds beyond 16 ranks that are no power of two; and the time in more than
-        one segment leaves out what overlaps, though it is exact for chains.
+        Exact for the program that is built, except in three cases: the time of double trees is approximate; PAT's
+        rounds and messages are upper bounds beyond 16 ranks that are no power of two; and the time with several
+        segments ignores overlap, though it is exact for chains.
 
     Raises:
         ProgramError: No closed form is known.
@@ -289,7 +289,7 @@ def closed_form(collective: Collective, algorithm: str, ranks: int, segments: in
 
 
 def lower_bound(collective: Collective, ranks: int) -> LowerBound:
-    """What each algorithm on ranks with one link each must take (Chan et al., "Collective communication", 2007)."""
+    """Lower bounds for ranks with one link each (Chan et al., "Collective communication", 2007)."""
     part = Fraction(ranks - 1, ranks)
     moved = {
         "broadcast": Fraction(min(ranks - 1, 1)),

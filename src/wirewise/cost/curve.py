@@ -1,4 +1,4 @@
-"""Piecewise linear functions of a size, as tables of measured times give them."""
+"""Piecewise linear functions of a size, interpolated from measured times."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _FAR = 2.0**30
 
 @dataclass(frozen=True)
 class Curve:
-    """Flat below the first knot, linear between knots, on with the last slope beyond the last one.
+    """Piecewise linear curve: constant below the first knot, extrapolated with the last slope beyond the last knot.
 
     Raises:
-        InputError: No knots, sizes that do not rise, or a number that is not finite and at least 0.
+        InputError: There are no knots, sizes do not ascend, or a number is negative or not finite.
     """
 
     knots: tuple[tuple[float, float], ...]
@@ -66,22 +66,22 @@ class Curve:
         return _through([x for x, _ in (*self.knots, *other.knots)], lambda at: self(at) + other(at))
 
     def times(self, factor: float) -> Curve:
-        """Each value times a factor."""
+        """Curve with each value times a factor."""
         return Curve(tuple((x, factor * y) for x, y in self.knots))
 
     def of_share(self, share: float) -> Curve:
-        """The value of that share of a size, as a function of the size."""
+        """Curve of the value at a fraction `share` of a size."""
         return Curve(tuple((x / share, y) for x, y in self.knots))
 
     def after(self, inner: Curve) -> Curve:
-        """Composition self(inner(size)); `inner` must not fall."""
+        """Composition self(inner(size)); `inner` must not decrease."""
         sizes = [x for x, _ in inner.knots]
         for value, _ in self.knots:
             sizes += inner.sizes_of(value)
         return _through(sizes, lambda at: self(inner(at)))
 
     def sizes_of(self, value: float) -> list[float]:
-        """Sizes at which a rising part of the curve has the value."""
+        """Sizes at which an increasing part of the curve has the value."""
         x, y = self._arrays
         slopes = [*(np.diff(y) / np.diff(x)), self._last_slope]
         ends = [*x[1:], np.inf]
@@ -90,19 +90,19 @@ class Curve:
         return [float(at) for at, (a, e) in zip(found, keep, strict=True) if a <= at <= e]
 
     def vertices(self, largest: float) -> list[tuple[float, float]]:
-        """Sizes from 0 to `largest` and values between which the curve is straight."""
+        """Knots from 0 to `largest`, as sizes and values, between which the curve is linear."""
         sizes = sorted({0.0, largest, *(x for x, _ in self.knots if x < largest)})
         return list(zip(sizes, self(sizes).tolist(), strict=True))
 
     def straight(self, largest: float) -> tuple[float, float] | None:
-        """Base and slope if the curve is one line from 0 to `largest`, else None."""
+        """Base and slope if the curve is linear from 0 to `largest`, else None."""
         points = self.vertices(largest)
         base, slope = points[0][1], (points[-1][1] - points[0][1]) / largest
         far = max(abs(base + slope * x - y) for x, y in points)
         return (base, slope) if far <= 1e-12 * max(points[-1][1], base) else None
 
     def nearest_line(self, largest: float) -> tuple[float, float]:
-        """Base and slope, neither below 0, of the line that is nearest up to the largest size, by least squares."""
+        """Base and slope, neither negative, of the least-squares line up to the largest size."""
         sizes, values = np.array(self.vertices(largest)).T
         slope, base = np.polyfit(sizes, values, 1)
         return max(float(base), 0.0), max(float(slope), 0.0)

@@ -1,4 +1,4 @@
-"""What exchanges of halo messages do to an epoch: costs that ranks agree on, and bounds on what compressing gains."""
+"""Costs of halo exchanges in an epoch, agreed on by all ranks, and bounds on the gain of compressing gradients."""
 
 from __future__ import annotations
 
@@ -24,35 +24,36 @@ Matrix = NDArray[np.float64]
 
 
 def exposed_s(wire_s: Matrix, hidden_s: Matrix | float, codec_s: Matrix | float) -> float:
-    """Seconds that an exchange adds to an epoch: codec time, and wire time that no computing hides.
+    """Seconds that an exchange adds to an epoch: codec time, and wire time not hidden by compute.
 
-    Ranks meet again in the next exchange, so the slowest rank decides.
+    Ranks synchronise in the next exchange, so the slowest rank decides.
     """
     return float(np.max(codec_s + np.maximum(wire_s - hidden_s, 0.0))) if np.size(wire_s) else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExchangeCosts:
-    """Everything measured that a planner prices an exchange with; equal on all ranks after `share`."""
+    """Measured costs from which a planner prices an exchange; equal on all ranks after `share`."""
 
     links: Links
     codec: CodecCost = field(default_factory=CodecCost)
     hidden_s: Mapping[str, Matrix] = field(default_factory=dict)
-    """Computing that goes on while an exchange is on the wire, [P] by exchange; missing: none."""
+    """Computing that overlaps an exchange, [P] by exchange; missing: none."""
 
     def hidden(self, exchange: str) -> Matrix:
-        """Hidden seconds of an exchange by rank, [P]."""
+        """Hidden time of an exchange, in seconds by rank, [P]."""
         given = self.hidden_s.get(exchange)
         return np.zeros(self.links.world_size) if given is None else np.asarray(given, dtype=np.float64)
 
     def share(self, rank: int, allgather: Callable[[Matrix], Sequence[Matrix]]) -> ExchangeCosts:
-        """Costs that all ranks agree on, from what each one measured.
+        """Combine the measurements of all ranks into costs that are equal on all of them.
 
         A channel's link cost is its receiver's, hidden seconds are each rank's own, codec costs the median.
 
         Args:
-            rank: Number of this rank.
-            allgather: Sends a float64 array and returns those of all ranks, in rank order; shapes are equal.
+            rank: Index of this rank.
+            allgather: Function that sends a float64 array and returns those of all ranks, in rank order; shapes are
+                equal.
         """
         names, bits = sorted(self.hidden_s), self._codec_bits()
         own = np.concatenate(
@@ -89,11 +90,11 @@ class ExchangeCosts:
 
 
 def speedup_bound(rho: float, ratio: float = float("inf")) -> float:
-    """Largest epoch speedup of compression when a share `rho` of the epoch is spent on the wire.
+    """Upper bound on the epoch speedup by compression if a fraction `rho` of the epoch is spent on the wire.
 
     Args:
         rho: Wire time over epoch time, uncompressed, in [0, 1].
-        ratio: Uncompressed over compressed bytes; infinite: the limit of any compression.
+        ratio: Uncompressed over compressed bytes; infinite for the limit of any compression.
     """
     if not 0.0 <= rho <= 1.0 or ratio <= 0:
         raise InputError(f"got rho {rho} and ratio {ratio}; expected a share in [0, 1] and a ratio above 0")
@@ -102,5 +103,5 @@ def speedup_bound(rho: float, ratio: float = float("inf")) -> float:
 
 
 def break_even_bytes_per_s(ratio: float, pack_bytes_per_s: float, unpack_bytes_per_s: float) -> float:
-    """Link rate above which compressing takes longer than it saves; codec rates are in float32 bytes."""
+    """Link bandwidth above which compression costs more time than it saves; codec rates in float32 bytes per second."""
     return (1.0 - 1.0 / ratio) / (1.0 / pack_bytes_per_s + 1.0 / unpack_bytes_per_s)

@@ -1,10 +1,10 @@
-"""What groups of gradients cost to encode, send and decode.
+"""Costs of groups of gradients: encoding, sending, decoding.
 
-Codecs: bytes on the wire, and seconds from a table that was measured, or from the constants that Espresso (EuroSys
-2023) was released with. Schemes: how a group travels.
+Codecs: bytes on the wire, and seconds from a measured table or from the constants released with Espresso (EuroSys
+2023). Schemes: how a group is exchanged.
 
 - `all_reduce`: uncompressed, or with a codec whose payloads can be added up.
-- `all_gather`: every rank gets all payloads and decodes them.
+- `all_gather`: every rank gets all payloads and decodes them, or all gradients and sums them.
 - `divisible`: each rank decodes and adds up its share, encodes it again, and all shares are gathered.
 - `hierarchical`: reduce-scatter in the host, the codec's payloads among hosts, all-gather in the host.
 """
@@ -30,10 +30,12 @@ __all__ = [
     "MEASURED",
     "V100",
     "WIRES",
-    "Advised",
     "CodecTimes",
     "GradientCosts",
     "GroupCost",
+    "TrainingMeasurements",
+    "codec_options",
+    "gathered_cost",
     "group_costs",
     "load_costs",
     "payload",
@@ -47,21 +49,21 @@ Knots = tuple[tuple[float, float], ...]
 
 
 class Wire(NamedTuple):
-    """What a codec sends for x elements that share a scale or a k."""
+    """Wire format of a codec for x elements that share a scale or a k."""
 
     bytes_per_value: float
     fixed_bytes: int = 0
     sparse: bool = False
     """Whether only max(1, share * x) values are sent."""
     linear: bool = False
-    """Payloads of ranks can be added up, so an all-reduce carries them."""
+    """Whether payloads of ranks can be summed, and so be all-reduced."""
     most: float = 1.0
-    """Payloads of sparse codecs have room for so many times their values."""
+    """Capacity of a sparse codec's payload, as a multiple of its values."""
     block_bytes: int = 0
     """Bytes for each block of `BLOCK` elements."""
     rank: int = 0
-    """Rank of the two factors [rank, side] that a nearly square matrix of the elements is sent as, in two rounds; whole
-    groups only."""
+    """Rank of the two factors [rank, side] that a group's elements, as a nearly square matrix, are sent as, in two
+    rounds."""
 
 
 WIRES = {
@@ -87,11 +89,16 @@ BLOCK = 256
 """Elements of a block with a scale of its own."""
 
 
+def codec_options(codec: str, ratio: float) -> dict[str, float]:
+    """Options of a codec that depend on the fraction of values kept by sparse codecs."""
+    return {"ratio": ratio} if codec in WIRES and WIRES[codec].sparse else {}
+
+
 def wire_bytes(codec: str, elements: int, *, ratio: float = 0.01) -> int:
-    """Bytes that a rank hands to the collectives for a group of so many elements, sent as one segment.
+    """Bytes that a rank passes to the collectives for a group of `elements`, sent as one segment.
 
     Raises:
-        InputError: An unknown codec.
+        InputError: The codec is unknown.
     """
     wire = _wire(codec)
     values = elements
@@ -110,10 +117,10 @@ def _factors(elements: int, rank: int) -> int:
 
 
 def payload(codec: str, *, ratio: float = 0.01) -> Curve:
-    """`wire_bytes` of any number of elements, without rounding to whole values and bytes.
+    """`wire_bytes` as a curve over the number of elements, without rounding to whole values and bytes.
 
     Raises:
-        InputError: An unknown codec.
+        InputError: The codec is unknown.
     """
     wire = _wire(codec)
     if wire.rank:
@@ -132,21 +139,20 @@ def _wire(codec: str) -> Wire:
 
 
 class CodecTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Measured (elements, seconds) of one codec, with copies to the group's memory and with the residual."""
+    """Measured (elements, seconds) of one codec, including copies to the group's memory and the residual update."""
 
     encode: Knots
     decode: Knots
-    """Seconds to decode one payload, added to the group."""
+    """Seconds to decode one payload and add it to the group."""
     decode_sum: dict[int, Knots] = {}
-    """Seconds to decode so many payloads at once; between counts it is interpolated, and without any it is the
-    count times `decode`."""
+    """Seconds to decode n payloads together, by n, interpolated between. Defaults to n times `decode`."""
 
     def encode_s(self) -> Curve:
-        """Seconds by elements."""
+        """Encode time in seconds, by elements."""
         return Curve(self.encode)
 
     def decode_s(self, payloads: int) -> Curve:
-        """Seconds by elements of a payload."""
+        """Decode time of `payloads` payloads in seconds, by elements of a payload."""
         known = {1: Curve(self.decode), **{n: Curve(knots) for n, knots in self.decode_sum.items()}}
         if payloads in known:
             return known[payloads]
@@ -165,17 +171,17 @@ class CodecTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds of codecs on a device, and of collectives where they were measured."""
+    """Codec times on a device, and collective times if they were measured, in seconds."""
 
     device: str
     codecs: dict[str, CodecTimes]
-    """Times by the codec's name; "none": what launching a group takes that is not compressed, if it was measured."""
+    """Times by codec name; "none" is the launch of an uncompressed group, if measured."""
     ratio: float = 0.01
-    """Share of the values that sparse codecs keep."""
+    """Fraction of the values that sparse codecs keep."""
     launch_s: float = 150e-6
     """Fixed cost of a collective."""
     latency_s: float = 0.0
-    """Seconds that each of its rounds takes whatever it sends."""
+    """Fixed time of each of its rounds, in seconds."""
     intra_bytes_per_s: float = 50e9
     """Rate between the ranks of a host."""
     ranks: int = 0
@@ -183,22 +189,22 @@ class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     schemes: dict[str, Knots] = {}
     """Seconds by bytes of a rank's payload; hierarchical ones are not measured but computed."""
     concurrent: Knots = ()
-    """Seconds by bytes of each of several uncompressed all-reduces in flight at once; none: as one after another."""
+    """Seconds by bytes of each of several concurrent uncompressed all-reduces; empty: as if run one after another."""
     delays: dict[str, Knots] = {}
-    """Seconds by bytes of a rank's payload by which a collective delays back-propagation that it runs beside, by
-    scheme; none: by nothing."""
+    """Seconds by bytes of a rank's payload by which a concurrent collective delays back-propagation, by scheme; empty:
+    none."""
 
     def without_codecs(self) -> GradientCosts:
-        """Costs of plans that compress nothing: torch launches their all-reduces without waiting for those before."""
+        """Costs for plans without compression, where all-reduces are launched without waiting for earlier ones."""
         if not self.concurrent:
             return self
         return msgspec.structs.replace(self, schemes={**self.schemes, "all_reduce": self.concurrent})
 
     def check_itself(self) -> None:
-        """Raise if a value cannot be used.
+        """Raise if a value is invalid.
 
         Raises:
-            InputError: Names it.
+            InputError: Names the field.
         """
         for name in ("launch_s", "latency_s"):
             if not 0 <= getattr(self, name) < np.inf:
@@ -257,14 +263,14 @@ V100 = GradientCosts(
 
 
 class OtherModel(NamedTuple):
-    """A further model of a script, which trains as it is."""
+    """Further model of a script, which is trained unchanged."""
 
     name: str
     gradient_bytes: int
 
 
-class Advised(msgspec.Struct, frozen=True, kw_only=True):
-    """What ranks measured of a training command's steps, gradients, codecs and links."""
+class TrainingMeasurements(msgspec.Struct, frozen=True, kw_only=True):
+    """Measurements made by the ranks of a training command: steps, gradients, codecs and links."""
 
     trace: GradientTrace
     costs: GradientCosts
@@ -272,17 +278,19 @@ class Advised(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float
     """Seconds from one optimizer step to the next, median, of the slowest rank."""
     forward_s: float
-    """Seconds of a step but for the last backward pass: data, forward passes, backward passes that exchange nothing,
-    and the optimizer."""
+    """Seconds of a step without its last backward pass: data, forward passes, backward passes under `no_sync`,
+    optimizer."""
     others: tuple[OtherModel, ...] = ()
-    """Models beside the one that was measured, which has the most bytes of gradients."""
+    """Further models of the job; the measured one has the most bytes of gradients."""
+    seconds: tuple[float, ...] = ()
+    """Seconds of each measured step, of the slowest rank. Empty if not kept."""
 
 
 def load_costs(source: str | os.PathLike[str]) -> GradientCosts:
-    """The table "v100", or one from a JSON file with the fields of `GradientCosts`.
+    """Load the table "v100", or one from a JSON file with the fields of `GradientCosts`.
 
     Raises:
-        InputError: The file cannot be read or used; the message names the place.
+        InputError: The file is unreadable or invalid; the message names the place.
     """
     if source == "v100":
         return V100
@@ -303,8 +311,8 @@ class GroupCost(NamedTuple):
     codec: str
     scheme: str
     encode_s: Curve
-    """Seconds on the device that computes, with what the collective delays it. That is counted before the group is
-    sent, as if back-propagation went on beside every collective to its end: too much by that of the last group."""
+    """Seconds on the compute device, including the delay by the collective. The delay is counted before the group is
+    sent, as if back-propagation overlapped every collective to its end: too much, by the last group's."""
     communicate_s: Curve
     """Seconds on the wire, with what the scheme encodes and decodes on the way."""
     decode_s: Curve
@@ -313,20 +321,20 @@ class GroupCost(NamedTuple):
 def group_costs(
     costs: GradientCosts, codec: str, links: Links | None, *, ranks: int | None = None
 ) -> list[GroupCost]:
-    """All ways to send a group with the codec.
+    """List all ways to send a group with the codec.
 
-    Rings go at the pace of the narrowest interface, and of the narrowest host's ranks among each other; their rounds
-    take the largest latency, or that of the costs where it is larger.
+    Rings run at the bandwidth of the slowest interface, or of the slowest host's internal links; each round takes the
+    largest latency of the links or of the costs.
 
     Args:
         costs: Seconds of codecs, and of collectives if they were measured.
         codec: Name, or "none".
-        links: Links between the ranks; None: collectives take what was measured into the costs' `schemes`.
-        ranks: Expected number of ranks; None: those of the links, or of the measured collectives.
+        links: Links between the ranks. None if collectives take the measured times in the costs' `schemes`.
+        ranks: Number of ranks. Defaults to those of the links, or of the measured collectives.
 
     Raises:
-        InputError: No times of the codec, no collective whose time is known, fewer than two ranks, links without a
-            finite rate or of hosts with different numbers of ranks.
+        InputError: The codec or every collective lacks times, there are fewer than two ranks, or the links have an
+            infinite bandwidth or hosts with different numbers of ranks.
     """
     if codec != "none" and codec not in costs.codecs:
         known = ", ".join(["none", *costs.codecs])
@@ -344,11 +352,37 @@ def group_costs(
     return found
 
 
-def count_ranks(costs: GradientCosts, links: Links | None, ranks: int | None = None) -> int:
-    """Number of ranks among which groups travel, as `group_costs` counts them.
+def gathered_cost(
+    costs: GradientCosts, scheme: str, links: Links | None, *, ranks: int | None = None
+) -> GroupCost:
+    """Cost of an uncompressed group under "all_gather" or "divisible"; summing the rows is free.
+
+    Such groups are the baseline of codecs under the same scheme. Planners leave them out: they run one after another,
+    while uncompressed all-reduces are in flight together.
+
+    Args:
+        costs: Seconds of collectives, if they were measured.
+        scheme: Name of the scheme.
+        links: Links between the ranks. None if collectives take the measured times in `costs`.
+        ranks: Number of ranks. Defaults to those of the links or of the measured collectives.
 
     Raises:
-        InputError: Fewer than two, or other than those that are expected.
+        InputError: The scheme was not measured; otherwise as in `group_costs`.
+    """
+    known = _collectives(costs, links, count_ranks(costs, links, ranks))
+    if scheme not in known or scheme == "all_reduce":
+        raise InputError(
+            f"no time of {scheme!r} is known; give a bandwidth, or measure it into the table's `schemes`"
+        )
+    launch = costs.codecs["none"].encode_s() if "none" in costs.codecs else ZERO
+    return GroupCost("none", scheme, launch, known[scheme].after(payload("none")), ZERO)
+
+
+def count_ranks(costs: GradientCosts, links: Links | None, ranks: int | None = None) -> int:
+    """Number of ranks that exchange a group, as `group_costs` counts them.
+
+    Raises:
+        InputError: There are fewer than two ranks, or not the expected number.
     """
     known = costs.ranks if links is None else links.world_size
     count = known if ranks is None else ranks

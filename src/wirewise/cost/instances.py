@@ -1,4 +1,4 @@
-"""What stalls would be elsewhere, and the cheapest machines within a budget.
+"""Predicted stalls on other machines, and the cheapest machines within a time budget.
 
 Source: Stash (ICDCS 2023; arXiv 2208.14344), the recommendation.
 """
@@ -20,7 +20,7 @@ __all__ = ["Choice", "Instance", "Prices", "Workload", "choose", "load_prices"]
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A machine that can be rented."""
+    """Machine type for rent."""
 
     name: str
     price_per_hour: float
@@ -28,15 +28,15 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     link: str | float = "10gbit"
     """Rate of its network link."""
     interconnect: str | float | None = None
-    """Rate between its accelerators; None: as on the machine that was measured."""
+    """Rate between its accelerators. Defaults to that of the measured machine."""
     speed: float = 1.0
-    """Speed of its accelerator as a multiple of the one that was measured."""
+    """Speed of its accelerator, as a multiple of the measured one."""
     counts: list[int] = msgspec.field(default_factory=lambda: [1])
-    """How many of them may be rented together."""
+    """Numbers of machines that may be rented."""
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A user's price list, with the day it was true."""
+    """A user's price list, with its date."""
 
     date: str
     instance: list[Instance]
@@ -48,7 +48,7 @@ def load_prices(path: str | os.PathLike[str]) -> Prices:
     """Read a price list in TOML.
 
     Raises:
-        InputError: The file cannot be read, has other fields, or a number in it makes no sense.
+        InputError: The file is unreadable, has unknown fields, or a number in it is invalid.
     """
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -73,25 +73,25 @@ def load_prices(path: str | os.PathLike[str]) -> Prices:
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """A training job and what was measured of its step."""
+    """Training job, and the measurements of its step."""
 
     samples: float
-    """Samples that the job trains on in all."""
+    """Total number of training samples."""
     batch: float
-    """Samples that a rank takes in a step."""
+    """Samples per rank and step."""
     compute_s: float
     data_s: float
-    """Prep and fetch stalls of a step; they stay as measured on other machines."""
+    """Prep and fetch stalls of a step; assumed equal on all machines."""
     interconnect_s: float
     """Interconnect stall of a step on one machine."""
     gradient_bytes: float
     reductions: float = 1.0
     s_per_reduction: float = 0.0
     hidden_s: float = 0.0
-    """Seconds of communication that computing hides in a step."""
+    """Seconds of communication per step hidden behind compute."""
 
     def step_s(self, instance: Instance, count: int) -> float:
-        """Predicted step on `count` machines: a ring through them all, its slowest link first.
+        """Predicted step time on `count` machines, with a ring through all of them, in seconds.
 
         compute/speed + max(0, ring - hidden/speed) + data.
         """
@@ -106,17 +106,17 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         return self.compute_s / instance.speed + stall + self.data_s
 
     def ring_s(self, bytes_per_s: float, ranks: int) -> float:
-        """Seconds to reduce the gradients on a ring: each link carries 2 (n-1)/n of their bytes."""
+        """Seconds to all-reduce the gradients on a ring: each link carries 2 (n-1)/n of their bytes."""
         carried = 2 * (ranks - 1) / ranks * self.gradient_bytes
         return carried / (bytes_per_s * TCP_PAYLOAD) + self.reductions * self.s_per_reduction
 
     def hiding(self, hidden_s: float) -> Workload:
-        """This job where computing hides so much of its communication."""
+        """Job whose compute hides `hidden_s` seconds of its communication."""
         return msgspec.structs.replace(self, hidden_s=hidden_s)
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of machines of one kind for the whole job."""
+    """Number of machines of one type for the whole job."""
 
     instance: str
     count: int
@@ -127,7 +127,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose(prices: Prices, workload: Workload, budget_s: float = math.inf) -> list[Choice]:
-    """All choices, those within the time budget first and of those the cheapest first.
+    """List all choices, those within the time budget first, then by price.
 
     Raises:
         InputError: The budget is not above 0.

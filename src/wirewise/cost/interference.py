@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from wirewise.errors import InputError
 
-__all__ = ["fit_interference", "slowed"]
+__all__ = ["fit_interference", "slowed_s"]
 
 _ROUNDS = 15
 _SWEEPS = 10
@@ -15,10 +15,10 @@ _LEAST_SPREAD = 0.05
 _MOST_SLOWDOWN = 0.95
 
 
-def slowed(own_s: NDArray[np.float64], overlap: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
-    """Seconds of ops that take `own_s` alone, when a share of the resulting time has communication beside it.
+def slowed_s(own_s: NDArray[np.float64], overlap: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
+    """Time of ops that take `own_s` alone, if a fraction of the resulting time overlaps with communication.
 
-    Work goes on at 1 / factor of the speed in that share.
+    During the overlap, compute runs at 1 / factor of its speed.
     """
     return own_s / (1.0 - overlap * (1.0 - 1.0 / factor))
 
@@ -29,24 +29,24 @@ def fit_interference(
     duration_s: NDArray[np.float64],
     context: NDArray[np.int64] | None = None,
 ) -> float | None:
-    """Factor of `slowed` that fits what ops took with more and with less communication beside them.
+    """Fit the factor of `slowed_s` to times of ops with more and with less overlapping communication.
 
-    log seconds = own(op) + slow(context) - log(1 - overlap * (1 - 1 / factor)), by Gauss and Newton's method;
-    an op counts by the time that it takes, and disturbed samples count less (Huber's weights). The context
-    matters: a rank that is slow in a step has other overlaps than its peers, without being slow because of
-    them.
+    log seconds = own(op) + slow(context) - log(1 - overlap * (1 - 1 / factor)), by the Gauss-Newton method; ops are
+    weighted by their time, and outliers down-weighted (Huber). The context matters: a rank that is slow in a step has
+    other overlaps than its peers, without being slow because of them.
 
     Args:
-        op: Number of each sample's op, any whole numbers, [n].
-        overlap: Share of the op's time with communication beside it, in [0, 1], [n].
-        duration_s: Seconds that it took, [n].
-        context: Number of what shares a speed for other reasons, such as a rank in a step, [n]; none: all do.
+        op: Op index of each sample, any integers, [n].
+        overlap: Fraction of the op's time that overlaps with communication, in [0, 1], [n].
+        duration_s: Duration of each sample in seconds, [n].
+        context: Index of a group of samples with a common speed, such as a rank in a step, [n]. Defaults to one
+            group.
 
     Returns:
-        The factor, at least 1; None: no op ran both with more and with less communication beside it.
+        The factor, at least 1. None if no op ran both with more and with less overlap.
 
     Raises:
-        InputError: Shares outside of [0, 1] or times that are negative or not finite.
+        InputError: Fractions are outside of [0, 1], or times are negative or not finite.
     """
     if ((overlap < 0) | (overlap > 1)).any() or not np.isfinite(duration_s).all() or (duration_s < 0).any():
         raise InputError(
@@ -78,7 +78,7 @@ def fit_interference(
 def _apart(
     values: NDArray[np.float64], op: NDArray[np.int64], place: NDArray[np.int64], weight: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """What neither the op nor the context explains."""
+    """Residual that neither the op nor the context explains."""
     for _ in range(_SWEEPS):
         values = values - _mean(op, values, weight)
         values = values - _mean(place, values, weight)

@@ -1,4 +1,4 @@
-"""Confidence intervals of what was measured: of the gain of a variant, and of resampled values."""
+"""Confidence intervals of measurements: of a variant's gain, and of resampled values."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-__all__ = ["Gain", "gain_of", "percentiles95"]
+__all__ = ["Gain", "gain_of", "median95", "percentiles95", "ratio95"]
+
+_RESAMPLES = 2000
 
 
 class Gain(NamedTuple):
-    """What a variant saves, from pairs of measurements next to each other."""
+    """Gain of a variant, from pairs of interleaved measurements."""
 
     mean: float
     ci95: tuple[float, float]
-    """Interval of the mean that covers it in 95 of 100 cases."""
+    """95 % confidence interval of the mean."""
 
     @property
     def kept(self) -> bool:
@@ -25,10 +27,10 @@ class Gain(NamedTuple):
 
 
 def gain_of(savings: ArrayLike) -> Gain:
-    """Mean of pairwise savings, and its interval by Student's t.
+    """Mean of paired savings, and its 95 % interval by Student's t.
 
     Args:
-        savings: Saving of each pair, [pairs], at least two, in seconds or as a share.
+        savings: Saving of each pair, [pairs], at least two, in seconds or as a fraction.
     """
     values = np.asarray(savings, dtype=np.float64)
     count, mean = len(values), float(values.mean())
@@ -37,6 +39,23 @@ def gain_of(savings: ArrayLike) -> Gain:
 
 
 def percentiles95(draws: ArrayLike) -> tuple[float, float]:
-    """Interval that holds 95 % of the resampled values of a bootstrap."""
+    """Interval that contains 95 % of the resampled values of a bootstrap."""
     low, high = np.percentile(np.asarray(draws, dtype=np.float64), [2.5, 97.5]).tolist()
     return low, high
+
+
+def median95(values: ArrayLike) -> tuple[float, float]:
+    """95 % interval of a median, by bootstrap over the values."""
+    known = np.asarray(values, dtype=np.float64)
+    draws = np.random.default_rng(0).choice(known, (_RESAMPLES, len(known)))
+    return percentiles95(np.median(draws, axis=1))
+
+
+def ratio95(values: ArrayLike, others: ArrayLike) -> tuple[float, float]:
+    """95 % interval of the ratio of two medians, by bootstrap over both sets of values."""
+    draw = np.random.default_rng(0)
+    medians = [
+        np.median(draw.choice(np.asarray(known), (_RESAMPLES, len(np.asarray(known)))), axis=1)
+        for known in (values, others)
+    ]
+    return percentiles95(medians[0] / medians[1])

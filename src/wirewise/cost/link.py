@@ -1,4 +1,4 @@
-"""What a byte and a message cost on a link, fitted to measured times and refitted while training."""
+"""Per-byte and per-message costs of a link, fitted to measured times and refitted during training."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class LinkCost(msgspec.Struct, frozen=True, kw_only=True):
     latency_s: float
     s_per_byte: float
     r_squared: float | None = None
-    """Share of the variance of the kept samples that the line explains; None: not fitted."""
+    """Coefficient of determination over the kept samples. None if not fitted."""
     samples: int = 0
     outliers: int = 0
-    """Samples that the fit left out."""
+    """Number of samples that the fit left out."""
 
     def seconds(self, size_bytes: float) -> float:
         """Predicted seconds of a message."""
@@ -38,15 +38,14 @@ class LinkCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit_link(samples: Sequence[tuple[float, float]]) -> LinkCost:
-    """Fit a line to (bytes, seconds) so that a few disturbed samples do not move it.
+    """Fit a line to (bytes, seconds), robust to a few outliers.
 
-    The median of the slopes of all pairs of samples (Theil and Sen) gives a first line; samples further
-    than four median absolute deviations from it are left out, and least squares on the rest gives the
-    result. Measure while all channels are loaded: an idle network shows neither incast nor a shared
-    interface.
+    The median of the slopes of all pairs of samples (Theil-Sen) gives a first line; samples further than four median
+    absolute deviations from it are left out, and least squares on the rest gives the result. Measure while all
+    channels are loaded: an idle network shows neither incast nor a shared interface.
 
     Raises:
-        InputError: Fewer than two distinct sizes, or a sample that is not finite or negative.
+        InputError: There are fewer than two distinct sizes, or a sample is negative or not finite.
     """
     data = np.asarray(samples, dtype=np.float64).reshape(-1, 2)
     size, seconds = data[:, 0], data[:, 1]
@@ -111,15 +110,15 @@ def _feasible(
 
 
 class LinkEstimator:
-    """Estimates a link's cost from the rounds of a running job.
+    """Online estimate of a link's cost from the exchange rounds of a running job.
 
-    Exponentially weighted least squares over rounds. While all sizes are nearly equal the latency cannot be
-    told from the bandwidth: then the latency stays and the slope follows, so a link that slows down is seen
-    although the bits never changed.
+    Exponentially weighted least squares over rounds. While all sizes are nearly equal, latency and bandwidth cannot
+    be separated: the latency is then kept and the slope fitted, so that a slower link is detected although bit widths
+    never changed.
 
     Args:
-        start: Cost known before the first round.
-        decay: Weight that a round keeps after the next one; 0.8 halves it in about three rounds.
+        start: Cost to begin with.
+        decay: Weight of a round relative to the next one; 0.8 halves it in about three rounds.
     """
 
     def __init__(self, start: LinkCost, *, decay: float = 0.8) -> None:
@@ -129,10 +128,10 @@ class LinkEstimator:
         self._moments = np.zeros(5)
 
     def observe(self, size_bytes: float, seconds: float) -> LinkCost:
-        """Take one round in and return the cost that holds now.
+        """Add one round, and return the current cost.
 
         Args:
-            size_bytes: Bytes that the path's narrowest interface carried in the round (`Links.load`).
+            size_bytes: Bytes carried by the path's slowest interface in the round (`Links.load`).
             seconds: Time from the start of the round to the arrival.
         """
         if not (np.isfinite(size_bytes) and np.isfinite(seconds)) or size_bytes <= 0 or seconds < 0:
@@ -160,10 +159,10 @@ class LinkEstimator:
 
 
 class PairEstimator:
-    """Estimates the costs of all pairs of ranks of a running job.
+    """Online estimate of the costs of all pairs of ranks of a running job.
 
     Args:
-        start: Cost of each (sender, receiver).
+        start: Initial cost of each (sender, receiver).
     """
 
     def __init__(self, start: Mapping[tuple[int, int], LinkCost]) -> None:
@@ -174,16 +173,16 @@ class PairEstimator:
         load_bytes: Mapping[tuple[int, int], float],
         seconds: Mapping[tuple[int, int], float],
     ) -> None:
-        """Take in the arrivals of one exchange, in which all channels were loaded at once.
+        """Add the arrivals of one exchange, in which all channels were loaded concurrently.
 
         Args:
-            load_bytes: Bytes on the narrowest interface of each channel's path (`Links.load`).
-            seconds: Arrival time of each channel that this rank saw.
+            load_bytes: Bytes on the slowest interface of each channel's path (`Links.load`).
+            seconds: Arrival time of each channel that this rank received on, in seconds.
         """
         for channel, took in seconds.items():
             if channel in self.links and load_bytes.get(channel, 0) > 0:
                 self.links[channel].observe(load_bytes[channel], took)
 
     def costs(self) -> dict[tuple[int, int], LinkCost]:
-        """The costs that hold now."""
+        """Current costs."""
         return {channel: link.cost for channel, link in self.links.items()}

@@ -1,4 +1,4 @@
-"""The table of links: what hosts' interfaces carry and what every pair of ranks takes, wherever it is known from."""
+"""Table of links: bandwidth of host interfaces and cost of every pair of ranks, from any source."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from wirewise.trace import Trace
 __all__ = ["TCP_PAYLOAD", "Links"]
 
 TCP_PAYLOAD = 0.957
-"""Share of a link's rate that TCP leaves for the payload, in frames of 1500 bytes."""
+"""Fraction of a link's rate that TCP leaves for the payload, in frames of 1500 bytes."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """Rates and latencies of H hosts and of the P ranks on them; an infinite rate is never shared.
+    """Bandwidths and latencies of H hosts and of their P ranks; an infinite bandwidth is never shared.
 
     Raises:
-        InputError: Shapes that do not fit, a rate that is not above 0, a latency that is not 0 or more, a rank on
-            a host that does not exist.
+        InputError: Shapes do not match, a bandwidth is not positive, a latency is negative, or a rank is on a host
+            that does not exist.
     """
 
     bandwidth_out_bytes_per_s: Vector
@@ -59,20 +59,20 @@ class Links:
     intra_bytes_per_s: Vector
     """Rate between the ranks of each host, all together, [H]."""
     burden: Mapping[str, float] = field(default_factory=dict)
-    """Multiple, by collective, of its bytes for which it keeps interfaces busy; 1 where none is given.
+    """Effective bytes on the interface per byte of each collective. Defaults to 1.
 
-    Libraries drive a link with some collectives better than with others.
+    Libraries reach a higher bandwidth with some collectives than with others.
     """
     host_of_rank: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Host number of each rank, [P]; none: one rank a host."""
+    """Host index of each rank, [P]. Defaults to one rank per host."""
     known: PairCosts | None = None
-    """Costs of all pairs of ranks where they were measured or a topology gives them; see `pairs`."""
+    """Costs of all pairs of ranks, if measured or given by a topology; see `pairs`."""
     ring: bool = False
     """Whether halo messages travel in the rounds of a ring; otherwise all at once."""
     network: Network | None = None
-    """The graph that the table was made from; None: it was not made from a topology that joins its ranks."""
+    """Network that the table was built from. None if it was not built from a topology that connects its ranks."""
     call_s: float = 0.0
-    """Seconds of each collective besides its messages: what a library needs to start it and to wake its waiters."""
+    """Fixed seconds of each collective in addition to its messages: the library's launch and wake-up."""
 
     def __post_init__(self) -> None:
         hosts = len(self.bandwidth_out_bytes_per_s)
@@ -113,20 +113,20 @@ class Links:
 
     @property
     def interface_bytes_per_s(self) -> float:
-        """Rate of the narrowest interface of a host with ranks, out or in."""
+        """Bandwidth of the slowest interface of a host with ranks, in either direction, in bytes per second."""
         used = self.ranks_of_host > 0
         ways = (self.bandwidth_out_bytes_per_s, self.bandwidth_in_bytes_per_s)
         return float(min(way[used].min(initial=np.inf) for way in ways))
 
     @property
     def inside_bytes_per_s(self) -> float:
-        """Rate that each rank has inside the narrowest host while all of the host's send; infinite: one rank a host."""
+        """Bandwidth of each rank inside the slowest host while all of its ranks send; infinite if one rank per host."""
         several = self.ranks_of_host > 1
         return float((self.intra_bytes_per_s[several] / self.ranks_of_host[several]).min(initial=np.inf))
 
     @property
     def round_s(self) -> float:
-        """Largest latency between hosts with ranks, or inside one with several; rounds of collectives wait for it."""
+        """Largest latency between hosts with ranks, or inside one with several, in seconds; the time of a round."""
         ranks = self.ranks_of_host
         joined = np.outer(ranks > 0, ranks > 0) & ~np.diag(ranks < 2)
         return float(self.latency_s[joined].max(initial=0.0))
@@ -138,19 +138,19 @@ class Links:
 
     @classmethod
     def of(cls, topology: Topology, *, payload: float = 1.0) -> Links:
-        """Links of a topology; one that was measured between its ranks keeps what was measured of every pair.
+        """Build the links of a topology; measured pairs keep their measured costs.
 
-        An interface carries the sum of its host's links to other hosts and to switches between hosts; flows are
-        taken to meet nowhere else. A pair of ranks has the widest path between them (`collective.network`). Where
-        no path joins all ranks, latencies are 0 and pairs have what the interfaces of their hosts leave.
+        An interface has the total bandwidth of its host's links to other hosts and to switches between hosts;
+        contention elsewhere is ignored. A pair of ranks uses the widest path between them (`collective.network`). If
+        the ranks are not connected, latencies are 0 and pairs have the bandwidth of their hosts' interfaces.
 
         Args:
             topology: Hosts, devices and links.
-            payload: Share of the rate of Ethernet links that is left for the payload: 1 where rates were measured
-                by messages, `TCP_PAYLOAD` where they are those of cables.
+            payload: Fraction of the bandwidth of Ethernet links left for the payload: 1 if bandwidths were measured
+                by messages, `TCP_PAYLOAD` if they are line rates.
 
         Raises:
-            InputError: A host has no link to others, or a share that is not above 0 and at most 1.
+            InputError: A host has no link to others, or the fraction is not above 0 and at most 1.
         """
         topology = with_payload(topology, payload)
         out, into = interfaces_of(topology)
@@ -165,16 +165,16 @@ class Links:
 
     @classmethod
     def of_lab(cls, rates: Sequence[str | float], *, payload: float = TCP_PAYLOAD, **options: Any) -> Links:
-        """Links of the hosts that a lab has, with what TCP leaves of their rates.
+        """Build the links of a lab's hosts, at the bandwidth that TCP leaves of their line rates.
 
         Args:
-            rates: Rate of each host's link, such as "200mbit"; a number is bytes per second.
-            payload: Share of the rates that is used, by default what headers of TCP, IP and Ethernet leave.
+            rates: Line rate of each host's link, such as "200mbit"; a number is bytes per second.
+            payload: Usable fraction of the line rates. Defaults to what TCP, IP and Ethernet headers leave.
             **options: Options of `topology.lab_hosts`: `ranks_per_host`, `latency_s`.
 
         Raises:
-            TopologyError: There is no rate.
-            InputError: A rate is none.
+            TopologyError: There are no rates.
+            InputError: A rate is invalid.
         """
         return cls.of(lab_hosts(rates, **options), payload=payload)
 
@@ -187,16 +187,16 @@ class Links:
         hosts: Sequence[int] | NDArray[np.int64] | None = None,
         ring: bool = False,
     ) -> Links:
-        """Links of measured pairs; no pair is faster than an interface, so its host's fastest pair tells its rate.
+        """Build links from measured pairs; a host's fastest pair defines the bandwidth of its interface.
 
         Args:
-            costs: Costs of each (sender, receiver), or one for all.
+            costs: Costs of each (sender, receiver), or one cost for all.
             world_size: Number of ranks.
-            hosts: Host number of each rank; None: one rank a host.
-            ring: Whether halo messages travel in the rounds of a ring.
+            hosts: Host number of each rank. Defaults to one rank per host.
+            ring: Whether halo messages are sent in the rounds of a ring.
 
         Raises:
-            InputError: A pair is missing, or the hosts are not one number below `world_size` a rank.
+            InputError: A pair is missing, or the hosts are not one number below `world_size` per rank.
         """
         host = np.arange(world_size) if hosts is None else np.asarray(hosts, dtype=np.int64)
         if host.shape != (world_size,) or (host < 0).any() or (host >= max(world_size, 1)).any():
@@ -210,14 +210,14 @@ class Links:
 
     @classmethod
     def fit(cls, trace: Trace) -> Links:
-        """Rates and latencies that explain the collectives and messages of an aligned trace (`fit_transfers`).
+        """Fit bandwidths and latencies to the collectives and messages of an aligned trace (`fit_transfers`).
 
-        A ring runs at the pace of its slowest link, so what collectives tell is the rate of the narrowest. Hosts for
-        which `probed_rates` found clearly more get as much more. Where no collective crosses hosts, the rate is
-        `TCP_PAYLOAD` of what the headers say, or unlimited.
+        A ring runs at the pace of its slowest link, so collectives reveal only the lowest bandwidth. Hosts for which
+        `probed_rates` measured clearly more get that much more. If no collective crosses hosts, the bandwidth is
+        `TCP_PAYLOAD` of the rate in the trace's headers, or unlimited.
 
         Raises:
-            InputError: A collective that ends before its last rank came: the clocks are not aligned.
+            InputError: A collective ends before its last rank joined, which means that clocks are not aligned.
         """
         between, inside = transfers_of(trace)
         hosts = hosts_of(trace)
@@ -248,7 +248,7 @@ class Links:
         ranks_per_host: int = 1,
         ring: bool = False,
     ) -> Links:
-        """All hosts alike, the same rate in both directions."""
+        """Build links of equal hosts with the same bandwidth in both directions."""
         latency = np.full((hosts, hosts), float(latency_s))
         np.fill_diagonal(latency, intra_latency_s)
         rate, ranks = (
@@ -260,9 +260,9 @@ class Links:
 
     @cached_property
     def pairs(self) -> PairCosts:
-        """What messages between two ranks take that have the links for themselves, [sender, receiver].
+        """Times of messages between two ranks without contention, [sender, receiver].
 
-        Those that are known, else the narrower of the two hosts' interfaces.
+        Known pair costs, else the slower of the two hosts' interfaces.
         """
         if self.known is not None:
             return self.known
@@ -275,7 +275,7 @@ class Links:
         """Cost of a message from one rank to another.
 
         Raises:
-            InputError: No such ranks, the same rank twice, or no path between the two.
+            InputError: The ranks do not exist, are equal, or are not connected.
         """
         ranks = range(self.world_size)
         if sender not in ranks or receiver not in ranks or sender == receiver:
@@ -289,7 +289,7 @@ class Links:
 
     @cached_property
     def channels(self) -> Channels:
-        """The table as compiled exchanges read it."""
+        """Table in the form that compiled exchanges read."""
         _, host = np.unique(self.host_of_rank, return_inverse=True)
         slope = self.pairs.s_per_byte
         sides = zip(
@@ -307,8 +307,8 @@ class Links:
     def load(self, size: Matrix | NDArray[np.int64]) -> Matrix:
         """Bytes that compete with each channel on its slower interface, [sender, receiver].
 
-        Regress arrival times on these bytes (not on the channel's own), and `wire_s` predicts what was
-        measured.
+        Arrival times are fitted against these bytes, not the channel's own, so that `wire_s` reproduces the
+        measurement.
         """
         return competing_bytes(size, self.channels)
 
@@ -316,7 +316,7 @@ class Links:
         """Seconds until each rank has all its rows, [P], for bytes [sender, receiver] (`cost.wire`).
 
         Raises:
-            InputError: Bytes of another number of ranks, or between ranks that no path joins.
+            InputError: The bytes are of another number of ranks, or between ranks that are not connected.
         """
         if size.shape != (self.world_size, self.world_size):
             raise InputError(
@@ -331,7 +331,7 @@ class Links:
         return found
 
     def with_pairs(self, pairs: PairCosts) -> Links:
-        """The table with other costs of pairs; interfaces that were as fast as their fastest pair still are."""
+        """Table with other pair costs; interfaces that matched their fastest pair still do."""
         best, host = fastest(self.pairs.s_per_byte, self.host_of_rank, self.hosts), self.host_of_rank
         own = (self.bandwidth_out_bytes_per_s, self.bandwidth_in_bytes_per_s)
         out, into = (
@@ -342,9 +342,9 @@ class Links:
         return Links(out, into, latency, intra, self.burden, host, pairs, self.ring, call_s=self.call_s)
 
     def scaled(self, factor: float, host: int | None = None) -> Links:
-        """Rates of all hosts, or of one host, in both directions times a factor.
+        """Links with the bandwidth of all hosts, or of one host, scaled in both directions.
 
-        A known pair has the smaller of the factors of its ends: nothing tells whether one end alone held it back.
+        A known pair is scaled by the smaller factor of its two ends, as it is unknown which end limited it.
         """
         by = np.ones(self.hosts)
         by[slice(None) if host is None else host] = factor
@@ -362,7 +362,7 @@ class Links:
         )
 
     def of_hosts(self, hosts: NDArray[np.int64]) -> Links:
-        """Links of other hosts, each like the host of this number here and with as many ranks, [new H]."""
+        """Links of other hosts, each a copy of the given host here with its number of ranks, [new H]."""
         latency = self.latency_s[np.ix_(hosts, hosts)]
         if self.hosts > 1:
             # Two hosts that stand for the same one are as far apart as two different hosts here.

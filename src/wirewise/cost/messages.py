@@ -1,4 +1,4 @@
-"""What messages between two ranks tell of the links, beside each other as they are."""
+"""Estimates of links from point-to-point messages, including concurrent ones."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["message_samples"]
 def message_samples(
     matches: Sequence[Match], hosts: NDArray[np.int32]
 ) -> tuple[list[TransferSample], list[TransferSample]]:
-    """Messages between hosts, and messages inside of a host; those that share an interface as one sample.
+    """Samples of messages between hosts and inside hosts; messages that share an interface form one sample.
 
-    Of every moment a message gets its share of the interface that carries the most messages then. Who of them gets
-    more does not matter to their sum, as it would to each (`trace.traffic`). They pay the latency together.
+    At any time, a message gets an equal fraction of the interface with the most concurrent messages. An unequal split
+    would matter to each message but not to their sum (`trace.traffic`). They pay the latency together.
 
     Args:
-        matches: Matches of any collectives; messages are taken.
+        matches: Matches of any collectives; only messages are used.
         hosts: Host of each rank, [ranks].
     """
     found = [one for one in matches if one.collective == "send" and one.step >= 0 and one.size_bytes > 0]

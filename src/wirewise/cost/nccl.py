@@ -1,7 +1,7 @@
-"""What stock NCCL expects of its own algorithms: latency and bandwidth of ring, tree and PAT in each protocol.
+"""Cost model of stock NCCL: latency and bandwidth of ring, tree and PAT in each protocol.
 
 The model and its constants are those of NCCL 2.30 (NVIDIA/nccl, src/graph/tuning.cc, in later trees src/tuning/).
-NVLS and CollNet, which add up in switches, are not modelled.
+NVLS and CollNet, which reduce in switches, are not modelled.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TREE_PART: dict[Protocol, tuple[float, ...]] = {
 
 
 class Machine(NamedTuple):
-    """What the model asks about the hardware."""
+    """Hardware parameters of the model."""
 
     ranks: int
     hosts: int
@@ -62,7 +62,7 @@ class Machine(NamedTuple):
 
 
 class SizeRange(NamedTuple):
-    """What is quickest in a range of sizes."""
+    """Range of sizes, and the fastest choice in it."""
 
     min_bytes: int
     max_bytes: int
@@ -78,17 +78,17 @@ def machine(
     nvlink: bool,
     gpu: Gpu = "ampere",
 ) -> Machine:
-    """The machine with the given rings as channels; wide rings count as several channels of 25 GB/s."""
+    """Machine with the given rings as channels; rings above 25 GB/s count as several channels."""
     total = sum(ring.bandwidth_bytes_per_s for ring in rings)
     channels = min(32, max(len(rings), round(total / 25e9)))
     return Machine(sum(map(len, hosts)), len(hosts), nvlink, channels, total, gpu)
 
 
 def candidates(collective: str, on: Machine) -> list[tuple[Algorithm, Protocol]]:
-    """Algorithms and protocols that NCCL would consider.
+    """Algorithms and protocols that NCCL considers.
 
     Raises:
-        InputError: A collective that NCCL has no choice for.
+        InputError: NCCL makes no choice for the collective.
     """
     if collective not in CALLS:
         raise InputError(f"NCCL chooses no algorithm for {collective!r}; expected one of {', '.join(CALLS)}")
@@ -105,11 +105,11 @@ def candidates(collective: str, on: Machine) -> list[tuple[Algorithm, Protocol]]
 def predict(
     collective: str, algorithm: Algorithm, protocol: Protocol, size_bytes: float, on: Machine
 ) -> float:
-    """Seconds of one call.
+    """Predict the time of one call, in seconds.
 
     Args:
         collective: One of `CALLS`.
-        algorithm: Ring, tree (all-reduce only) or PAT (all-gather and reduce-scatter, one rank a host).
+        algorithm: Ring, tree (all-reduce only) or PAT (all-gather and reduce-scatter, one rank per host).
         protocol: Protocol of NCCL.
         size_bytes: Bytes of the larger buffer of a rank, in or out.
         on: Machine that it runs on.
@@ -127,20 +127,20 @@ def predict(
 
 
 def best(collective: str, size_bytes: float, on: Machine) -> tuple[Algorithm, Protocol]:
-    """What is quickest by the model; the first of `candidates` where several are."""
+    """Fastest choice by the model; ties go to the first of `candidates`."""
     return min(
         candidates(collective, on), key=lambda one: predict(collective, one[0], one[1], size_bytes, on)
     )
 
 
 def choices(collective: str, on: Machine, sizes: Iterable[int] | None = None) -> list[SizeRange]:
-    """What is quickest by size, without a gap from 0 bytes on.
+    """Fastest choice for each range of sizes, without gaps from 0 bytes on.
 
     Args:
         collective: One of `CALLS`.
-        on: Machine that it runs on.
-        sizes: Ascending sizes to look at; each stands for those up to the next. None: four a power of two, from 64
-            bytes to 4 GiB.
+        on: Machine that runs the collective.
+        sizes: Ascending sizes to evaluate, in bytes; each stands for those up to the next. Defaults to four per power
+            of two, from 64 bytes to 4 GiB.
     """
     looked = list(sizes) if sizes is not None else [round(2 ** (n / 4)) for n in range(24, 129)]
     return list(_ranges([(size, best(collective, size, on)) for size in looked]))

@@ -1,4 +1,4 @@
-"""Costs of messages between every two ranks, measured or of a topology, and what they say of hosts' interfaces."""
+"""Message costs of every pair of ranks, measured or from a topology, and the interface bandwidths they imply."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PairCosts:
-    """Seconds of a message of n bytes that has the links for itself: latency_s + s_per_byte * n."""
+    """Seconds of a message of n bytes without contention: latency_s + s_per_byte * n."""
 
     latency_s: Matrix
     """[sender, receiver]; the diagonal is ignored."""
     s_per_byte: Matrix
-    """[sender, receiver]; infinite where no path leads past no other rank."""
+    """[sender, receiver]; infinite if every path leads through other ranks."""
 
     def cost(self, sender: int, receiver: int) -> LinkCost:
         """Cost of one pair."""
@@ -54,7 +54,7 @@ class PairCosts:
 
 
 def pairs_of(costs: Mapping[tuple[int, int], LinkCost] | LinkCost, world_size: int) -> PairCosts:
-    """Matrices from the cost of each (sender, receiver), or from one cost for all.
+    """Build matrices from the cost of each (sender, receiver), or from one cost for all.
 
     Raises:
         InputError: A pair is missing.
@@ -72,13 +72,13 @@ def pairs_of(costs: Mapping[tuple[int, int], LinkCost] | LinkCost, world_size: i
 
 
 def inverse(values: Vector) -> Vector:
-    """1 / values; infinite for 0."""
+    """Elementwise 1 / values; infinite for 0."""
     with np.errstate(divide="ignore"):
         return np.asarray(1.0 / values)
 
 
 def fastest(s_per_byte: Matrix, host: Ints, hosts: int) -> tuple[Vector, Vector]:
-    """Seconds a byte of the fastest pair that leaves and that enters each host, [hosts]; infinite where none does."""
+    """Seconds per byte of the fastest pair that leaves and that enters each host, [hosts]; infinite if none."""
     slope = np.where(host[:, None] != host, s_per_byte, np.inf)
     out, into = np.full(hosts, np.inf), np.full(hosts, np.inf)
     np.minimum.at(out, host, slope.min(axis=1, initial=np.inf))
@@ -87,15 +87,15 @@ def fastest(s_per_byte: Matrix, host: Ints, hosts: int) -> tuple[Vector, Vector]
 
 
 def rates_of(pairs: PairCosts, host: Ints, hosts: int) -> tuple[Vector, Vector]:
-    """Bytes a second out of each host and into it, [hosts], if its fastest pair has all of its interface."""
+    """Bytes per second out of and into each host, [hosts], assuming that its fastest pair saturates the interface."""
     out, into = (inverse(side) for side in fastest(pairs.s_per_byte, host, hosts))
     return np.where(out > 0, out, np.inf), np.where(into > 0, into, np.inf)
 
 
 def between_hosts(pairs: PairCosts, host: Ints, hosts: int) -> tuple[Matrix, Vector]:
-    """Largest latency of a pair from host to host, [hosts, hosts], and what the ranks of each carry, [hosts].
+    """Largest latency of a pair between two hosts, [hosts, hosts], and bandwidth per rank of each host, [hosts].
 
-    Ranks of a host that all send at once, as those of a ring do, each have the rate of the host's slowest pair.
+    Ranks of a host that all send at once, as in a ring, each get the bandwidth of the host's slowest pair.
     """
     latency, slowest = np.zeros((hosts, hosts)), np.zeros(hosts)
     for sender, here in enumerate(host.tolist()):
@@ -107,10 +107,10 @@ def between_hosts(pairs: PairCosts, host: Ints, hosts: int) -> tuple[Matrix, Vec
 
 
 def with_payload(topology: Topology, share: float) -> Topology:
-    """The topology with this share of the rate of its Ethernet links.
+    """Topology with the bandwidth of its Ethernet links multiplied by a fraction.
 
     Raises:
-        InputError: A share that is not above 0 and at most 1.
+        InputError: The fraction is not above 0 and at most 1.
     """
     if not 0 < share <= 1:
         raise InputError(f"payload is {share}; expected the share of a link's rate, above 0 and at most 1")
@@ -124,7 +124,7 @@ def with_payload(topology: Topology, share: float) -> Topology:
 
 
 def interfaces_of(topology: Topology) -> tuple[Vector, Vector]:
-    """Bytes a second out of each host and into it, [hosts]: its links to other hosts and to switches between hosts.
+    """Bytes per second out of and into each host, [hosts]: its links to other hosts and to switches between hosts.
 
     Raises:
         InputError: A host has no link to others.
@@ -160,7 +160,7 @@ def _host_of_ends(topology: Topology) -> dict[str, str]:
 
 
 def hosts_of_names(topology: Topology, names: Iterable[str]) -> Ints:
-    """Host number of each host, device or switch of these names; -1: a switch between hosts."""
+    """Host number of each named host, device or switch; -1 for a switch between hosts."""
     number = {host.name: place for place, host in enumerate(topology.hosts)}
     of_host = _host_of_ends(topology)
     return np.array([number[of_host[one]] if one in of_host else -1 for one in names], dtype=np.int64)
@@ -172,7 +172,7 @@ def hosts_of_ranks(topology: Topology) -> Ints:
 
 
 def graph_of(topology: Topology) -> Network | None:
-    """The graph of the topology; None where no path joins all of its ranks."""
+    """Capacity graph of the topology. None if its ranks are not connected."""
     try:
         return network(topology)
     except TopologyError:

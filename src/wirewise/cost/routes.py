@@ -1,4 +1,4 @@
-"""Latency and rate of the route between every two ranks, found from one host of those that can swap places."""
+"""Latency and bandwidth of the route between every two ranks, computed for one host of each symmetry class."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["hosts_alike", "routes_of"]
 
 
 def hosts_alike(graph: Network, host_of_vertex: Sequence[int]) -> list[tuple[int, ...]]:
-    """Classes of hosts any two of which can swap places, vertex by vertex, and leave the same graph.
+    """Classes of interchangeable hosts: swapping any two, vertex by vertex, leaves the graph unchanged.
 
-    They are the same inside, and each has the same links to the same vertices outside.
+    They are equal inside, and have equal links to the same vertices outside.
 
     Args:
         graph: Graph of the ranks.
-        host_of_vertex: Host of each vertex; -1: it is outside of hosts.
+        host_of_vertex: Host of each vertex; -1 outside of hosts.
     """
     place, sizes = [0] * len(host_of_vertex), defaultdict[int, int](int)
     within = defaultdict[int, list[tuple[float, ...]]](list)
@@ -43,13 +43,13 @@ def hosts_alike(graph: Network, host_of_vertex: Sequence[int]) -> list[tuple[int
 
 
 def routes_of(graph: Network, host_of_vertex: Sequence[int]) -> PairCosts:
-    """Latency and rate of `Network.route` between every two ranks.
+    """Latency and bandwidth of `Network.route` between every two ranks.
 
-    Where only other ranks can pass a message on, the pair has no rate, and the latency of all of the way.
+    If only other ranks could forward a message, the pair has no bandwidth, and the latency of the whole path.
 
     Args:
         graph: Graph of the ranks.
-        host_of_vertex: Host of each vertex, ranks among them; -1: it is outside of hosts.
+        host_of_vertex: Host of each vertex, ranks among them; -1 outside of hosts.
     """
     ranks = graph.ranks
     host = np.array(host_of_vertex, dtype=np.int64)[:ranks]

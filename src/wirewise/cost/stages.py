@@ -1,4 +1,4 @@
-"""What stages of a pipeline cost for one microbatch: seconds of their passes, bytes that they keep and hand on."""
+"""Costs of pipeline stages for one microbatch: pass times in seconds, bytes kept and sent."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class StageCosts:
-    """Costs of S stages, each on one rank or on the width that was asked for."""
+    """Costs of S stages, each on one rank or on its tensor-parallel width."""
 
     forward_s: Vector
     """Seconds of a forward pass, [S]."""
     backward_s: Vector
-    """Seconds of a whole backward pass, without what is computed again, [S]."""
+    """Seconds of a whole backward pass without recomputation, [S]."""
     weight_s: Vector
-    """Seconds of a backward pass that only gradients of weights need, [S]."""
+    """Seconds of the part of a backward pass for weight gradients, [S]."""
     optimizer_s: Vector
     """Seconds to update the parameters, [S]."""
     edge_bytes: dict[tuple[int, int], float]
-    """Bytes of the activations from one stage to another, by both stages; gradients back have as many."""
+    """Bytes of the activations between two stages, by both; their gradients have as many."""
     input_bytes: Vector
-    """Bytes of the input, which is whole on each rank of a stage, [S]."""
+    """Bytes of the input, which is replicated on a stage's ranks, [S]."""
     saved_bytes: Vector
     """Bytes that are kept from the forward to the backward pass, [S]."""
     parameter_bytes: Vector
     """Bytes of the parameters, [S]."""
     state_factor: float
-    """Bytes for each byte of parameters beside the weights."""
+    """Bytes of gradients and optimizer state per byte of parameters."""
     value_bytes: dict[tuple[int, int], dict[str, float]] = field(default_factory=dict)
-    """Bytes of each module's output among those of `edge_bytes`; none: not known."""
+    """Bytes of each module's output in `edge_bytes`; empty: not known."""
 
     @classmethod
     def of(
@@ -49,19 +49,19 @@ class StageCosts:
         microbatch_size: int = 1,
         widths: Sequence[int] | None = None,
     ) -> StageCosts:
-        """Costs of the modules of each stage.
+        """Sum the costs of the modules of each stage.
 
-        A tensor that several modules of a later stage take travels there once.
+        A tensor that several modules of a later stage read is sent once.
 
         Args:
             trace: Modules as they were measured.
             stages: Names of the modules of each stage; together all modules of the trace.
-            microbatch_size: Samples of a microbatch.
-            widths: Ranks that share each stage's tensors; none: 1.
+            microbatch_size: Samples per microbatch.
+            widths: Ranks that share each stage's tensors. Defaults to 1.
 
         Raises:
-            InputError: Other modules than the trace has, a stage that takes what a later one computes, or a width of
-                which the trace does not say how fast it is.
+            InputError: The modules are not those of the trace, a stage reads the output of a later one, or the trace
+                has no times for a width.
         """
         of = _stage_of(trace, stages)
         count, b = len(stages), float(microbatch_size)

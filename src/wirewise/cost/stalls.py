@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, from runs that differ in one thing each: Stash's arithmetic.
+"""Breakdown of the training step's time, from runs that differ in one thing each, as in Stash.
 
 Sources: Stash (ICDCS 2023; arXiv 2208.14344) for the runs and their differences, DS-Analyzer (VLDB 2021) for the
 rates and the question how much of a data set must be cached.
@@ -18,7 +18,7 @@ from wirewise.errors import InputError
 __all__ = ["COMPONENTS", "Amount", "DataTimes", "StashTimes", "decompose", "fetch_rate", "stash_formulas"]
 
 COMPONENTS = ("compute", "interconnect", "network", "prep", "fetch", "residual")
-"""What the seconds of a step are split into; they add up to the total."""
+"""Components of a step's time, which add up to the total."""
 
 _RESAMPLES = 2000
 _SIMULATED = 500
@@ -27,29 +27,29 @@ _BLOCKS = 5
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """Seconds a step, with the interval that holds the true mean with 95 %."""
+    """Seconds per step, with a 95 % interval of the mean."""
 
     mean_s: float
     ci95_s: tuple[float, float]
 
 
 def decompose(runs: Mapping[str, Sequence[NDArray[np.float64]]], seed: int = 0) -> dict[str, Amount]:
-    """Split the seconds of a step into COMPONENTS, and give the "total".
+    """Split the step time into COMPONENTS, and give the "total".
 
-    Every component is the difference of two runs, so nothing is attributed inside a run, where a late rank
-    makes the others look busy (Stash, section 3). The residual compares the sum of all differences with runs
-    of the job as it is, which no other component uses. A run counts with its mean over steps, as loaders make
-    some steps slow and others fast, and the median over repeats, as a machine has bad minutes. Intervals:
-    percentiles of a bootstrap that resamples repeats, the same for all runs, and within a run blocks of steps.
+    Every component is the difference of two runs, so nothing is attributed inside a run, where a straggler makes the
+    others look busy (Stash, section 3). The residual compares the sum of all differences with runs of the unchanged
+    job, which no other component uses. A run counts with its mean over steps, as loaders make step times uneven, and
+    the median over repeats, as a machine may be disturbed for minutes. Intervals: percentiles of a bootstrap that
+    resamples repeats, the same for all runs, and within a run blocks of steps.
 
     Args:
-        runs: One array of seconds a step for each repeat, by run: "compute", "machine", "network", "cached",
-            "cold" and "whole". Without "machine" there is one rank, without "network" one host: those
-            components are 0.
+        runs: One array of step times in seconds for each repeat, by run: "compute", "machine", "network", "cached",
+            "cold" and "whole". Without "machine" there is one rank, without "network" one host: those components are
+            0.
         seed: Seed of the bootstrap.
 
     Raises:
-        InputError: A run is missing, has other repeats than the rest, or holds no finite step.
+        InputError: A run is missing, has another number of repeats than the rest, or holds no finite step.
     """
     chain = _chain(runs)
     draws = _resampled(runs, np.random.default_rng(seed))
@@ -108,7 +108,7 @@ def _block_means(series: NDArray[np.float64], slots: int, rng: np.random.Generat
 
 
 class StashTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of Stash's whole runs, as its tool stores them.
+    """Seconds of Stash's runs, in the form stored by its tool.
 
     `synthetic_one_s` is RUN0, `synthetic_s` RUN1, `cold_s` RUN2, `cached_s` RUN3. `factor` is samples of RUN3 over
     samples of RUN1. `one_machine_s` is RUN1 of as many devices in one machine, where RUN1 is of several.
@@ -123,10 +123,10 @@ class StashTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stash_formulas(times: StashTimes) -> dict[str, dict[str, float]]:
-    """Stash's stalls "as published" and "as coded": seconds of a run, and percentages.
+    """Stash's stalls "as published" and "as coded", in seconds per run and as percentages.
 
-    They differ in the fetch stall: the code takes the prep stall off RUN2 and so counts all computing as
-    fetching. Percentages mix numerators that `factor` scales with denominators that it does not, in both.
+    They differ in the fetch stall: the code subtracts the prep stall from RUN2 and so counts all compute as fetching.
+    In both, percentages divide numerators scaled by `factor` by unscaled denominators.
     """
     t0, t1, t2, t3 = times.synthetic_one_s, times.synthetic_s, times.cold_s, times.cached_s
     prep = t3 / times.factor - t1
@@ -147,9 +147,9 @@ def stash_formulas(times: StashTimes) -> dict[str, dict[str, float]]:
 
 
 def fetch_rate(cached: float, memory_rate: float, storage_rate: float) -> float:
-    """Samples a second that come out of a cache that holds a fraction of the data set, and storage for the rest.
+    """Samples per second from a cache that holds a fraction of the data set, and from storage for the rest.
 
-    F(x) = D / (x D/M + (1-x) D/S) of DS-Analyzer; the size D of the data set falls out.
+    F(x) = D / (x D/M + (1-x) D/S) of DS-Analyzer; the size D of the data set cancels.
 
     Raises:
         InputError: The fraction is not between 0 and 1.
@@ -160,42 +160,42 @@ def fetch_rate(cached: float, memory_rate: float, storage_rate: float) -> float:
 
 
 class DataTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a data pipeline was measured to take, for the question how much of the data to cache."""
+    """Measured times of a data pipeline, from which to choose the fraction of the data to cache."""
 
     step_s: float
-    """A step when data is there at once: Stash's RUN1, over the network where there is one."""
+    """Step time without waiting for data: Stash's RUN1, over the network if there is one."""
     cached_step_s: float
-    """A step with everything cached: RUN3."""
+    """Step time with everything cached: RUN3."""
     cold_step_s: float
-    """A step with nothing cached: RUN2."""
+    """Step time with nothing cached: RUN2."""
     prep_s: float
     """One worker prepares a batch."""
     storage_s: float
-    """One worker fetches a batch from storage."""
+    """Seconds of one worker to fetch a batch from storage."""
     memory_s: float
-    """One worker fetches a batch from the cache."""
+    """Seconds of one worker to fetch a batch from the cache."""
     workers: int
-    """Workers of a rank's loader; 0: the rank itself loads, between its steps."""
+    """DataLoader workers of a rank; 0: the rank itself loads, between its steps."""
     batch: int
     ranks: int
     ahead: int = 2
-    """Batches that each worker keeps ready."""
+    """Batches that each worker prefetches."""
 
     def published_step_s(self, cached: float) -> float:
-        """Predicted step by DS-Analyzer: the slowest of computing, preparing and fetching sets the speed.
+        """Predicted step time by DS-Analyzer, in seconds: the slowest of compute, prep and fetch.
 
-        True where all three overlap, which takes a loader with many workers.
+        Valid if all three overlap, which takes a loader with many workers.
         """
         lanes, tiny = max(self.workers, 1), 1e-12
         rate = fetch_rate(cached, lanes / max(self.memory_s, tiny), lanes / max(self.storage_s, tiny))
         return max(self.step_s, self.cached_step_s, 1.0 / rate)
 
     def predicted_step_s(self, cached: float) -> float:
-        """Predicted step of PyTorch's loader, true at both measured ends.
+        """Predicted step time with PyTorch's loader, in seconds; equals the measurements at both ends.
 
-        A worker fetches and prepares a batch in turn. How many items of a batch are cached is chance, and
-        the rank with the fewest holds up all: the mean of the slowest is above the slowest mean. What the
-        simulation misses at either end (collating, passing batches on) is added in proportion.
+        A worker fetches a batch, then prepares it. The number of cached items per batch is random, and the rank with
+        the fewest delays all: the mean of the slowest exceeds the slowest mean. Overhead that the simulation misses
+        at either end (collating, transfer of batches) is interpolated.
 
         Raises:
             InputError: The fraction is not between 0 and 1.
@@ -207,7 +207,7 @@ class DataTimes(msgspec.Struct, frozen=True, kw_only=True):
         return self._simulated_s(cached) + (1.0 - cached) * missed_cold + cached * missed_cached
 
     def least_useful(self) -> float:
-        """The least fraction, in steps of 0.01, from which on caching makes no step more than 1 % faster."""
+        """Smallest cached fraction, in steps of 0.01, beyond which more caching speeds up no step by more than 1 %."""
         best = self.predicted_step_s(1.0) * 1.01
         useful = [k for k in range(101) if self.predicted_step_s(k / 100) > best]
         return min(100, max(useful, default=-1) + 1) / 100

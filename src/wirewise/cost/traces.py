@@ -1,4 +1,4 @@
-"""What transfers took, rates of hosts and interference from a trace of ordinary training steps."""
+"""Transfer times, host bandwidths and interference, from a trace of ordinary training steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROUND_TRIPS = 3.0
 """A round of a collective has a library's work in it besides half a round trip."""
 
 _LEAST_PIECE_S = 0.5e-3
-"""What is shorter tells of the clock and the scheduler more than of interference."""
+"""Shorter pieces measure the clock and the scheduler more than interference."""
 
 _SHARED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _COMPUTE = ("forward", "backward", "optimizer", "encode", "decode", "other")
@@ -40,13 +40,13 @@ def hosts_of(trace: Trace) -> NDArray[np.int32]:
 
 
 def transfers_of(trace: Trace) -> tuple[TransferCost | None, TransferCost | None]:
-    """What the collectives and messages of an aligned trace took (`fit_transfers`), between hosts and inside them.
+    """Fit transfer times to the collectives and messages of an aligned trace, between hosts and inside them.
 
     Returns:
-        None where the trace has no such transfers.
+        None for either if the trace has no such transfers.
 
     Raises:
-        InputError: A collective that ends before its last rank came: the clocks are not aligned.
+        InputError: A collective ends before its last rank joined, which means that clocks are not aligned.
     """
     hosts = hosts_of(trace)
     matches = match(trace)
@@ -76,12 +76,12 @@ def transfers_of(trace: Trace) -> tuple[TransferCost | None, TransferCost | None
 
 
 def host_rates(trace: Trace, narrowest: float) -> tuple[Vector, Vector] | None:
-    """Bytes a second out of each host and into it, [hosts] each, where the narrowest link is known.
+    """Bytes per second out of and into each host, [hosts] each, given the slowest link.
 
-    Hosts for which `probed_rates` found clearly more than for the narrowest get as much more.
+    Hosts for which `probed_rates` measured clearly more than for the slowest get that much more.
 
     Returns:
-        Rates out of each host and into it; None where some host sent or got no block.
+        Bandwidths out of and into each host. None if some host sent or received no probe block.
     """
     rates = probed_rates(trace)
     if rates is None:
@@ -93,10 +93,10 @@ def host_rates(trace: Trace, narrowest: float) -> tuple[Vector, Vector] | None:
 
 
 def probed_rates(trace: Trace) -> tuple[Vector, Vector] | None:
-    """Bytes a second out of each host and into it, [hosts] each, by the fastest block of each (`Probe.size_bytes`).
+    """Bytes per second out of and into each host, [hosts] each, by its fastest probe block (`Probe.size_bytes`).
 
     Returns:
-        None where some host sent or got no block.
+        Bandwidths out of and into each host. None if some host sent or received no probe block.
     """
     hosts = hosts_of(trace)
     rates = np.zeros((2, int(hosts.max(initial=0)) + 1))
@@ -134,10 +134,10 @@ def _busiest(found: Flows) -> float:
 
 
 def interference_of(trace: Trace) -> float | None:
-    """Factor by which compute slows down beside communication, from an aligned trace (`fit_interference`).
+    """Slowdown factor of compute that overlaps with communication, from an aligned trace (`fit_interference`).
 
     Returns:
-        None where no op ran both with more and with less communication beside it.
+        None if no op ran both with more and with less overlap.
     """
     busy = _busy(match(trace), trace.world_size)
     number: dict[tuple[int, str, str, int], int] = {}

@@ -1,4 +1,4 @@
-"""Rates of links from the collectives of ordinary training steps, without a benchmark of their own."""
+"""Bandwidths of links, from the collectives of ordinary training steps, without a separate benchmark."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ _ALIKE = 1e-2
 
 
 class TransferSample(NamedTuple):
-    """A collective as seen on aligned clocks."""
+    """Collective on aligned clocks: its times, bytes and rounds."""
 
     start_s: float
-    """When the last rank came."""
+    """When the last rank arrived."""
     end_s: float
-    """When the last rank was done."""
+    """When the last rank finished."""
     wire_bytes: float
     """Bytes on the busiest interface."""
     rounds: int
-    """How often in a row the latency is paid."""
+    """Number of latencies in series."""
     collective: str = ""
-    """Name of the collective; those of one name drive the link alike."""
+    """Name of the collective; the fit has one `burden` for each."""
     alone: bool = False
-    """Whether what overlaps with it is out of its time already."""
+    """Whether the time of overlapping transfers was already subtracted."""
 
 
 class TransferCost(NamedTuple):
-    """Seconds = latency_s * rounds + burden * wire_bytes / bandwidth_bytes_per_s."""
+    """Transfer time: seconds = latency_s * rounds + burden * wire_bytes / bandwidth_bytes_per_s."""
 
     latency_s: float
     bandwidth_bytes_per_s: float
     samples: int
-    """Busy periods that the fit kept."""
+    """Number of busy periods that the fit kept."""
     outliers: int
     burden: dict[str, float]
-    """Multiple of its bytes by which each collective loads the link, at least 1; that of the one that drives the
-    link best is 1."""
+    """Effective bytes on the link per byte of each collective, at least 1; 1 for the collective that uses the link
+    best."""
 
 
 def fit_transfers(samples: list[TransferSample], *, most_latency_s: float = np.inf) -> TransferCost:
-    """Fit latency and bandwidth to collectives, also to those that overlap.
+    """Fit latency and bandwidth to collectives, including overlapping ones.
 
-    Collectives that overlap in time share the links, so their union counts as one: its bytes are the sum of
-    theirs, its rounds those of the one with the most. Non-negative least squares on relative errors, repeated
-    without what lies further than 3 median absolute deviations. Where all unions are alike, so that latency and
-    bandwidth cannot be told apart, all is charged to the bandwidth.
+    Collectives that overlap in time share the links, so their union counts as one: its bytes are the sum of theirs,
+    its rounds those of the one with the most. Non-negative least squares on relative errors, repeated without
+    outliers beyond 3 median absolute deviations. If all unions are alike, so that latency and bandwidth cannot be
+    separated, all is charged to the bandwidth.
 
     Args:
         samples: All collectives of some ranks.
-        most_latency_s: What else is known of the latency: it is no more than this.
+        most_latency_s: Known upper bound on the latency, in seconds.
 
     Raises:
-        InputError: No sample, or one that ends before it starts or is not finite.
+        InputError: There is no sample, or one ends before it starts or is not finite.
     """
     if not samples:
         raise InputError("got no collective between hosts; record steps that communicate, or give the links")

@@ -1,8 +1,8 @@
-"""How long one exchange of halo messages takes.
+"""Duration of one exchange of halo messages.
 
-All ranks send at once, or in the rounds of a ring. Sent at once, a channel takes at least its own time, and
-at least the time that the interfaces at its ends need for everything that they carry: channels of a host
-share its interface. So rank r has its rows after
+All ranks send at once, or in the rounds of a ring. Sent at once, a channel takes at least its own time, and at least
+the time that the interfaces at its ends need for everything that they carry: channels of a host share its interface.
+Rank r therefore has its rows after
 
     wire_r = max over senders s of  latency_sr + max(slope_sr * bytes_sr, out_s * egress_s, in_r * ingress_r)
 
@@ -25,7 +25,7 @@ Matrix = NDArray[np.float64]
 
 
 class Channels(NamedTuple):
-    """What the compiled exchange reads of a table of links, for P ranks."""
+    """Link table in arrays for the compiled exchange, for P ranks."""
 
     latency_s: Matrix
     """[sender, receiver]; the diagonal is ignored."""
@@ -42,7 +42,7 @@ class Channels(NamedTuple):
 
     @property
     def crosses(self) -> NDArray[np.bool_]:
-        """Channels that leave their host, [sender, receiver]."""
+        """Channels between different hosts, [sender, receiver]."""
         return np.not_equal(self.host[:, None], self.host[None, :])
 
 
@@ -57,7 +57,7 @@ def wire_kernel(
     ring: bool,
     out: Matrix,
 ) -> None:
-    """Seconds until each rank has all its rows, into `out` [P]; `size` is bytes [sender, receiver]."""
+    """Write the seconds until each rank has all its rows to `out` [P]; `size` is bytes [sender, receiver]."""
     ranks = size.shape[0]
     out[:] = 0.0
     if ring:

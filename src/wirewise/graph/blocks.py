@@ -1,4 +1,4 @@
-"""Ranges in which large arrays are gone through, so that little of them is in memory at once."""
+"""Iterate over large arrays in ranges, so that little of them is in memory at once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CHUNK = 1 << 18
 
 
 def blocks(count: int, width: int = 1) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of `width` values that hold about `CHUNK` of them."""
+    """Ranges of rows of `width` values that contain about `CHUNK` values each."""
     step = max(CHUNK // max(width, 1), 1)
     for begin in range(0, count, step):
         yield begin, min(begin + step, count)
 
 
 def row_blocks(indptr: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with about `CHUNK` entries."""
+    """Ranges of rows that contain about `CHUNK` entries each."""
     begin, last = 0, len(indptr) - 1
     while begin < last:
         end = int(np.searchsorted(indptr, indptr[begin] + CHUNK, side="right")) - 1

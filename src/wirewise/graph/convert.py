@@ -24,21 +24,21 @@ _KNOWN = frozenset(("edge_index", "x", "y", "split", "n_id", *MASKS, *INDEX_NAME
 def from_pyg(
     data: Any, *, name: str = "pyg", directed: bool | None = None, mask_column: int | None = None
 ) -> GraphData:
-    """A `torch_geometric.data.Data` as a checked graph, with every edge that it has, loops and repeated ones too.
+    """Convert a `torch_geometric.data.Data` to a checked graph with all its edges, self loops and duplicates included.
 
     Args:
-        data: Data object with `edge_index`, `x`, `y`, and either `train_mask`, `val_mask`, `test_mask`, as bools or as
-            numbers of nodes (also under the names of `splits.MASKS`), or `split` (0 train, 1 validation, 2 test, 255
-            none). Attributes of nodes and edges (`edge_weight`, `edge_attr`, ...) are
-            kept as they are, in `node_data` and `edge_data`; so are `y` and the masks, of which `y` and `split` of the
-            result are what built-in training needs: classes (0 where `y` holds real values), and for each node
-            the first of train, validation and test that holds it.
-        name: Shown in reports.
-        directed: Whether edges have one direction; None: unless every edge has its reverse.
-        mask_column: Number of the split to take where masks are [N, splits]; None: they have one.
+        data: Data object with `edge_index`, `x`, `y`, and either `train_mask`, `val_mask`, `test_mask`, as bools or
+            as numbers of nodes (also under the names of `splits.MASKS`), or `split` (0 train, 1 validation, 2 test,
+            255 none). Attributes of nodes and edges (`edge_weight`, `edge_attr`, ...) are kept unchanged, in
+            `node_data` and `edge_data`; so are `y` and the masks, of which `y` and `split` of the result are what
+            built-in training needs: classes (0 where `y` holds real values), and for each node the first of train,
+            validation and test that holds it.
+        name: Name shown in reports.
+        directed: Whether edges have one direction. Defaults to False only if every edge has its reverse.
+        mask_column: Index of the split to use if masks are [N, splits]. None if they are [N].
 
     Raises:
-        GraphError: An attribute is missing or not what training needs.
+        GraphError: An attribute is missing, or unsuitable for training.
     """
     refuse_other_kinds(data)
     missing = [key for key in ("edge_index", "x", "y") if getattr(data, key, None) is None]
@@ -65,10 +65,10 @@ def from_pyg(
 
 
 def from_ogb(dataset: Any, *, name: str) -> GraphData:
-    """An `ogb.nodeproppred.NodePropPredDataset` as a checked graph; nodes without a label get no split.
+    """Convert an `ogb.nodeproppred.NodePropPredDataset` to a checked graph; unlabelled nodes get no split.
 
     Raises:
-        GraphError: The set has no node features (as ogbn-proteins), or is otherwise not usable.
+        GraphError: The data set has no node features (as ogbn-proteins), or is otherwise unsuitable.
     """
     graph, labels = dataset[0]
     if graph.get("node_feat") is None:
@@ -130,10 +130,10 @@ def _finish(
 
 
 def labels_of(y: NDArray[Any]) -> NDArray[Any]:
-    """Classes: [N] int64, NaN as -1; or [N, C] float32; zeros for real values.
+    """Convert labels to classes: [N] int64, NaN as -1; or [N, C] float32; zeros for real values.
 
     Raises:
-        GraphError: Labels are no numbers.
+        GraphError: The labels are not numbers.
     """
     if y.dtype.kind not in "biuf":
         raise GraphError(
@@ -152,7 +152,7 @@ def labels_of(y: NDArray[Any]) -> NDArray[Any]:
 
 
 def refuse_other_kinds(data: Any) -> None:
-    """Refuse anything but a Data object of one node type with sources and targets of its edges.
+    """Raise unless the object is a `Data` of one node type with the sources and targets of its edges.
 
     Raises:
         GraphError: It is something else.

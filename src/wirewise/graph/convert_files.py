@@ -1,4 +1,4 @@
-"""Graphs in files of other formats as mapped folders, read in blocks: npz, saved `Data` of PyG, OGB's folders."""
+"""Convert graph files of other formats to mapped folders, block by block: npz, saved PyG `Data`, OGB folders."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
+from wirewise.extras import needed
 from wirewise.graph.blocks import blocks
 from wirewise.graph.convert import labels_of, refuse_other_kinds
 from wirewise.graph.data import NO_SPLIT, TEST, TRAIN, VALIDATION, GraphData
-from wirewise.graph.files import broken, check_keys, expect, single
+from wirewise.graph.files import as_float32, check_keys, damaged_file, expect
 from wirewise.graph.foreign import is_sparse, to_numpy
-from wirewise.graph.ingest import Filled, GraphSource, Pairs, write_mapped, write_source
+from wirewise.graph.ingest import ArraySlot, GraphSource, Pairs, write_mapped, write_source
 from wirewise.graph.splits import masks_of, split_of
 
 __all__ = ["convert"]
@@ -39,23 +40,25 @@ _PYG_KEYS = {
     "val_mask",
     "test_mask",
 }
+_SMALL_BYTES, _MOST_RATIO = 1 << 26, 8
+"""Bytes that a tensor may have anyway, and times those of its file."""
 _OGB_SPLITS = (("train", TRAIN), ("valid", VALIDATION), ("test", TEST))
 
 
 def convert(name: str, folder: str | os.PathLike[str], *, seed: int = 0) -> GraphData:
-    """Write a graph as a mapped folder and return it, mapped.
+    """Write a graph as a mapped folder, and return it mapped.
 
     An npz file (as for `read_graph`), a `Data` that was saved by `torch.save` (`.pt`; features stay dense) and the
     folder of a downloaded OGB set (that holds `raw` and `split`) are read in blocks; anything else is loaded by name
     first.
 
     Args:
-        name: Path of such a file or folder, or a name that `load` knows.
-        folder: Folder to write.
+        name: Path of such a file or folder, or a name known to `load`.
+        folder: Folder for the output.
         seed: Seed of a generated graph whose name gives none.
 
     Raises:
-        GraphError: The graph is not what training needs, the source is damaged, or the disk does not take it.
+        GraphError: The graph is unsuitable for training, the source is damaged, or the folder is not writable.
     """
     path = Path(name)
     if path.is_file() and path.suffix == ".pt":
@@ -78,7 +81,7 @@ def _named(path: Path, make: Any) -> GraphData:
     except OSError as error:
         raise GraphError(f"cannot read {path}: {error.strerror or error}; check the path") from error
     except _DAMAGED as error:
-        raise broken(path, error) from error
+        raise damaged_file(path, error) from error
 
 
 class _Member:
@@ -144,7 +147,7 @@ def _exactly(file: IO[bytes], size: int) -> bytes:
 def _npz(path: Path) -> GraphSource:
     with path.open("rb") as file:
         if not file.read(2).startswith(b"PK"):
-            raise broken(path, "it is no archive")
+            raise damaged_file(path, "it is no archive")
     with zipfile.ZipFile(path) as archive:
         names = {name.removesuffix(".npy") for name in archive.namelist()}
     check_keys(names)
@@ -159,7 +162,7 @@ def _npz(path: Path) -> GraphSource:
     features = {name: _rows(name, member) for name, member in large.items() if not name.startswith("edge")}
     if "x_indptr" in nodes:
         indptr = expect(nodes, "x_indptr", "iu", (1,)).astype(np.int64, copy=False)
-        features["x_indptr"] = Filled(np.int64, indptr.shape, lambda out: np.copyto(out, indptr))
+        features["x_indptr"] = ArraySlot(np.int64, indptr.shape, lambda out: np.copyto(out, indptr))
         del nodes["x_indptr"]
     return GraphSource(
         name=path.stem,
@@ -195,14 +198,14 @@ def _edge_list(member: _Member, weight: _Member | None) -> Any:
         held = np.empty(0, np.float32)
         for u, v in both:
             while weight is not None and len(held) < len(u):
-                held = np.concatenate([held, single({"edge_weight": next(weights)}, "edge_weight", (1,))])
+                held = np.concatenate([held, as_float32({"edge_weight": next(weights)}, "edge_weight", (1,))])
             yield u, v, None if weight is None else held[: len(u)]
             held = held[len(u) :]
 
     return pairs
 
 
-def _rows(name: str, member: _Member) -> Filled:
+def _rows(name: str, member: _Member) -> ArraySlot:
     """An array of features as float32, or int32 where it holds columns."""
     columns = name == "x_indices"
     if member.ndim != (2 if name == "x" else 1) or member.dtype.kind not in ("iu" if columns else "iufb"):
@@ -219,13 +222,14 @@ def _rows(name: str, member: _Member) -> Filled:
                 wrong = values[(values < 0) | (values >= 1 << 31)][0]
                 raise GraphError(f"{name} names column {wrong}; expected 0 to num_features - 1")
             end = at + len(values)
-            flat[at:end] = values if columns else single({name: values}, name, (1,))
+            flat[at:end] = values if columns else as_float32({name: values}, name, (1,))
             at = end
 
-    return Filled(np.int32 if columns else np.float32, member.shape, fill)
+    return ArraySlot(np.int32 if columns else np.float32, member.shape, fill)
 
 
 def _pyg(path: Path) -> GraphSource:
+    needed("torch_geometric", "gnn", f"{path}")
     import torch
     from torch.serialization import safe_globals
     from torch_geometric.data import Data
@@ -247,6 +251,7 @@ def _pyg(path: Path) -> GraphSource:
             f"it holds a {type(held).__name__}; expected a Data, its to_dict(), or a list of them, whose first is taken"
         )
     given = held if isinstance(held, Mapping) else held.to_dict()
+    _expect_held(given, path.stat().st_size)
     refuse_other_kinds(SimpleNamespace(**{str(key): value for key, value in given.items()}))
     arrays = {str(key): _array(str(key), value) for key, value in given.items() if value is not None}
     if missing := [key for key in ("edge_index", "x", "y") if key not in arrays]:
@@ -259,11 +264,31 @@ def _pyg(path: Path) -> GraphSource:
             "train on it by wirewise.integrations.pyg"
         )
     y = _classes(arrays["y"])
-    if int(arrays.get("num_nodes", len(y))) != len(y):
-        raise GraphError(f"num_nodes is {int(arrays['num_nodes'])} and y has {len(y)} rows; expected as many")
+    if (nodes := _count(arrays.get("num_nodes", len(y)))) != len(y):
+        raise GraphError(f"num_nodes is {nodes} and y has {len(y)} rows; expected as many")
     attributes = SimpleNamespace(**arrays)
     split = split_of(attributes, len(y), masks_of(attributes, len(y), None))
     return _of_arrays(path.stem, arrays["edge_index"], arrays["x"], y, split, arrays.get("edge_weight"))
+
+
+def _expect_held(given: Mapping[Any, Any], file_bytes: int) -> None:
+    """Refuse tensors that repeat what the file holds: a file of 1 kB may say that it has gigabytes."""
+    for key, value in given.items():
+        if getattr(value, "numel", None) is None or is_sparse(value):
+            continue
+        size_bytes = value.numel() * value.element_size()
+        if size_bytes > max(_SMALL_BYTES, _MOST_RATIO * file_bytes):
+            raise GraphError(
+                f"{key} is {list(value.shape)}, {size_bytes} bytes, in a file of {file_bytes}; expected a tensor that "
+                "is held whole: save its contiguous()"
+            )
+
+
+def _count(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise GraphError(f"num_nodes is {value}; expected one whole number") from error
 
 
 def _array(key: str, value: Any) -> Any:
@@ -305,12 +330,16 @@ def _of_arrays(
 
     def pairs() -> Iterator[Pairs]:
         for begin, end in blocks(edge_index.shape[1]):
-            held = None if weight is None else single({"edge_weight": weight[begin:end]}, "edge_weight", (1,))
+            held = (
+                None
+                if weight is None
+                else as_float32({"edge_weight": weight[begin:end]}, "edge_weight", (1,))
+            )
             yield edge_index[0, begin:end], edge_index[1, begin:end], held
 
     def fill(out: NDArray[Any]) -> None:
         for begin, end in blocks(len(x), x.shape[1]):
-            out[begin:end] = single({"x": x[begin:end]}, "x", (2,))
+            out[begin:end] = as_float32({"x": x[begin:end]}, "x", (2,))
 
     if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu" or x.ndim != 2:
         raise GraphError(
@@ -322,7 +351,7 @@ def _of_arrays(
         num_edges=edge_index.shape[1],
         pairs=pairs,
         weighted=weight is not None,
-        features={"x": Filled(np.float32, (len(x), x.shape[1]), fill)},
+        features={"x": ArraySlot(np.float32, (len(x), x.shape[1]), fill)},
         nodes=lambda: {"y": y, "split": np.asarray(split)},
         directed=None,
     )
@@ -394,7 +423,7 @@ def _text_pairs(path: Path, count: int) -> Any:
     return pairs
 
 
-def _text_features(path: Path, nodes: int) -> Filled:
+def _text_features(path: Path, nodes: int) -> ArraySlot:
     with gzip.open(path, "rt") as file:
         width = len(file.readline().split(","))
 
@@ -404,4 +433,4 @@ def _text_features(path: Path, nodes: int) -> Filled:
             out[at : at + len(found)] = found
             at += len(found)
 
-    return Filled(np.float32, (nodes, width), fill)
+    return ArraySlot(np.float32, (nodes, width), fill)

@@ -1,4 +1,4 @@
-"""A whole graph on one process: edges, features, labels and split, checked before use."""
+"""Whole graph in one process: edges, features, labels and split, validated before use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wirewise.graph.structure import (
     offsets_of,
     one_way_edge,
     order_by_target,
-    symmetrized,
+    symmetrize,
 )
 
 __all__ = ["NO_SPLIT", "SPLITS", "TEST", "TRAIN", "VALIDATION", "GraphData", "SparseRows"]
@@ -34,7 +34,7 @@ SPLITS = {"train": TRAIN, "validation": VALIDATION, "test": TEST, "none": NO_SPL
 
 @dataclass(frozen=True, kw_only=True)
 class SparseRows:
-    """Rows of a sparse matrix (CSR); `data` None means that every stored value is one."""
+    """Rows of a sparse matrix (CSR); `data` is None if every stored value is one."""
 
     indptr: NDArray[np.int64]
     """[rows + 1]: the values of row r are `indptr[r]` to `indptr[r + 1]`."""
@@ -58,24 +58,24 @@ class SparseRows:
         return len(self.indptr) - 1
 
     def rows(self, index: NDArray[Any]) -> SparseRows:
-        """The rows `index` (int [n]), in that order, as a new matrix of n rows."""
+        """Select the rows `index` (int [n]), in that order, as a new matrix of n rows."""
         at, counts = entries_of(self.indptr, index)
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         data = None if self.data is None else self.data[at]
         return SparseRows(indptr=indptr, indices=self.indices[at], data=data, num_columns=self.num_columns)
 
     def to_dense(self) -> NDArray[np.float32]:
-        """Dense float32 array of the values; values that are stored twice are added."""
+        """Convert to a dense float32 array; duplicate entries are added."""
         return np.asarray(self.to_scipy().toarray(), dtype=np.float32)
 
     def to_scipy(self) -> sp.csr_matrix:
-        """SciPy matrix of the same rows, float32."""
+        """Convert to a SciPy CSR matrix, float32."""
         data = np.ones(len(self.indices), np.float32) if self.data is None else self.data
         return sp.csr_matrix((data, self.indices, self.indptr), shape=self.shape)
 
     @classmethod
     def from_dense(cls, x: NDArray[Any]) -> SparseRows:
-        """The non-zero values of a dense array; `data` is None when all of them are one."""
+        """Build from the nonzeros of a dense array; `data` is None if all of them are one."""
         row, column = np.nonzero(x)
         indptr = offsets_of(row, len(x))
         values = np.asarray(x[row, column], dtype=np.float32)
@@ -111,10 +111,10 @@ class SparseRows:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphData:
-    """A graph with features, labels and a split. N nodes, E edges, F features, C classes.
+    """Graph with features, labels and a split. N nodes, E edges, F features, C classes.
 
-    An edge (u, v) means that v aggregates from u. Where `directed` is False the list holds both directions.
-    When parts are made, self loops are dropped and duplicates merged, their weights added; a `multigraph` keeps all.
+    An edge (u, v) means that v aggregates from u. If `directed` is False, the list holds both directions. When parts
+    are made, self loops are dropped and duplicates merged, their weights added; a `multigraph` keeps all.
     """
 
     edge_index: NDArray[Any]
@@ -122,26 +122,26 @@ class GraphData:
     x: SparseRows | NDArray[np.float32]
     """Features, float32 [N, F], or sparse rows of that shape."""
     y: NDArray[Any]
-    """Labels, int64 [N], -1 where unknown; or float32 [N, C] of zeros and ones for several labels a node."""
+    """Labels, int64 [N], -1 where unknown; or float32 [N, C] of zeros and ones for several labels per node."""
     split: NDArray[np.uint8]
     """[N]: 0 train, 1 validation, 2 test, 255 none."""
     num_classes: int
     class_names: tuple[str, ...] | None = None
     directed: bool = False
     edge_weight: NDArray[np.float32] | None = None
-    """[E], or None: every edge weighs one."""
+    """[E]. Defaults to 1 for every edge."""
     indptr: NDArray[np.int64] | None = None
-    """[N + 1]: begin of each node's in-edges in `edge_index`, then the end, where the list is sorted by target and
-    source and free of loops and repeated edges already, as that of a mapped graph; None: it need not be."""
+    """[N + 1]: start of each node's in-edges in `edge_index`, then the end, where the list is sorted by target and
+    source and free of loops and repeated edges already, as that of a mapped graph; None if it need not be."""
     multigraph: bool = False
-    """Whether self loops and repeated edges are edges like all others."""
+    """Whether self loops and repeated edges are kept."""
     edge_data: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Further rows [E, ...] of a multigraph by name, in the order of `edge_index`."""
     node_data: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Further rows [N, ...] by name, which parts carry as they are."""
+    """Further rows [N, ...] by name, copied to the parts unchanged."""
     name: str = "graph"
     notes: tuple[str, ...] = ()
-    """What a reader of the graph should know: what was left out or merged when it was read."""
+    """Notes for the user, such as values that were left out or merged when the graph was read."""
 
     @property
     def num_nodes(self) -> int:
@@ -160,16 +160,16 @@ class GraphData:
 
     @property
     def multilabel(self) -> bool:
-        """Whether a node may carry several classes."""
+        """Whether a node may have several classes."""
         return self.y.ndim == 2
 
     def count(self, which: int) -> int:
-        """Nodes of one split value."""
+        """Number of nodes in one split."""
         return int(np.count_nonzero(self.split == which))
 
     @cached_property
     def in_edges(self) -> InEdges:
-        """Sorted in-neighbours of each node; of a multigraph as often as they are given, otherwise once."""
+        """Sorted in-neighbours of each node; duplicates are kept in a multigraph only."""
         if not self.multigraph:
             return self.simple_in_edges
         indptr = offsets_of(self.edge_index[1], self.num_nodes)
@@ -186,12 +186,12 @@ class GraphData:
 
     @cached_property
     def edge_order(self) -> NDArray[np.int64]:
-        """Column of `edge_index` of each edge of `in_edges`, where the graph is a multigraph; [E]."""
+        """Column of `edge_index` for each edge of `in_edges` of a multigraph; [E]."""
         return order_by_target(self.edge_index)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of edges, features, labels and split; the order of the edge list does not matter."""
+        """Hash of edges, features, labels and split, independent of edge order."""
         digest = hashlib.blake2b(digest_size=16)
         x = self.x
         features = [x.indptr, x.indices, x.data] if isinstance(x, SparseRows) else [x]
@@ -209,13 +209,13 @@ class GraphData:
         """Graph with every edge in both directions, once, and without self loops.
 
         Raises:
-            GraphError: Edges carry data, which would belong to no edge then.
+            GraphError: Edges carry data, which would be ambiguous.
         """
         if self.edge_data:
             raise GraphError(
                 f"edges carry {', '.join(self.edge_data)}; expected both directions of each edge in edge_index already"
             )
-        edges, weight = symmetrized(self.edge_index, self.num_nodes, self.edge_weight)
+        edges, weight = symmetrize(self.edge_index, self.num_nodes, self.edge_weight)
         return dataclasses.replace(
             self, edge_index=edges, edge_weight=weight, indptr=None, directed=False, multigraph=False
         )
@@ -225,7 +225,7 @@ class GraphData:
         return self.x.to_dense() if isinstance(self.x, SparseRows) else self.x
 
     def validate(self) -> GraphData:
-        """Check everything that training relies on and return the graph itself.
+        """Validate everything that training relies on, and return the graph itself.
 
         Raises:
             GraphError: Names the first edge, node, column or length that is wrong, and what was expected.
@@ -282,7 +282,7 @@ def _check_edges(data: GraphData) -> None:
 
 def _check_sorted(data: GraphData, indptr: NDArray[np.int64]) -> None:
     """Raise GraphError unless the edge list is in the order that `indptr` says."""
-    from wirewise.graph.kernels import first_other, first_unsorted
+    from wirewise.graph.kernels import first_mismatch, first_unsorted
 
     edges, nodes = data.edge_index, data.num_nodes
     steps = np.diff(indptr)
@@ -296,7 +296,7 @@ def _check_sorted(data: GraphData, indptr: NDArray[np.int64]) -> None:
             f"in-edges of node {node} do not ascend by source, or hold the node; expected an edge list without loops "
             "and repeated edges where indptr is given"
         )
-    if (edge := first_other(edges[1], indptr)) >= 0:
+    if (edge := first_mismatch(edges[1], indptr)) >= 0:
         raise GraphError(
             f"edge {edge} goes to node {edges[1, edge]}, against indptr; expected edges by target where indptr is given"
         )

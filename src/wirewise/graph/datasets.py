@@ -1,4 +1,4 @@
-"""Graphs by name: shipped, downloaded by their maintainers' packages, generated, or a user's file."""
+"""Graphs by name: shipped, downloaded by their maintainers' packages, generated, or from a user's file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wirewise.errors import GraphError
+from wirewise.extras import needed
 from wirewise.graph.convert import from_ogb, from_pyg
 from wirewise.graph.data import GraphData
 from wirewise.graph.files import graph_of, read_arrays, read_graph
@@ -25,29 +26,40 @@ _OGB = ("ogbn-arxiv", "ogbn-products", "ogbn-proteins", "ogbn-papers100M")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """One entry of `DATASETS`."""
+    """Entry of `DATASETS`."""
 
     summary: str
     source: str
-    """Where the data comes from."""
+    """Origin of the data."""
     read: Callable[[], GraphData]
 
 
 def data_root() -> Path:
-    """Folder of downloaded sets: the environment variable WIREWISE_DATA, else `~/.cache/wirewise`."""
-    return Path(os.environ.get("WIREWISE_DATA") or Path.home() / ".cache" / "wirewise")
+    """Folder of downloaded sets: the environment variable WIREWISE_DATA, else `~/.cache/wirewise`.
+
+    Raises:
+        GraphError: The variable is not set, and this user has no home, as in a container.
+    """
+    if told := os.environ.get("WIREWISE_DATA"):
+        return Path(told)
+    try:
+        return Path.home() / ".cache" / "wirewise"
+    except RuntimeError as error:
+        raise GraphError(
+            "this user has no home for downloaded graphs; name a folder for them in the variable WIREWISE_DATA"
+        ) from error
 
 
 def load(name: str, *, seed: int = 0) -> GraphData:
-    """A checked graph by name.
+    """Load a checked graph by name.
 
     Args:
-        name: A key of `DATASETS`, in any case; "block" or "block:nodes=20000,classes=12,..." with the knobs of
+        name: A key of `DATASETS`, in any case; "block" or "block:nodes=20000,classes=12,..." with the parameters of
             `BlockModel`; or the path of an npz file (see `read_graph`) or of a mapped graph (see `read_mapped`).
         seed: Seed of a generated graph whose name gives none.
 
     Raises:
-        GraphError: Unknown name, a file that cannot be used, or an optional package that is missing.
+        GraphError: The name is unknown, a file is unusable, or an optional package is missing.
     """
     if name in DATASETS:
         return DATASETS[name].read()
@@ -70,12 +82,11 @@ def load(name: str, *, seed: int = 0) -> GraphData:
 
 def _planetoid(name: str) -> Callable[[], GraphData]:
     def read() -> GraphData:
-        from torch_geometric.datasets import Planetoid
-
+        planetoid = needed("torch_geometric.datasets", "gnn", name).Planetoid
         root = data_root() / "Planetoid"
         before = _folders(root / name)
         try:
-            data = Planetoid(root=str(root), name=name)[0]
+            data = planetoid(root=str(root), name=name)[0]
         except (OSError, RuntimeError, ValueError) as error:
             _remove_empty(root / name, before)
             raise GraphError(
@@ -101,14 +112,9 @@ def _remove_empty(path: Path, before: set[Path]) -> None:
 
 def _ogb(name: str) -> Callable[[], GraphData]:
     def read() -> GraphData:
+        ogb = needed("ogb.nodeproppred", "ogb", name)
         try:
-            from ogb.nodeproppred import NodePropPredDataset
-        except ImportError:
-            raise GraphError(
-                f"{name} needs the package ogb; install it with: pip install 'wirewise[ogb]'"
-            ) from None
-        try:
-            dataset: Any = NodePropPredDataset(name, root=str(data_root()))
+            dataset: Any = ogb.NodePropPredDataset(name, root=str(data_root()))
         except OSError as error:
             raise GraphError(
                 f"cannot read or download {name} under {data_root()}: {error}; set WIREWISE_DATA to the "

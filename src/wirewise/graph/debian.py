@@ -1,7 +1,7 @@
 """Build the package graph from the text of `apt-cache dumpavail`.
 
-A node is a package, an edge leads from a package to one that it depends on, recommends, suggests or enhances,
-the class is the package's section, and the features are the most telling words of the short description.
+A node is a package, an edge leads from a package to one that it depends on, recommends, suggests or enhances, the
+class is the package's section, and the features are the most informative words of the short description.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SEPARATOR = re.compile(r"[,|]")
 
 
 def build_debian(lines: Iterable[str], *, num_words: int = 1000, name: str = "debian") -> GraphData:
-    """The directed package graph of a package list, checked.
+    """Build the checked directed package graph of a package list.
 
     A package that is listed more than once counts once, as first listed; relations to packages that are
     not listed are dropped. The split, 60 % train, 20 % validation, 20 % test, depends on a package's name
@@ -35,7 +35,7 @@ def build_debian(lines: Iterable[str], *, num_words: int = 1000, name: str = "de
 
     Args:
         lines: Lines of the text, as `apt-cache dumpavail` prints it.
-        num_words: Most features of a node.
+        num_words: Maximum number of features.
         name: Name of the graph.
 
     Raises:

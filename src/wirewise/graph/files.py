@@ -1,4 +1,4 @@
-"""Reading and writing array files so that a fault is named and never leaves half a file."""
+"""Read and write array files atomically, with errors that name the fault."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from wirewise.files import atomic_file
 from wirewise.graph.data import VALIDATION, GraphData, SparseRows
 
 __all__ = [
-    "broken",
+    "as_float32",
     "check_keys",
+    "damaged_file",
     "edge_notes",
     "expect",
     "graph_of",
-    "not_held",
     "read_arrays",
     "read_graph",
-    "single",
+    "unsupported_parts",
     "write_graph",
 ]
 
@@ -39,7 +39,7 @@ _KEYS = "edge_index, (x or x_indptr and x_indices and num_features), y, split"
 
 
 def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
-    """All arrays of an npz file.
+    """Read all arrays of an npz file.
 
     Raises:
         GraphError: The file is missing, unreadable, truncated, not an npz file, or holds Python objects.
@@ -52,18 +52,18 @@ def read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
             return read_npz(path)
     except OSError as error:
         if error.errno is None:
-            raise broken(path, error) from error
+            raise damaged_file(path, error) from error
         raise GraphError(
             f"cannot read {path}: {error.strerror}; check the path and its permissions"
         ) from error
     except ArchiveError as error:
-        raise broken(path, error) from error
+        raise damaged_file(path, error) from error
     if not head.startswith(_NPY):
-        raise broken(path, f"it begins with {head!r}, an npz file with {_ZIP!r}")
+        raise damaged_file(path, f"it begins with {head!r}, an npz file with {_ZIP!r}")
     raise GraphError(f"{path} is a single array (npy); expected an npz file with {_KEYS}")
 
 
-def broken(path: Path, reason: object) -> GraphError:
+def damaged_file(path: Path, reason: object) -> GraphError:
     """Error for an npz file that is damaged, and how."""
     return GraphError(
         f"{path} is no complete npz file ({reason}); it may be truncated or hold Python objects, write it "
@@ -72,7 +72,7 @@ def broken(path: Path, reason: object) -> GraphError:
 
 
 def read_graph(path: str | Path) -> GraphData:
-    """A user's graph from an npz file, checked.
+    """Read a user's graph from an npz file, and check it.
 
     Keys: `edge_index` int [2, E]; `x` float [N, F], or `x_indptr`, `x_indices`, optional `x_data` and
     `num_features`; `y` int [N] or 0/1 [N, C]; `split` int [N]; optional `class_names`, `edge_weight` and
@@ -80,7 +80,7 @@ def read_graph(path: str | Path) -> GraphData:
     merged, their weights added; `notes` of the result says how many.
 
     Raises:
-        GraphError: A key is missing or unknown, or an array is not what training needs.
+        GraphError: A key is missing or unknown, or an array is unsuitable for training.
     """
     path = Path(path)
     arrays = read_arrays(path)
@@ -97,7 +97,7 @@ def read_graph(path: str | Path) -> GraphData:
 
 
 def graph_of(arrays: dict[str, NDArray[Any]], name: str) -> GraphData:
-    """The arrays of a file as a directed graph, not yet checked beyond keys, types and dimensions."""
+    """Build a directed graph from the arrays of a file, checked only for keys, types and dimensions."""
     check_keys(arrays.keys())
     y = arrays["y"]
     expect(arrays, "y", "iufb" if y.ndim == 2 else "iu", (1, 2))
@@ -108,7 +108,7 @@ def graph_of(arrays: dict[str, NDArray[Any]], name: str) -> GraphData:
     if "class_names" in arrays:
         names = tuple(str(name) for name in expect(arrays, "class_names", "US", (1,)))
     classes = labels.shape[1] if y.ndim == 2 else _count_classes(labels, names)
-    weight = single(arrays, "edge_weight", (1,)) if "edge_weight" in arrays else None
+    weight = as_float32(arrays, "edge_weight", (1,)) if "edge_weight" in arrays else None
     split = arrays["split"]
     wrong = np.flatnonzero((split < 0) | (split > 255))
     if len(wrong):
@@ -127,7 +127,7 @@ def graph_of(arrays: dict[str, NDArray[Any]], name: str) -> GraphData:
 
 
 def check_keys(names: AbstractSet[str]) -> None:
-    """Raise GraphError unless these are the arrays of a graph file."""
+    """Raise GraphError unless the names are those of a graph file."""
     missing = {"edge_index", "y", "split"} - names
     if "x" not in names:
         missing |= {"x_indptr", "x_indices", "num_features"} - names
@@ -146,7 +146,7 @@ def check_keys(names: AbstractSet[str]) -> None:
 def edge_notes(
     data: GraphData, loops: int, repeated: int, weight: NDArray[np.float32] | None
 ) -> tuple[str, ...]:
-    """What reading a file did to its edges, whose weights were `weight`, and what training on it lacks."""
+    """Notes on edges changed when a file with weights `weight` was read, and on what its training lacks."""
     notes = [f"{loops} self loops are left out"] if loops else []
     notes += [f"{repeated} repeated edges are merged into those that they repeat"] if repeated else []
     if weight is not None and (low := int(np.count_nonzero(weight <= 0))):
@@ -158,11 +158,11 @@ def edge_notes(
 
 def _features_of(arrays: dict[str, NDArray[Any]]) -> SparseRows | NDArray[np.float32]:
     if "x" in arrays:
-        return single(arrays, "x", (2,))
+        return as_float32(arrays, "x", (2,))
     rows = SparseRows(
         indptr=expect(arrays, "x_indptr", "iu", (1,)).astype(np.int64, copy=False),
         indices=expect(arrays, "x_indices", "iu", (1,)),
-        data=single(arrays, "x_data", (1,)) if "x_data" in arrays else None,
+        data=as_float32(arrays, "x_data", (1,)) if "x_data" in arrays else None,
         num_columns=int(expect(arrays, "num_features", "iu", (0,))),
     )
     # Checked before the cast, which would turn a column of 2^32 into column 0.
@@ -183,8 +183,8 @@ def _count_classes(labels: NDArray[Any], names: tuple[str, ...] | None) -> int:
     return classes
 
 
-def single(arrays: dict[str, NDArray[Any]], key: str, dimensions: tuple[int, ...]) -> NDArray[np.float32]:
-    """An array of numbers as float32; GraphError where a finite one becomes infinite."""
+def as_float32(arrays: dict[str, NDArray[Any]], key: str, dimensions: tuple[int, ...]) -> NDArray[np.float32]:
+    """Convert an array of numbers to float32; GraphError if a finite value overflows."""
     wide = expect(arrays, key, "iufb", dimensions)
     if wide.dtype == np.float32:
         return wide
@@ -203,7 +203,7 @@ def single(arrays: dict[str, NDArray[Any]], key: str, dimensions: tuple[int, ...
 def expect(
     arrays: dict[str, NDArray[Any]], key: str, kinds: str, dimensions: tuple[int, ...]
 ) -> NDArray[Any]:
-    """The array `key`; GraphError unless its type is one of NumPy's `kinds` and its dimensions fit."""
+    """Get the array `key`; GraphError unless its type is one of NumPy's `kinds` and its dimensions match."""
     array = arrays[key]
     if array.dtype.kind not in kinds or array.ndim not in dimensions:
         words = {"iu": "integers", "iub": "a truth value", "iufb": "numbers", "US": "texts"}[kinds]
@@ -214,8 +214,8 @@ def expect(
     return array
 
 
-def not_held(data: GraphData) -> str:
-    """What of a graph an npz file would lose, in words."""
+def unsupported_parts(data: GraphData) -> str:
+    """Parts of a graph that an npz file would lose, in words."""
     lost = [f"{name} of edges" for name in data.edge_data if name != "edge_weight"]
     held = {"y", "train_mask", "val_mask", "test_mask"}
     lost += [f"{name} of nodes" for name in data.node_data if name not in held]
@@ -228,10 +228,10 @@ def write_graph(data: GraphData, path: str | Path) -> None:
     """Write a graph as an npz file that `read_graph` reads back equal.
 
     Raises:
-        GraphError: The graph has loops, repeated edges or rows that such a file does not hold, or the disk does not
-            take the file.
+        GraphError: The graph has loops, repeated edges or data that such a file cannot hold, or the disk is not
+            writable.
     """
-    if lost := not_held(data):
+    if lost := unsupported_parts(data):
         raise GraphError(
             f"a graph file does not hold {lost}; expected a graph without: write parts with save_parts, which hold all"
         )

@@ -1,4 +1,4 @@
-"""Tensors and arrays of other libraries as NumPy arrays; the libraries are not imported."""
+"""Convert tensors and arrays of other libraries to NumPy arrays; the libraries are not imported."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["is_sparse", "to_numpy"]
 
 
 def to_numpy(value: Any) -> NDArray[Any]:
-    """A tensor (dense or sparse, on any device, of a subclass such as PyG's EdgeIndex) or an array as a NumPy array.
+    """Convert a tensor (dense or sparse, any device, or a subclass such as PyG's EdgeIndex) or an array to NumPy.
 
     Raises:
-        GraphError: NumPy has no such type of numbers, or a sparse tensor would be larger than memory.
+        GraphError: NumPy has no such dtype, or the dense form of a sparse tensor would exceed memory.
     """
     if hasattr(value, "as_tensor"):
         # EdgeIndex and Index of PyG: their to_dense() is the adjacency matrix, not the numbers they hold.
@@ -43,5 +43,5 @@ def to_numpy(value: Any) -> NDArray[Any]:
 
 
 def is_sparse(value: Any) -> bool:
-    """Whether a tensor is stored by the places of its values, such as an adjacency matrix in COO or CSR form."""
+    """Whether a tensor is sparse, such as an adjacency matrix in COO or CSR form."""
     return "sparse" in str(getattr(value, "layout", ""))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
 from wirewise.graph.data import TEST, TRAIN, VALIDATION, GraphData
-from wirewise.graph.structure import symmetrized
+from wirewise.graph.structure import symmetrize
 
 __all__ = ["BlockModel", "block_model", "write_block_model"]
 
@@ -25,7 +25,7 @@ _CHUNK = 1 << 18
 
 @dataclass(frozen=True, kw_only=True)
 class BlockModel:
-    """Knobs of a generated graph. A 3-layer GCN reaches 70 to 90 % test accuracy with the defaults."""
+    """Parameters of a generated graph; a 3-layer GCN reaches 70 to 90 % test accuracy with the defaults."""
 
     nodes: int = 20_000
     classes: int = 12
@@ -33,20 +33,20 @@ class BlockModel:
     mean_degree: float = 16.0
     """Edges per node: in-degree of a directed graph, degree of an undirected one."""
     p_in: float = 0.45
-    """Share of edges drawn inside a class; the rest goes to any node. More of it makes more nodes central."""
+    """Fraction of edges sampled inside a class; the rest goes to any node. The higher, the more nodes are central."""
     noise: float = 4.0
     """Standard deviation of a feature around its class mean; the means have standard deviation one."""
     norm_sigma: float = 1.0
-    """Log-standard-deviation of the factor of each feature row: what adaptive bit widths can exploit."""
+    """Log standard deviation of the scale of each feature row, which adaptive bit widths exploit."""
     label_noise: float = 0.05
-    """Share of nodes with a random label."""
+    """Fraction of nodes with a random label."""
     train: float = 0.1
-    """Share of nodes in the training split; the rest is one third validation and two thirds test."""
+    """Fraction of nodes in the training split; the rest is one third validation and two thirds test."""
     directed: bool = False
     seed: int = 0
 
     def check(self) -> None:
-        """Raise GraphError unless every knob is in range."""
+        """Raise GraphError unless every parameter is in range."""
         ranges = {
             "nodes": (self.classes, 2**31 - 1),
             "classes": (2, 2**15),
@@ -66,19 +66,19 @@ class BlockModel:
 
 
 def block_model(knobs: BlockModel | None = None) -> GraphData:
-    """Draw a degree-corrected stochastic block model with noisy class-mean features.
+    """Sample a degree-corrected stochastic block model with noisy class-mean features.
 
-    Node weights are Pareto with shape 2, so degrees are skewed as in real graphs. Each edge takes both ends
-    by weight, the second inside the class of the first with probability `p_in`. O(edges log nodes).
+    Node weights are Pareto with shape 2, so degrees are skewed as in real graphs. Both ends of an edge are sampled by
+    weight, the second within the class of the first with probability `p_in`. O(edges log nodes).
 
     Raises:
-        GraphError: A knob is out of range.
+        GraphError: A parameter is out of range.
     """
     drawn = _Drawn(knobs or BlockModel())
     knobs = drawn.knobs
     edges = np.concatenate([np.empty((2, 0), np.int32), *map(np.stack, drawn.pairs())], axis=1)
     if not knobs.directed:
-        edges, _ = symmetrized(edges, knobs.nodes)
+        edges, _ = symmetrize(edges, knobs.nodes)
     y = drawn.labels()
     x = np.empty((knobs.nodes, knobs.features), np.float32)
     drawn.fill_features(x)
@@ -94,16 +94,16 @@ def block_model(knobs: BlockModel | None = None) -> GraphData:
 
 
 def write_block_model(knobs: BlockModel | None, folder: str | os.PathLike[str]) -> GraphData:
-    """Draw the graph of `block_model` into a mapped folder, features never whole in memory.
+    """Sample the graph of `block_model` into a mapped folder, without holding all features in memory.
 
     Args:
-        knobs: Knobs of the graph; None: the defaults.
-        folder: Folder to write.
+        knobs: Parameters of the graph. Defaults to `BlockModel()`.
+        folder: Folder for the output.
 
     Raises:
-        GraphError: A knob is out of range, or the disk does not take the graph.
+        GraphError: A parameter is out of range, or the folder is not writable.
     """
-    from wirewise.graph.ingest import Filled, GraphSource, write_source
+    from wirewise.graph.ingest import ArraySlot, GraphSource, write_source
 
     drawn = _Drawn(knobs or BlockModel())
     knobs = drawn.knobs
@@ -119,7 +119,7 @@ def write_block_model(knobs: BlockModel | None, folder: str | os.PathLike[str]) 
         num_edges=count,
         pairs=pairs,
         weighted=False,
-        features={"x": Filled(np.float32, (knobs.nodes, knobs.features), drawn.fill_features)},
+        features={"x": ArraySlot(np.float32, (knobs.nodes, knobs.features), drawn.fill_features)},
         nodes=lambda: {"y": y, "split": drawn.split()},
         both=not knobs.directed,
         directed=knobs.directed,
@@ -130,7 +130,7 @@ def write_block_model(knobs: BlockModel | None, folder: str | os.PathLike[str]) 
 
 
 class _Drawn:
-    """What the seed gives: edges first, then labels, features and the split, each drawn once and in this order."""
+    """Random draws of a seed: edges first, then labels, features and the split, each drawn once and in this order."""
 
     def __init__(self, knobs: BlockModel) -> None:
         knobs.check()

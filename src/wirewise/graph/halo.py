@@ -1,9 +1,9 @@
-"""Which rows each part needs from the others, and the split of its nodes into central and marginal.
+"""Rows that each part needs from the others (halo), and the split of its nodes into central and marginal.
 
-Part q needs row u when q owns a node with an edge from u and does not own u itself. That relation, a boolean
-[parts, nodes], is all there is: its row q, grouped by owner, is the halo of q; its entries owned by p are
-what p sends to q. Both ends list a pair's rows by ascending global id, so their orders agree without a word
-exchanged. Only in-edges are looked at, so directed graphs need no special case.
+Part q needs row u when q owns a node with an edge from u and does not own u itself. Everything derives from this
+boolean relation [parts, nodes]: its row q, grouped by owner, is the halo of q; its entries owned by p are the rows
+that p sends to q. Both ends list a pair's rows by ascending global id, so their orders agree without communication.
+Only in-edges are looked at, so directed graphs need no special case.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from wirewise.graph.structure import InEdges, offsets_of
 
-__all__ = ["LocalEdges", "Needs", "halo_of", "halo_volume", "local_edges", "needed_rows", "needs", "sends_of"]
+__all__ = [
+    "HaloNeeds",
+    "LocalEdges",
+    "halo_of",
+    "halo_volume",
+    "local_edges",
+    "needed_rows",
+    "needs",
+    "sends_of",
+]
 
 
 class LocalEdges(NamedTuple):
@@ -27,11 +36,11 @@ class LocalEdges(NamedTuple):
     indices: NDArray[np.int32]
     weight: NDArray[np.float32] | None
     position: NDArray[np.int64]
-    """Place of each edge among those of the whole graph; may be empty where nobody asked."""
+    """Index of each edge in the whole graph; empty if not requested."""
 
 
-class Needs(NamedTuple):
-    """Which rows cross from part to part."""
+class HaloNeeds(NamedTuple):
+    """Rows that cross from part to part."""
 
     needed: NDArray[np.bool_]
     """[parts, nodes]: part q needs row u of another part."""
@@ -41,23 +50,23 @@ class Needs(NamedTuple):
 
 
 def needed_rows(edges: InEdges, assignment: NDArray[Any], num_parts: int) -> NDArray[np.bool_]:
-    """Bool [parts, nodes]: entry (q, u) says that part q needs row u of another part. O(edges)."""
+    """Compute the bool [parts, nodes] whose entry (q, u) is True if part q needs row u of another part. O(edges)."""
     return needs(edges, assignment, num_parts).needed
 
 
-def needs(edges: InEdges, assignment: NDArray[Any], num_parts: int) -> Needs:
-    """What parts need of others, in one pass over the edges; memory for nodes only."""
-    from wirewise.graph.kernels import needed_and_cut
+def needs(edges: InEdges, assignment: NDArray[Any], num_parts: int) -> HaloNeeds:
+    """Find the rows that parts need from others, in one pass over the edges with memory for nodes only."""
+    from wirewise.graph.kernels import mark_needed
 
     needed = np.zeros((num_parts, len(assignment)), dtype=bool)
     marginal = np.zeros(len(assignment), dtype=bool)
-    return Needs(needed, marginal, needed_and_cut(edges.indptr, edges.indices, assignment, needed, marginal))
+    return HaloNeeds(needed, marginal, mark_needed(edges.indptr, edges.indices, assignment, needed, marginal))
 
 
 def halo_of(
     needed: NDArray[np.bool_], assignment: NDArray[Any], rank: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Halo ids of a part, by owner and then by id, and the offsets [parts + 1] of the owners' groups."""
+    """Halo ids of a part, ordered by owner and then id, and the offsets [parts + 1] of the owners' groups."""
     ids = np.flatnonzero(needed[rank])
     owner = assignment[ids]
     order = np.argsort(owner, kind="stable")
@@ -67,14 +76,14 @@ def halo_of(
 def sends_of(
     needed: NDArray[np.bool_], own_ids: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Own row numbers that each other part needs, by part and then by global id, and offsets [parts + 1]."""
+    """Own rows needed by each other part, ordered by part and then global id, and offsets [parts + 1]."""
     order = np.argsort(own_ids)
     receiver, position = np.nonzero(needed[:, own_ids[order]])
     return order[position].astype(np.int32), offsets_of(receiver, len(needed))
 
 
 def halo_volume(needed: NDArray[np.bool_], assignment: NDArray[Any]) -> NDArray[np.int64]:
-    """Rows that part p sends to part q in one exchange, [parts (p), parts (q)]."""
+    """Number of rows that part p sends to part q in one exchange, [parts (p), parts (q)]."""
     parts = len(needed)
     return np.stack([np.bincount(assignment[row], minlength=parts) for row in needed], axis=1)
 
@@ -94,11 +103,11 @@ def local_edges(
     Args:
         edges: In-edges of the whole graph.
         assignment: Owner of each node, [nodes].
-        rank: Number of the part.
+        rank: Index of the part.
         halo_ids: Halo of the part, from `halo_of`.
         marginal: Whether a node has an in-neighbour in another part, [nodes].
         number: Scratch, int32 [nodes], overwritten (shared by all parts of a graph).
-        positions: Fill in `position` of the result; edges with weights have it always.
+        positions: Fill in `position` of the result; always filled for weighted edges.
     """
     from wirewise.graph.kernels import renumbered_rows
 

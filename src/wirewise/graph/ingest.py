@@ -1,7 +1,7 @@
-"""Graphs written as mapped folders in one pass over what they are read from, a block at a time.
+"""Write graphs as mapped folders in one pass over their source, block by block.
 
-Edges are read once into a file without a name, then put in the rows of their targets, sorted and merged there. Memory
-is needed for nodes only: rows of features go from block to block.
+Edges are read once into an unnamed temporary file, then scattered to the rows of their targets, sorted and merged
+there. Memory is needed for nodes only: feature rows are copied block by block.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from wirewise.errors import GraphError
 from wirewise.files import exclusive_folder
 from wirewise.graph.blocks import blocks, row_blocks
 from wirewise.graph.data import GraphData, SparseRows
-from wirewise.graph.files import edge_notes, graph_of, not_held
+from wirewise.graph.files import edge_notes, graph_of, unsupported_parts
 from wirewise.graph.kernels import add_degrees, fill_targets, is_symmetric, merge_rows, scatter_edges
 from wirewise.graph.mapped import GraphWriter
 from wirewise.graph.ranges import Ranges
 
-__all__ = ["Filled", "GraphSource", "Pairs", "source_of", "write_mapped", "write_source"]
+__all__ = ["ArraySlot", "GraphSource", "Pairs", "source_of", "write_mapped", "write_source"]
 
 Pairs = tuple[NDArray[Any], NDArray[Any], NDArray[np.float32] | None]
 """Sources, targets and weights of some edges."""
 
 
-class Filled(NamedTuple):
-    """An array that is not there yet."""
+class ArraySlot(NamedTuple):
+    """Name, type and shape of an array that is not yet written."""
 
     dtype: Any
     shape: tuple[int, ...]
@@ -40,14 +40,14 @@ class Filled(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSource:
-    """A graph that can be read in blocks."""
+    """Graph readable in blocks."""
 
     name: str
     num_edges: int
     """Edges that `pairs` gives."""
     pairs: Callable[[], Iterable[Pairs]]
     weighted: bool
-    features: Mapping[str, Filled]
+    features: Mapping[str, ArraySlot]
     """`x`, or `x_indptr`, `x_indices` and perhaps `x_data`."""
     nodes: Callable[[], Mapping[str, NDArray[Any]]]
     """Called once the features are written: `y` and `split`, perhaps `class_names`, and `num_features` with sparse
@@ -55,27 +55,27 @@ class GraphSource:
     both: bool = False
     """Write every edge in both directions."""
     directed: bool | None = False
-    """Whether edges have one direction; None: unless every edge has its reverse."""
+    """Whether edges have one direction. Defaults to False if every edge has its reverse."""
     num_classes: int | None = None
-    """Number of classes; None: as many as there are names, or the largest label and one."""
+    """Number of classes. Defaults to the number of names, or the largest label plus one."""
     notes: tuple[str, ...] | None = None
-    """Notes of the graph; None: what merging its edges tells."""
+    """Notes on the graph. Defaults to those of merging its edges."""
 
 
 def write_mapped(
     data: GraphData, folder: str | os.PathLike[str], *, ranges: Ranges | None = None
 ) -> GraphData:
-    """Write a graph as a mapped folder and return it, mapped.
+    """Write a graph as a mapped folder, and return it mapped.
 
     Args:
-        data: A valid graph.
-        folder: Folder to write.
-        ranges: Write it under these new ids; None: under its own.
+        data: Graph that is valid.
+        folder: Folder for the output.
+        ranges: New node ids. Defaults to the graph's own.
 
     Raises:
-        GraphError: The graph has loops, repeated edges or rows that a folder does not hold, or the disk is full.
+        GraphError: The graph has loops, repeated edges or data that a folder cannot hold, or the disk is full.
     """
-    if lost := not_held(data):
+    if lost := unsupported_parts(data):
         raise GraphError(
             f"a mapped graph does not hold {lost}; expected a graph without: write parts by save_parts, which hold all"
         )
@@ -83,7 +83,7 @@ def write_mapped(
 
 
 def source_of(data: GraphData, ranges: Ranges | None = None) -> GraphSource:
-    """A graph as it is, or under new ids, in blocks."""
+    """Make a block-wise source of a graph, optionally under new node ids."""
     old = None if ranges is None else ranges.old
 
     def rows_of(array: NDArray[Any]) -> NDArray[Any]:
@@ -119,15 +119,15 @@ def source_of(data: GraphData, ranges: Ranges | None = None) -> GraphSource:
     )
 
 
-def _dense_features(x: NDArray[np.float32], old: NDArray[np.int64] | None) -> dict[str, Filled]:
+def _dense_features(x: NDArray[np.float32], old: NDArray[np.int64] | None) -> dict[str, ArraySlot]:
     def fill(out: NDArray[Any]) -> None:
         for begin, end in blocks(len(x), x.shape[1]):
             out[begin:end] = x[begin:end] if old is None else x[old[begin:end]]
 
-    return {"x": Filled(np.float32, (int(x.shape[0]), int(x.shape[1])), fill)}
+    return {"x": ArraySlot(np.float32, (int(x.shape[0]), int(x.shape[1])), fill)}
 
 
-def _sparse_features(x: SparseRows, old: NDArray[np.int64] | None) -> dict[str, Filled]:
+def _sparse_features(x: SparseRows, old: NDArray[np.int64] | None) -> dict[str, ArraySlot]:
     counts = np.diff(x.indptr) if old is None else np.diff(x.indptr)[old]
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
@@ -144,19 +144,20 @@ def _sparse_features(x: SparseRows, old: NDArray[np.int64] | None) -> dict[str, 
         out[:] = indptr
 
     found = {
-        "x_indptr": Filled(np.int64, indptr.shape, fill_indptr),
-        "x_indices": Filled(np.int32, x.indices.shape, filler(x.indices)),
+        "x_indptr": ArraySlot(np.int64, indptr.shape, fill_indptr),
+        "x_indices": ArraySlot(np.int32, x.indices.shape, filler(x.indices)),
     }
     if x.data is not None:
-        found["x_data"] = Filled(np.float32, x.data.shape, filler(x.data))
+        found["x_data"] = ArraySlot(np.float32, x.data.shape, filler(x.data))
     return found
 
 
 def write_source(source: GraphSource, folder: str | os.PathLike[str]) -> GraphData:
-    """Write what a source has as a mapped folder and return the graph, mapped and checked.
+    """Write a source as a mapped folder, and return the graph, mapped and checked.
 
     Raises:
-        GraphError: The source is not what training needs, or the disk does not take it; no graph is left in the folder.
+        GraphError: The source is unsuitable for training, or the disk is not writable; no graph is left in the
+            folder.
     """
     with exclusive_folder(folder, error=GraphError) as path, GraphWriter(path) as writer:
         return _write(source, writer)

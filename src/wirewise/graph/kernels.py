@@ -1,4 +1,4 @@
-"""Loops over the edges of a graph that take memory for its nodes only, compiled."""
+"""Compiled loops over the edges of a graph that use memory for its nodes only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = [
     "add_degrees",
     "drop_repeated",
     "fill_targets",
-    "first_other",
+    "first_mismatch",
     "first_unsorted",
     "is_symmetric",
+    "mark_needed",
     "merge_rows",
-    "needed_and_cut",
     "renumbered_rows",
     "scatter_edges",
 ]
@@ -27,7 +27,7 @@ _LOW = 0xFFFFFFFF
 
 @njit()
 def add_degrees(source: NDArray[Any], target: NDArray[Any], degrees: NDArray[np.int64], both: bool) -> None:
-    """Add to the in-degrees [N] what some edges give, self loops left out; `both`: their reverse edges, too."""
+    """Add some edges to the in-degrees [N], without self loops; with `both`, their reverses, too."""
     for edge in range(len(source)):
         if source[edge] != target[edge]:
             degrees[target[edge]] += 1
@@ -45,15 +45,15 @@ def scatter_edges(
     values: NDArray[np.float32],
     both: bool,
 ) -> None:
-    """Write the sources of some edges behind those that their targets have already, self loops left out.
+    """Append the sources of some edges to the rows of their targets, without self loops.
 
     Args:
         source: Source of each edge.
         target: Target of each edge.
-        weight: Weight of each edge; empty: they have none.
-        cursor: Place of the next source of each node, [N]; moved on.
-        rows: Takes the sources.
-        values: Takes the weights, in the order of `rows`.
+        weight: Weight of each edge; empty if unweighted.
+        cursor: Write position in each node's row, [N]; advanced.
+        rows: Output for sources.
+        values: Output for weights, in the order of `rows`.
         both: Write the reverse edges, too.
     """
     for edge in range(len(source)):
@@ -75,13 +75,13 @@ def scatter_edges(
 def merge_rows(
     indptr: NDArray[np.int64], rows: NDArray[np.int32], values: NDArray[np.float32], larger: bool
 ) -> None:
-    """Sort every row and merge what it has twice, in place: `indptr` and the begin of `rows` hold the result.
+    """Sort every row and merge duplicates, in place: `indptr` and the start of `rows` hold the result.
 
     Args:
-        indptr: Begin of each row, then the end, [N + 1].
+        indptr: Start of each row, then the end, [N + 1].
         rows: Sources of the edges.
-        values: Weights in the order of `rows`; empty: there are none.
-        larger: Keep the larger weight of edges that are merged; otherwise weights are added.
+        values: Weights in the order of `rows`; empty if unweighted.
+        larger: Keep the larger weight of merged edges; otherwise weights are added.
     """
     weighted, end = len(values) > 0, indptr[0]
     keys, held = np.empty(0, np.int64), np.empty(0, np.float32)
@@ -116,7 +116,7 @@ def merge_rows(
 
 @njit()
 def drop_repeated(keys: NDArray[np.int64]) -> int:
-    """Move the different ones of ascending keys to the front, and return how many they are."""
+    """Move the unique values of ascending keys to the front, and return their number."""
     count = min(len(keys), 1)
     for key in keys[1:]:
         if key != keys[count - 1]:
@@ -127,14 +127,14 @@ def drop_repeated(keys: NDArray[np.int64]) -> int:
 
 @njit()
 def fill_targets(indptr: NDArray[np.int64], targets: NDArray[np.int32]) -> None:
-    """Write the target of each edge, whose rows begin at `indptr` [N + 1]."""
+    """Write the target of each edge, from row offsets `indptr` [N + 1]."""
     for row in range(len(indptr) - 1):
         targets[indptr[row] : indptr[row + 1]] = row
 
 
 @njit()
-def first_other(targets: NDArray[Any], indptr: NDArray[np.int64]) -> int:
-    """Edge whose target is not the row that `indptr` [N + 1] has it in, -1: there is none."""
+def first_mismatch(targets: NDArray[Any], indptr: NDArray[np.int64]) -> int:
+    """First edge whose target is not its row by `indptr` [N + 1], or -1."""
     for row in range(len(indptr) - 1):
         for edge in range(indptr[row], indptr[row + 1]):
             if targets[edge] != row:
@@ -144,7 +144,7 @@ def first_other(targets: NDArray[Any], indptr: NDArray[np.int64]) -> int:
 
 @njit()
 def first_unsorted(indptr: NDArray[np.int64], indices: NDArray[Any]) -> int:
-    """Node whose sources do not ascend or are no others' ids, -1: there is none; `indptr` [N + 1] ascends."""
+    """First node whose sources are not ascending valid ids of other nodes, or -1; `indptr` [N + 1] ascends."""
     nodes = len(indptr) - 1
     for row in range(nodes):
         before = -1
@@ -158,7 +158,7 @@ def first_unsorted(indptr: NDArray[np.int64], indices: NDArray[Any]) -> int:
 
 @njit()
 def is_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> bool:
-    """Whether every edge has its reverse; rows ascend. Every row is read once, in the order of its sources."""
+    """Whether every edge has its reverse; rows ascend. Every row is read once, in source order."""
     cursor = indptr[:-1].copy()
     for row in range(len(cursor)):
         for edge in range(indptr[row], indptr[row + 1]):
@@ -171,14 +171,14 @@ def is_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> bool:
 
 
 @njit()
-def needed_and_cut(
+def mark_needed(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
     owner: NDArray[Any],
     needed: NDArray[np.bool_],
     marginal: NDArray[np.bool_],
 ) -> int:
-    """Mark rows that parts need of others, [parts, nodes], and nodes with such a source, [nodes]; returns cut edges."""
+    """Mark rows that parts need from others, [parts, nodes], and marginal nodes, [nodes]; returns the edge cut."""
     cut = 0
     for row in range(len(indptr) - 1):
         part = owner[row]
@@ -200,16 +200,16 @@ def renumbered_rows(
     columns: NDArray[np.int32],
     position: NDArray[np.int64],
 ) -> None:
-    """In-edges of some nodes with new numbers of their sources, ascending.
+    """Write the in-edges of some nodes with renumbered sources, ascending.
 
     Args:
-        indptr: Begin of the in-edges of each node, then the end.
+        indptr: Start of each node's in-edges, then the end.
         indices: Source of each edge.
-        own: Nodes whose edges are taken.
+        own: Nodes whose edges to write.
         number: New number of each source.
-        starts: Begin of the edges of each of `own`, then the end.
-        columns: Takes the new numbers.
-        position: Takes the place of each edge in `indices`; empty: nobody asks.
+        starts: Start of the edges of each of `own`, then the end.
+        columns: Output for the new numbers.
+        position: Output for the index of each edge in `indices`; empty if not needed.
     """
     keys = np.empty(0, np.int64)
     for row in range(len(own)):

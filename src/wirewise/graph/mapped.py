@@ -1,9 +1,9 @@
-"""Graphs as folders of arrays that processes map: each reads what it touches, and all share one copy in memory.
+"""Graphs as folders of memory-mapped arrays: each process reads only the pages it touches, and all share one copy.
 
-A folder holds `indptr.npy` (begin of each node's in-edges, [N + 1]), `edge_index.npy` (sources, then targets of the
+A folder holds `indptr.npy` (start of each node's in-edges, [N + 1]), `edge_index.npy` (sources, then targets of the
 edges by target and source, [2, E]; its first row is the CSR's), `x.npy` (or `x_indptr`, `x_indices`, `x_data`),
 `y.npy`, `split.npy`, perhaps `edge_weight.npy`, and `graph.json`, which is written last and names each file's type,
-shape, size, digest and time of change. A folder without it is incomplete.
+shape, size, digest and modification time. A folder without it is incomplete.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HINT = "write the folder again with `wirewise data convert`"
 
 
 class MappedArray(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a mapped graph."""
+    """File of a mapped graph."""
 
     dtype: str
     shape: list[int]
@@ -50,11 +50,11 @@ class MappedArray(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     """BLAKE2b of the whole file."""
     modified_ns: int
-    """Time of the last change; where it is another one the digest is looked at."""
+    """Modification time; if it differs, the digest is compared."""
 
 
 class MappedHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `graph.json` says about a folder."""
+    """Content of a mapped folder's `graph.json`."""
 
     version: int
     name: str
@@ -69,13 +69,14 @@ class MappedHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class GraphWriter:
-    """The arrays of a mapped graph that is being written; files take their names when `finish` has everything.
+    """Writer of a mapped graph; files get their final names when `finish` is called.
 
     Args:
-        folder: Folder to write; its header goes first, so that it is no graph until a new one is whole.
+        folder: Output folder; its header is removed first, so that it is no valid graph until the new one is
+            complete.
 
     Raises:
-        GraphError: The folder or the disk does not take the files.
+        GraphError: The folder is not writable.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -92,12 +93,12 @@ class GraphWriter:
             left.unlink(missing_ok=True)
 
     def array(self, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-        """A new array of the graph, mapped for writing, its space on the disk reserved."""
+        """Create an array of the graph, mapped for writing, with disk space reserved."""
         self._arrays[name] = self._new(name, dtype, shape)
         return np.asarray(self._arrays[name])
 
     def scratch(self, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-        """An array that is gone when the last reference to it is."""
+        """Create a temporary array, freed with its last reference."""
         self._scratch += 1
         name = f"scratch-{self._scratch}"
         array = self._new(name, dtype, shape)
@@ -105,7 +106,7 @@ class GraphWriter:
         return np.asarray(array)
 
     def finish(self, graph: GraphData) -> GraphData:
-        """Put all files in place, the header last, and return the graph, mapped; `graph` has what the header says."""
+        """Put all files in place, the header last, and return the graph, mapped."""
         header = self.folder / HEADER
         facts = {}
         try:
@@ -173,7 +174,7 @@ def _unwritable(folder: Path, error: OSError) -> GraphError:
 
 
 def read_header(folder: str | os.PathLike[str]) -> MappedHeader:
-    """The description of a mapped graph; GraphError where it is missing, malformed or of another version."""
+    """Read the header of a mapped graph; GraphError if it is missing, malformed or of another version."""
     path = Path(folder) / HEADER
     try:
         header = decode_json(path.read_bytes(), MappedHeader)
@@ -194,16 +195,16 @@ def read_header(folder: str | os.PathLike[str]) -> MappedHeader:
 def read_mapped(
     folder: str | os.PathLike[str], *, verify: bool = False, writeable: bool = False
 ) -> GraphData:
-    """The graph of a folder, its arrays mapped for reading.
+    """Open the graph of a folder, with its arrays mapped for reading.
 
     Args:
         folder: Folder that `wirewise data convert`, `wirewise data generate` or `graph.write_mapped` wrote.
-        verify: Compare every file with its digest and check the graph; otherwise sizes are compared, and digests of
-            files that were changed, or copied without their times.
-        writeable: Map arrays such that they can be made tensors: what is written is seen by this process only.
+        verify: Compare every file with its digest, and check the graph. If False, only sizes are compared, and
+            digests of files with a changed modification time.
+        writeable: Map arrays copy-on-write, as tensors require; writes are private to this process.
 
     Raises:
-        GraphError: A file is missing, cut short or changed; names it.
+        GraphError: A file is missing, truncated or changed; the message names it.
     """
     folder = Path(folder)
     header = read_header(folder)
@@ -270,7 +271,7 @@ def _open(path: Path, fact: MappedArray, verify: bool, writeable: bool) -> NDArr
 
 
 def map_of(array: Any) -> Path | None:
-    """File that holds an array, None: it is in memory."""
+    """File that backs an array. None if the array is in memory."""
     while array is not None and not isinstance(array, np.memmap):
         array = getattr(array, "base", None)
     return Path(array.filename) if array is not None and array.filename else None
@@ -285,10 +286,10 @@ def _digest(path: Path) -> str:
 
 
 def watch(folder: str | os.PathLike[str]) -> Callable[[], None]:
-    """A function that raises GraphError once a file of the folder is not what it is now; it takes microseconds.
+    """Return a function that raises GraphError once a file of the folder has changed; a call takes microseconds.
 
-    Whoever reads a map calls it from time to time: a page that is gone from a file ends the process by a signal, and
-    one that was changed would go unnoticed.
+    Readers of a map call it from time to time: a page missing from a truncated file kills the process with SIGBUS,
+    and a changed one would go unnoticed.
     """
     folder = Path(folder)
     names = [HEADER, *(f"{name}.npy" for name in read_header(folder).arrays)]

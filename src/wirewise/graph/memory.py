@@ -1,4 +1,4 @@
-"""How much memory a rank needs for its part: the formula that measured peaks are compared with."""
+"""Memory model of a rank's part, validated against measured peaks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["part_memory_bytes"]
 
 
 def part_memory_bytes(part: Part, widths: Sequence[tuple[int, int, int]], *, value_bytes: int = 4) -> int:
-    r"""Bytes of one part and of the activations that full-graph training on it holds at its peak.
+    r"""Bytes of one part, and of the activations of full-graph training on it at its peak.
 
     .. math::
 
@@ -22,9 +22,9 @@ def part_memory_bytes(part: Part, widths: Sequence[tuple[int, int, int]], *, val
 
     Args:
         part: Part of one rank.
-        widths: Values of an own row, a marginal row and a halo row, for each layer. A layer that keeps the sums
-            of its neighbours, those of marginal rows once more, and its output, all of width 64, and computes
-            gradients of halo rows of width 64, gives (128, 64, 64).
+        widths: Values per own row, marginal row and halo row, for each layer. A layer of width 64 that keeps the
+            aggregated inputs, those of marginal rows once more, and its output, and computes gradients of halo rows,
+            gives (128, 64, 64).
         value_bytes: Bytes of one activation.
     """
     marginal = part.num_own - part.num_central

@@ -1,4 +1,4 @@
-"""One rank's piece of a partitioned graph, and the files in which the pieces travel.
+"""One rank's piece of a partitioned graph, and the files that hold the pieces.
 
 A partitioned graph is a folder of `part-0.npz`, `part-1.npz`, ... and `meta.json`. Parts are made and written
 one by one, and a training process reads its own only. Dense features of a mapped graph are files of their own,
@@ -45,12 +45,12 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The nodes that one rank owns, their in-edges, and the halo rows that those need."""
+    """Nodes owned by one rank, their in-edges, and the halo rows that these need."""
 
     rank: int
     num_parts: int
     num_nodes: int
-    """Nodes of the whole graph; the three counts below are of it, too."""
+    """Nodes of the whole graph; the next three counts are of the whole graph, too."""
     num_features: int
     num_classes: int
     multilabel: bool
@@ -80,7 +80,7 @@ class Part:
 
     No self loops and each once, but for a multigraph."""
     edge_weight: NDArray[np.float32] | None
-    """[edges], or None: every edge weighs one."""
+    """[edges]. None if every edge has weight 1."""
     in_degree: NDArray[np.int64]
     """[own + halo] degrees in the whole graph: the edges that are kept, so no self loops but for a multigraph."""
     out_degree: NDArray[np.int64]
@@ -91,9 +91,9 @@ class Part:
     split: NDArray[np.uint8]
     """[own]: 0 train, 1 validation, 2 test, 255 none."""
     edge_id: NDArray[np.int64] | None = None
-    """[edges] column of the graph's edge list; None: edges were merged."""
+    """[edges] column of the graph's edge list. None if edges were merged."""
     num_loops: int = 0
-    """Self loops that the whole graph keeps."""
+    """Self loops of the whole graph."""
     edge_data: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Rows [edges, ...] by name, in the order of `indices`."""
     node_data: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Part:
         """Write `part-RANK.npz` atomically and return its path; `save_parts` writes a whole folder.
 
         Raises:
-            GraphError: The folder or the disk does not take the file; no half-written file stays.
+            GraphError: The folder is not writable; no partial file remains.
         """
         path = make_folder(folder, error=GraphError) / _file_name(self.rank)
         with atomic_file(path, error=GraphError) as file:
@@ -132,8 +132,8 @@ class Part:
 
         Args:
             folder: Folder that `save_parts` wrote.
-            rank: Rank whose part is read.
-            num_parts: World size of the job; the folder must hold that many parts. None: not checked.
+            rank: Rank whose part to read.
+            num_parts: World size of the job, which the folder must match. None if it is not checked.
 
         Raises:
             GraphError: The folder is incomplete, the file truncated, or from another graph or world size.
@@ -170,7 +170,7 @@ class Part:
 
 
 class PartsMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What `meta.json` says about a folder of parts."""
+    """Content of `meta.json` in a folder of parts."""
 
     version: int
     num_parts: int
@@ -187,12 +187,12 @@ class PartsMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_graph(data: GraphData, assignment: NDArray[Any], *, num_parts: int | None = None) -> Iterator[Part]:
-    """The parts of a graph, made one at a time.
+    """Make the parts of a graph, one at a time.
 
     Args:
-        data: A valid graph.
+        data: Graph that is valid.
         assignment: Owner of each node, int [nodes].
-        num_parts: Number of parts; None: the largest owner plus one.
+        num_parts: Number of parts. Defaults to the largest owner plus one.
 
     Raises:
         GraphError: The assignment does not fit the graph, or a part would be empty.
@@ -272,11 +272,11 @@ def _fingerprint(data: GraphData, assignment: NDArray[Any]) -> str:
 def save_parts(
     data: GraphData, assignment: NDArray[Any], folder: str | Path, *, num_parts: int | None = None
 ) -> PartsMeta:
-    """Write all parts of a graph and then `meta.json`; at most one part is in memory besides the graph.
+    """Write all parts of a graph and then `meta.json`, with at most one part in memory besides the graph.
 
     Raises:
-        GraphError: The graph is malformed, the assignment does not fit, or the disk does not take the files.
-            Then the folder has no `meta.json` and no half-written file.
+        GraphError: The graph is malformed, the assignment does not fit, or the folder is not writable. The folder
+            then has no `meta.json` and no partial file.
     """
     data.validate()
     folder = make_folder(folder, error=GraphError)
@@ -358,7 +358,7 @@ def _remove(path: Path) -> None:
 
 
 def read_meta(folder: str | Path) -> PartsMeta:
-    """The description of a folder of parts; GraphError where it is missing, malformed or too old."""
+    """Read the description of a folder of parts; GraphError if it is missing, malformed or too old."""
     path = Path(folder) / "meta.json"
     try:
         meta = decode_json(path.read_bytes(), PartsMeta)
@@ -447,10 +447,10 @@ load_part = Part.load
 
 
 def edge_weights(part: Part, kind: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Weights of a part's in-edges and of its own nodes' self loops, from the degrees of the whole graph.
+    """Weights of a part's in-edges and of its own nodes' self loops, from the whole graph's degrees.
 
-    So that aggregation over parts equals aggregation on one process, for directed graphs too. With d_out(u)
-    and d_in(v) counted without self loops:
+    Aggregation over parts then equals aggregation on one process, for directed graphs too. With d_out(u) and d_in(v)
+    counted without self loops:
 
     - "gcn": ((d_out(u) + 1) (d_in(v) + 1))^-1/2, for the self loop with u = v;
     - "mean": 1 / max(d_in(v), 1), self loop 0;
@@ -462,14 +462,14 @@ def edge_weights(part: Part, kind: str) -> tuple[NDArray[np.float32], NDArray[np
         Weights, float32 [edges] in the order of `part.indices`, and float32 [own].
 
     Raises:
-        GraphError: Unknown kind.
+        GraphError: The kind is unknown.
     """
     wide, self_wide = edge_weights64(part, kind)
     return wide.astype(np.float32), self_wide.astype(np.float32)
 
 
 def edge_weights64(part: Part, kind: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """`edge_weights` before it is rounded to float32."""
+    """`edge_weights` before rounding to float32."""
     d_in = part.in_degree[: part.num_own].astype(np.float64)
     per_node = np.zeros(part.num_own)
     if kind == "gcn":

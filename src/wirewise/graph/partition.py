@@ -1,9 +1,9 @@
 """Assign every node of a graph to one part.
 
-Methods: "metis" (fewest cut edges) and "metis-volume" (fewest halo rows), both by METIS; "metis-balanced",
-the default, which lowers the halo rows of METIS' busiest part (`graph.refine`); "stream", in a tenth of METIS' memory
-(`graph.streaming`); "auto", which is "metis-balanced" where the free memory holds it and "stream" otherwise; "random";
-or the user's own array. METIS needs undirected graphs, so directed ones are symmetrised for it.
+Methods: "metis" (fewest cut edges) and "metis-volume" (fewest halo rows), both by METIS; "metis-balanced", the
+default, which lowers the halo rows of METIS' busiest part (`graph.refine`); "stream", in a tenth of METIS' memory
+(`graph.streaming`); "auto", which is "metis-balanced" where the free memory holds it and "stream" otherwise;
+"random"; or the user's own array. METIS needs undirected graphs, so directed ones are symmetrised.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import pymetis
 from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
+from wirewise.extras import needed
 from wirewise.graph import halo
 from wirewise.graph.data import GraphData
-from wirewise.graph.structure import in_edges, symmetrized
+from wirewise.graph.structure import in_edges, symmetrize
 from wirewise.memory import available_bytes
 
 __all__ = [
@@ -39,11 +39,11 @@ __all__ = [
 AUTO = "auto"
 """The method that depends on the free memory: `choose_method`."""
 METIS_BYTES_PER_EDGE = 156
-"""What METIS takes for each stored edge, measured on graphs of 3 and 16 million."""
+"""Memory of METIS for each stored edge, measured on graphs of 3 and 16 million."""
 STREAM_BYTES_PER_EDGE, STREAM_BYTES_PER_NODE = 16, 64
 """Most that "stream" takes beside the graph for each stored edge and each node."""
 _BASE_BYTES = 64 << 20
-"""What any graph may take: below it nothing is refused."""
+"""Memory that any graph may take: below it nothing is refused."""
 
 _MAX_IMBALANCE = 0.05
 _SMALL = 100
@@ -53,7 +53,7 @@ _OBJECTIVE_CUT, _OBJECTIVE_VOLUME = 0, 1
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionQuality:
-    """How good a partition is. P parts; a row is sent once for each part that needs it."""
+    """Quality of a partition into P parts; a row is sent once for each part that needs it."""
 
     nodes: NDArray[np.int64]
     """[P] owned nodes."""
@@ -68,39 +68,39 @@ class PartitionQuality:
 
     @property
     def halo_rows(self) -> int:
-        """Halo rows of all parts."""
+        """Total halo rows of all parts."""
         return int(self.sent.sum())
 
     @property
     def busiest_rows(self) -> int:
-        """The most rows that any part sends or receives: links are per host, so this sets the time."""
+        """Most rows sent or received by any part; links are per host, so this sets the exchange time."""
         return int(max(self.sent.max(), self.received.max()))
 
     @property
     def imbalance(self) -> float:
-        """Nodes of the largest part over the mean, less one."""
+        """Nodes of the largest part over the mean, minus one."""
         return float(self.nodes.max() / self.nodes.mean() - 1)
 
 
 class MethodChoice(NamedTuple):
-    """A method to partition a graph with, and why."""
+    """Partitioning method, and the reason for it."""
 
     method: str
     needed_bytes: int
-    """Memory that it needs beside the graph."""
+    """Memory that it needs in addition to the graph."""
     free_bytes: int
     note: str
 
 
 def choose_method(data: GraphData, method: str = AUTO) -> MethodChoice:
-    """The method to partition a graph with: the one that was asked for, if the free memory holds what it needs.
+    """Choose a partitioning method: the requested one, if it fits into the free memory.
 
     Args:
-        data: A valid graph.
-        method: A name in `PARTITIONERS`; "auto": "metis-balanced" where that fits, else "stream".
+        data: Graph that is valid.
+        method: A name in `PARTITIONERS`, or "auto" for "metis-balanced" if it fits, else "stream".
 
     Raises:
-        GraphError: The memory does not hold it; for "auto": neither of the two.
+        GraphError: The method does not fit into memory; for "auto", neither of the two does.
     """
     edges = len(data.simple_in_edges.indices) * (2 if data.directed else 1)
     needs = dict.fromkeys(("metis-balanced", "metis", "metis-volume"), METIS_BYTES_PER_EDGE * edges)
@@ -130,7 +130,7 @@ def _gigabytes(size_bytes: int) -> str:
 
 
 def measure(data: GraphData, assignment: NDArray[Any]) -> PartitionQuality:
-    """Rows that each part would send and receive, cut edges and balance."""
+    """Compute the rows that each part sends and receives, the edge cut and the balance."""
     assignment = np.asarray(assignment)
     parts = int(assignment.max()) + 1
     needed, marginal, cut_edges = halo.needs(data.simple_in_edges, assignment, parts)
@@ -152,18 +152,18 @@ def partition(
     seed: int = 0,
     node_weight: NDArray[Any] | None = None,
 ) -> NDArray[np.int32]:
-    """The owner of each node, int32 [nodes]; no part is empty.
+    """Partition a graph; returns the owner of each node, int32 [nodes], with no part empty.
 
     Args:
-        data: A valid graph.
-        num_parts: Parts to make, at least one and at most the number of nodes.
+        data: Graph that is valid.
+        num_parts: Number of parts, at least one and at most the number of nodes.
         method: A name in `PARTITIONERS`, "auto" (see `choose_method`), or the user's own assignment, int [nodes].
-        seed: Seed of the partitioner; parts are the same for the same seed.
-        node_weight: Positive int [nodes] that parts should hold equal sums of; None: every node weighs one.
+        seed: Seed of the partitioner.
+        node_weight: Positive weight of each node, int [nodes], balanced over parts. Defaults to one.
 
     Raises:
-        GraphError: More parts than nodes, an unknown method, a negative seed, an assignment that does not fit, or
-            memory that does not hold what the method needs.
+        GraphError: There are more parts than nodes, the method is unknown, the seed is negative, the assignment does
+            not fit, or the method does not fit into memory.
     """
     nodes = data.num_nodes
     if not 1 <= num_parts <= nodes:
@@ -188,7 +188,7 @@ def partition(
 def check_assignment(
     assignment: NDArray[Any], num_nodes: int, num_parts: int | None = None
 ) -> NDArray[np.int32]:
-    """A user's own assignment as int32; GraphError where it does not fit or leaves a part empty."""
+    """Convert a user's own assignment to int32; GraphError if it does not fit or leaves a part empty."""
     owner = np.asarray(assignment)
     if owner.shape != (num_nodes,) or owner.dtype.kind not in "iu":
         raise GraphError(
@@ -247,9 +247,10 @@ def _metis_balanced(
 def _metis(
     data: GraphData, num_parts: int, seed: int, weight: NDArray[np.int64], objective: int = _OBJECTIVE_CUT
 ) -> NDArray[np.int32]:
+    pymetis = needed("pymetis", "gnn", "a partition by METIS")
     edges = data.simple_in_edges
     if data.directed:
-        pairs, _ = symmetrized(data.edge_index, data.num_nodes)
+        pairs, _ = symmetrize(data.edge_index, data.num_nodes)
         edges = in_edges(pairs, data.num_nodes)
     try:
         # Recursive bisection, METIS' other scheme, knows no volume objective.

@@ -1,4 +1,4 @@
-"""Nodes renumbered so that each machine's are a range, those that batches need most often first."""
+"""Node renumbering that gives each machine a contiguous range, most frequently needed nodes first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Ranges", "ranges_of"]
 
 
 class Ranges(NamedTuple):
-    """A new numbering of N nodes over K machines."""
+    """New numbering of N nodes over K machines."""
 
     old: NDArray[np.int64]
     """Old id of each new one, [N]."""
@@ -36,7 +36,7 @@ class Ranges(NamedTuple):
         return np.repeat(np.arange(self.machines), np.diff(self.offsets))
 
     def owner_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Machine of some new ids, [n]."""
+        """Machine of the given new ids, [n]."""
         return np.searchsorted(self.offsets, ids, side="right") - 1
 
     def renumber(self, graph: GraphData) -> GraphData:
@@ -58,11 +58,11 @@ def ranges_of(owner: NDArray[np.int64], scores: Sequence[NDArray[np.float64]] | 
 
     Args:
         owner: Machine of each node, [N].
-        scores: Scores of each machine; its own nodes are ordered by falling score, such as the probability that a
-            batch needs them, hop 0 included. None: by id. [K][N]
+        scores: Scores of the nodes on each machine, by which its own nodes are sorted in descending order, such as
+            the probability that a batch needs them, hop 0 included. Defaults to order by id. [K][N]
 
     Raises:
-        GraphError: A machine owns nothing, or there are not as many scores as machines.
+        GraphError: A machine owns no node, or there are not as many scores as machines.
     """
     machines = int(owner.max()) + 1 if len(owner) else 0
     counts = np.bincount(owner, minlength=machines)

@@ -1,14 +1,13 @@
 """Lower the busiest part's halo rows by moving single nodes.
 
-Links are per host, so an exchange takes as long as the part that sends or receives most rows, while METIS
-lowers the sum over parts. From its result, nodes are moved one at a time, each to the part that lowers most
+Links are per host, so an exchange takes as long as the part that sends or receives most rows, while METIS minimises
+the sum over parts. From its result, nodes are moved one at a time, each to the part with the largest decrease of
 
     sum over parts p of (send_p / top)^8 + (receive_p / top)^8 + (weight_p / limit)^8,
 
-a smooth stand-in for the maximum (`top`: rows of the busiest part). The last term keeps room for moves:
-without it a part at the limit of its weight could not take a node that belongs there before another one left.
-Early passes also accept moves that cost a little, less and less (threshold accepting), to get hubs past their
-neighbours.
+a smooth proxy for the maximum (`top`: rows of the busiest part). The last term keeps room for moves: without it a
+part at its weight limit could not take a node before another one left. Early passes also accept slightly worse moves,
+with a decreasing threshold (threshold accepting), to get hubs past their neighbours.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _POWER = 8
 _HEAT = 5e-4
 """How much the objective may grow in one move of the first pass, as a fraction."""
 _COOLED_AT = 0.8
-"""Share of the passes after which only improving moves are made."""
+"""Fraction of the passes after which only improving moves are made."""
 _EDGE_VISITS = 60_000_000
 """Passes are chosen for about this many edge visits (a second or two), within the bounds below."""
 _MIN_PASSES, _MAX_PASSES = 4, 80
@@ -42,7 +41,7 @@ def lower_busiest(
     seed: int,
     max_imbalance: float,
 ) -> NDArray[np.int32]:
-    """A partition in which no part sends or receives more rows than the busiest did before.
+    """Refine a partition so that no part sends or receives more rows than the busiest did before.
 
     O(passes * (edges + nodes) * parts) time; a table of 4 bytes for each node and part.
 
@@ -52,7 +51,7 @@ def lower_busiest(
         num_parts: Number of parts.
         weight: Weight of each node, positive.
         seed: Seed of the order in which nodes are visited.
-        max_imbalance: How far a part's weight may exceed the mean, as a fraction; no move goes above it.
+        max_imbalance: Maximum excess of a part's weight over the mean, as a fraction.
     """
     limit = weight.sum() / num_parts * (1 + max_imbalance)
     state = _State(edges, assignment, num_parts, weight)

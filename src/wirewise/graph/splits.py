@@ -1,4 +1,4 @@
-"""Which nodes train, validate and test: masks, columns of masks, or numbers of nodes."""
+"""Training, validation and test nodes: masks, columns of masks, or node ids."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _SPLITS = dict(zip(MASKS, (TRAIN, VALIDATION, TEST), strict=True))
 
 
 def masks_of(data: Any, nodes: int, mask_column: int | None) -> dict[str, NDArray[np.bool_]]:
-    """Bool [N] by name, of the masks that there are.
+    """Masks that the object has, bool [N] by name.
 
     Args:
-        data: Object with masks, or with numbers of nodes under the names of `MASKS`.
+        data: Object with masks, or with node ids under the names of `MASKS`.
         nodes: Number of nodes, N.
-        mask_column: Number of the split to take where masks are [N, splits]. None if they have one.
+        mask_column: Index of the split to use if masks are [N, splits]. None if they are [N].
 
     Raises:
-        GraphError: A mask does not fit the nodes, or a node is named that there is not.
+        GraphError: A mask does not fit the nodes, or a node id does not exist.
     """
     masks = {}
     for name, others in MASKS.items():
@@ -47,10 +47,10 @@ def masks_of(data: Any, nodes: int, mask_column: int | None) -> dict[str, NDArra
 
 
 def mask_of(name: str, given: Any, nodes: int, column: int | None = None) -> NDArray[np.bool_]:
-    """Bool [N] from a mask [N] or [N, splits] of bools, zeros and ones, or from numbers of nodes.
+    """Convert a mask [N] or [N, splits] of bools, zeros and ones, or node ids, to bool [N].
 
     Raises:
-        GraphError: It is none of these; the message says `name`.
+        GraphError: It is none of these; the message names `name`.
     """
     values = to_numpy(given)
     if values.dtype.kind in "iu" and not _is_mask(values, nodes):
@@ -96,10 +96,10 @@ def _column(name: str, values: NDArray[Any], column: int | None) -> NDArray[Any]
 
 
 def split_of(data: Any, nodes: int, masks: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.uint8]:
-    """Split of each node: the object's own, or what its masks say.
+    """Split of each node: the object's own, or derived from its masks.
 
     Raises:
-        GraphError: There is neither a split nor a mask of training nodes.
+        GraphError: There is neither a split nor a training mask.
     """
     given = getattr(data, "split", None)
     if given is not None:

@@ -1,7 +1,7 @@
-"""Loops of the partition by streaming, compiled; each reads all edges in turn and keeps little for a node.
+"""Compiled loops of the streaming partitioner; each reads all edges in order and keeps a few words per node.
 
-Indices that come from arrays are unsigned, so that none is taken for one that counts from the end, and what is as
-likely as not is computed without a branch.
+Indices from arrays are unsigned, which avoids the check for negative indices, and unpredictable conditions are
+computed without a branch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import numpy as np
 from wirewise.jit import njit
 
 __all__ = [
-    "both_ways",
     "cluster",
     "contract",
     "count_needed",
@@ -20,6 +19,7 @@ __all__ = [
     "move_by_counts",
     "move_to_neighbours",
     "place",
+    "undirected_csr",
     "weight_cut",
 ]
 
@@ -38,8 +38,8 @@ _OWNER = np.uint64(255 << 8 * _LANES)
 
 
 @njit()
-def both_ways(indptr, indices):  # type: ignore[no-untyped-def]
-    """Offsets and neighbours of each node in either direction, those in both twice."""
+def undirected_csr(indptr, indices):  # type: ignore[no-untyped-def]
+    """Offsets and neighbours of each node, ignoring direction; edges in both directions appear twice."""
     n = len(indptr) - 1
     begin = np.zeros(n + 1, np.int64)
     for v in range(n):
@@ -64,19 +64,19 @@ def both_ways(indptr, indices):  # type: ignore[no-untyped-def]
 def cluster(  # type: ignore[no-untyped-def]
     indptr, indices, edge_weight, node_weight, most, first, run, rounds, looked_at, owner
 ):
-    """Cluster of each node, int32 [n], numbered from 0: nodes join the cluster that they have most edges to.
+    """Cluster nodes by label propagation, int32 [n], numbered from 0: each node joins the cluster it has most edges to.
 
     Args:
-        indptr: Begin of the edges of each node, then the end.
+        indptr: Start of the edges of each node, then the end.
         indices: Neighbours of the nodes, node by node.
-        edge_weight: Weight of each edge; empty: one.
+        edge_weight: Weight of each edge; empty if all are one.
         node_weight: Weight of each node.
-        most: Largest weight of a cluster.
-        first: First nodes of the runs of successive ones, in the order in which they are visited.
-        run: Nodes of a run.
-        rounds: Visits of each node.
-        looked_at: Edges of a node that are looked at, the first ones.
-        owner: Part of each node, which clusters do not cross; empty: none.
+        most: Maximum weight of a cluster.
+        first: First node of each run of successive nodes, in visiting order.
+        run: Number of nodes per run.
+        rounds: Number of visits per node.
+        looked_at: Maximum number of a node's edges to read, the first ones.
+        owner: Part of each node, which clusters do not cross; empty if there is none.
     """
     n = len(node_weight)
     label = np.arange(n).astype(np.int32)
@@ -133,9 +133,10 @@ def cluster(  # type: ignore[no-untyped-def]
 
 @njit()
 def contract(indptr, indices, edge_weight, node_weight, label, most_edges):  # type: ignore[no-untyped-def]
-    """The graph of the clusters: offsets, neighbours, weights of edges and of nodes.
+    """Contract clusters to a graph: offsets, neighbours, edge weights and node weights.
 
-    Nothing where more than the share `most_edges` of the edges is left, or would be by a sample of many clusters.
+    Empty if more than the fraction `most_edges` of the edges remains, or would remain according to a sample of many
+    clusters.
     """
     n = len(label)
     clusters = 0
@@ -203,12 +204,12 @@ def contract(indptr, indices, edge_weight, node_weight, label, most_edges):  # t
 
 @njit()
 def place(indptr, indices, edge_weight, node_weight, parts, bounds, first, run, evenness):  # type: ignore[no-untyped-def]
-    """Part of each node, int32 [n]: placed one by one by Fennel's score, next the one with most placed neighbours.
+    """Place nodes in parts one by one by Fennel's score, int32 [n]; next is the node with most placed neighbours.
 
-    The score of a part is the weight of a node's edges into it, less the cost of the part's weight, whose scale is
-    that of the edges: alpha = sqrt(parts) * m / w^1.5. Parts at the upper bound take no more; where none has
-    room, the lightest does. Once the nodes that are left only just fill the parts below the lower bound, all go there.
-    Nodes without edges come last, and fill what the others left.
+    The score of a part is the weight of a node's edges into it, minus a cost of the part's weight, scaled by alpha =
+    sqrt(parts) * m / w^1.5. Parts at the upper bound accept no more nodes; if none has room, the lightest does. Once
+    the remaining nodes only just fill the parts below the lower bound, all go there. Nodes without edges come last
+    and fill the remaining room.
     """
     n = len(node_weight)
     order = np.empty(n, np.int32)
@@ -298,7 +299,7 @@ def place(indptr, indices, edge_weight, node_weight, parts, bounds, first, run, 
 def move_to_neighbours(  # type: ignore[no-untyped-def]
     indptr, indices, edge_weight, node_weight, owner, parts, bounds, first, run, rounds
 ):
-    """Move nodes to the part that they have most edges into, where there is room; again where a neighbour moved."""
+    """Move nodes to the part they have most edges into, if it has room; revisit nodes whose neighbour moved."""
     n = len(owner)
     load = _loads(owner, node_weight, parts)
     into = np.zeros(parts, np.int64)
@@ -394,8 +395,8 @@ def weight_cut(indptr, indices, edge_weight, owner):  # type: ignore[no-untyped-
 def count_needed(indptr, indices, owner, parts, both):  # type: ignore[no-untyped-def]
     """Out-neighbours of each node in each part, uint8 [nodes, columns], up to `_MOST`.
 
-    There are eight columns where the parts leave room for the owner of the node, which is then in the last one, so that
-    all of a node is one word; otherwise there is one for each part. `both`: each edge has its reverse.
+    There are eight columns if the parts leave room for the node's owner in the last one, so that a node is one word;
+    otherwise there is one column per part. `both` means that each edge has its reverse.
     """
     words = parts <= _LANES
     columns = np.uint64(_LANES + 1 if words else parts)
@@ -424,9 +425,9 @@ def count_needed(indptr, indices, owner, parts, both):  # type: ignore[no-untype
 def move_by_counts(  # type: ignore[no-untyped-def]
     indptr, indices, node_weight, owner, needed, parts, bounds, first, run, rounds
 ):
-    """What `move_to_neighbours` does, where each edge has its reverse, by the counts of `count_needed`.
+    """Apply `move_to_neighbours` to a symmetric graph, using the counts of `count_needed`.
 
-    A node whose edges do not lead into another part for the greater part is left without a look at them.
+    Nodes without a majority of edges into another part are skipped without reading their edges.
     """
     n = len(owner)
     load = _loads(owner, node_weight, parts)
@@ -475,7 +476,7 @@ def _give(flat, columns, indices, begin, end, p, q):  # type: ignore[no-untyped-
 
 @njit()
 def crossing_rows(owner, needed, parts):  # type: ignore[no-untyped-def]
-    """How many rows parts need of nodes that others own, by what `count_needed` and `lower_halo` keep."""
+    """Number of rows that parts need from other owners, from the counts of `count_needed` and `lower_halo`."""
     rows = 0
     for v in range(len(owner)):
         for q in range(parts):
@@ -487,9 +488,10 @@ def crossing_rows(owner, needed, parts):  # type: ignore[no-untyped-def]
 def lower_halo(  # type: ignore[no-untyped-def]
     indptr, indices, node_weight, owner, needed, parts, bounds, first, run, rounds, both
 ):
-    """Move nodes one by one to where fewest rows cross between parts; `needed` is kept up to date.
+    """Move nodes one by one to the part that minimises the rows crossing between parts; updates `needed`.
 
-    `both`: each edge has its reverse, so that a node with all out-neighbours in its part has all neighbours there.
+    `both` means that each edge has its reverse, so that a node with all out-neighbours in its part has all neighbours
+    there.
     """
     least_load, most_load = bounds
     n = len(owner)

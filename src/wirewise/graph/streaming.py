@@ -1,12 +1,12 @@
-"""A partition in little memory: neighbours clustered, clusters placed one by one, and refined on the way back.
+"""Partitioning in little memory: nodes are clustered, clusters placed one by one, then refined level by level.
 
-The stream is buffered, prioritised and repeated, after HeiStream (Faraj and Schulz, 2022) and Cuttana (Hajidehi et al.,
-2024): nodes gather in clusters by label propagation until few are left, or until clusters share nearly all edges of
-their nodes, as in a graph without locality; what is left is placed by the score of Fennel (Tsourakakis et al., 2014),
-next the one with most placed neighbours, in several orders of which the best is taken; then, level by level, nodes
-move to where most of their neighbours are, and at last to where fewest rows cross between parts. Small graphs are
-coarsened again within their parts and refined, as multilevel partitioners do. Each step reads the edges in order and
-keeps a word or a few for each node.
+The stream is buffered, prioritised and repeated, after HeiStream (Faraj and Schulz, 2022) and Cuttana (Hajidehi et
+al., 2024): nodes gather in clusters by label propagation until few are left, or until clusters share nearly all edges
+of their nodes, as in a graph without locality; the clusters are placed by Fennel's score (Tsourakakis et al., 2014),
+next the one with most placed neighbours, in several orders of which the best is kept; then, level by level, nodes
+move to the part of most of their neighbours, and finally to the part that minimises rows crossing between parts.
+Small graphs are coarsened again within their parts and refined, as in multilevel partitioners. Each step reads the
+edges in order and keeps a few words per node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.graph.stream_kernels import (
-    both_ways,
     cluster,
     contract,
     count_needed,
@@ -27,6 +26,7 @@ from wirewise.graph.stream_kernels import (
     move_by_counts,
     move_to_neighbours,
     place,
+    undirected_csr,
     weight_cut,
 )
 from wirewise.graph.structure import InEdges
@@ -97,7 +97,7 @@ def stream(
     max_imbalance: float,
     directed: bool = False,
 ) -> NDArray[np.int32]:
-    """The owner of each node, int32 [nodes].
+    """Partition a graph by streaming; returns the owner of each node, int32 [nodes].
 
     O(edges) time for each of about a dozen passes; a few dozen on graphs of fewer than 100,000 edges.
 
@@ -106,7 +106,7 @@ def stream(
         num_parts: Number of parts, two or more.
         weight: Positive weight of each node.
         seed: Seed of the orders in which nodes are visited.
-        max_imbalance: How far a part's weight may be above or below the mean, as a fraction.
+        max_imbalance: Maximum deviation of a part's weight from the mean, as a fraction.
         directed: Whether edges may lack their reverse.
     """
     mean = weight.sum() / num_parts
@@ -115,7 +115,7 @@ def stream(
         max(math.floor(mean * (1 + max_imbalance)), math.ceil(mean)),
     )
     inward = _fixed(edges.indptr, edges.indices, np.empty(0, np.int32), weight)
-    finest = _fixed(*both_ways(*inward[:2]), *inward[2:]) if directed else inward
+    finest = _fixed(*undirected_csr(*inward[:2]), *inward[2:]) if directed else inward
     effort = _SMALL if len(edges.indices) < _FEW_EDGES else _LARGE
     best, least = np.empty(0, np.int32), -1
     for number in range(effort.tries):

@@ -1,4 +1,4 @@
-"""Edge lists as sorted in-neighbours: the form that partitions and halo tables are computed from."""
+"""Edge lists as sorted in-neighbours, the input of partitions and halo tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
     "order_by_target",
     "out_degrees",
     "out_edges",
-    "symmetrized",
+    "symmetrize",
 ]
 
 
@@ -28,34 +28,34 @@ _CHUNK = 1 << 20
 class InEdges(NamedTuple):
     """CSR by target: sources of v are `indices[indptr[v]:indptr[v + 1]]`, ascending.
 
-    Of a simple graph without v and once each; otherwise as often as the edge list has them.
+    In a simple graph, without v itself and without duplicates; otherwise as often as in the edge list.
     """
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     weight: NDArray[np.float32] | None
     edge_data: tuple[str, ...] = ()
-    """Names of further rows that the graph has for its edges."""
+    """Names of the graph's further edge rows."""
 
     def without_data(self) -> InEdges:
-        """Neighbours alone, for those who follow edges and use nothing that these carry."""
+        """Drop edge data, and keep the neighbours alone."""
         return InEdges(self.indptr, self.indices, None)
 
 
 def offsets_of(groups: NDArray[Any], num_groups: int) -> NDArray[np.int64]:
-    """Begin of each group in an array that is sorted by group, then the end; int64 [num_groups + 1]."""
+    """Start of each group in an array sorted by group, then the end; int64 [num_groups + 1]."""
     return np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=num_groups))]).astype(np.int64)
 
 
 def entries_of(indptr: NDArray[np.int64], rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of the entries of several CSR rows, one row after the other, and how many each row has."""
+    """Positions of the entries of several CSR rows, row after row, and the number of entries per row."""
     counts = np.diff(indptr)[rows]
     starts = np.cumsum(counts) - counts
     return np.repeat(indptr[rows] - starts, counts) + np.arange(counts.sum()), counts
 
 
 def in_edges(edge_index: NDArray[Any], num_nodes: int, weight: NDArray[np.float32] | None = None) -> InEdges:
-    """Sort an edge list [2, E] by target and source; drop self loops, add up duplicates."""
+    """Sort an edge list [2, E] by target and source; drop self loops, sum the weights of duplicates."""
     if weight is None:
         keys = _sorted_keys(edge_index, num_nodes)
         ends = np.searchsorted(keys, np.arange(num_nodes + 1) * num_nodes)
@@ -107,13 +107,13 @@ def _ends(keys: NDArray[np.int64], num_nodes: int, rows: int = 1) -> NDArray[np.
 
 
 def order_by_target(edge_index: NDArray[Any]) -> NDArray[np.int64]:
-    """Columns of an edge list [2, E] by target, then by source, then as given; int64 [E]."""
+    """Permutation that sorts the columns of an edge list [2, E] by target, then source, then stably; int64 [E]."""
     source, target = edge_index
     return np.lexsort((source, target)).astype(np.int64, copy=False)
 
 
 def out_degrees(edges: InEdges) -> NDArray[np.int64]:
-    """Out-edges of each node, int64 [nodes]."""
+    """Out-degree of each node, int64 [nodes]."""
     degrees = np.zeros(len(edges.indptr) - 1, np.int64)
     for begin in range(0, len(edges.indices), _CHUNK):
         degrees += np.bincount(edges.indices[begin : begin + _CHUNK], minlength=len(degrees))
@@ -130,10 +130,10 @@ def out_edges(edges: InEdges) -> InEdges:
     return InEdges(turned.indptr.astype(np.int64), turned.indices.astype(np.int32, copy=False), weight)
 
 
-def symmetrized(
+def symmetrize(
     edge_index: NDArray[Any], num_nodes: int, weight: NDArray[np.float32] | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.float32] | None]:
-    """Every edge in both directions, once, sorted by target, with the larger weight of its directions."""
+    """Make edges undirected: both directions, once, sorted by target, with the larger weight of the two directions."""
     if weight is None:
         return _ends(_sorted_keys(edge_index, num_nodes, both_ways=True), num_nodes, rows=2), None
     edges = in_edges(edge_index, num_nodes, weight)
@@ -148,7 +148,7 @@ def symmetrized(
 
 
 def one_way_edge(edges: InEdges) -> tuple[int, int] | None:
-    """An edge (source, target) whose reverse is missing, or None in a symmetric graph."""
+    """First edge (source, target) without its reverse. None if the graph is symmetric."""
     from wirewise.graph.kernels import is_symmetric
 
     if is_symmetric(edges.indptr, edges.indices):

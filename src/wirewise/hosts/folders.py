@@ -1,4 +1,4 @@
-"""Folders that go with the process that made them, however it ends, and that nobody else may read."""
+"""Private folders that are removed with the process that created them, however it ends."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _REMOVE = 'read -r _; rm -rf "$1"'
 
 
 class OwnedFolder:
-    """A folder in a place that others share, such as /dev/shm: mode 0700, with a name that nobody guesses.
+    """Folder in a shared place such as /dev/shm, with mode 0700 and an unguessable name.
 
-    A shell removes it when this process ends; where the shell was killed too, the next owner here does.
+    A shell removes it when this process ends; if the shell was killed too, the next owner in the same place does.
 
     Args:
-        place: Folder in which it is made.
+        place: Folder of the new folder.
         prefix: Start of its name.
 
     Attributes:
         path: Path of the folder on this host.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The folder cannot be created.
     """
 
     def __init__(self, place: Path, prefix: str) -> None:
@@ -59,7 +59,7 @@ class OwnedFolder:
 
 
 def remove_stale(place: Path, prefix: str) -> list[str]:
-    """Remove folders whose owner is gone; returns their names."""
+    """Remove folders whose owner is dead; returns their names."""
     left = list(stale(place, prefix))
     for path in left:
         shutil.rmtree(path, ignore_errors=True)
@@ -67,7 +67,7 @@ def remove_stale(place: Path, prefix: str) -> list[str]:
 
 
 def remove_all_stale() -> list[str]:
-    """Remove what killed processes left in memory and among temporary files; returns the paths."""
+    """Remove folders left by killed processes in shared memory and among temporary files; returns the paths."""
     removed = []
     for place in (MEMORY, Path(tempfile.gettempdir())):
         kinds = {match[0] for path in place.glob("wirewise-*") if (match := _KIND.match(path.name))}

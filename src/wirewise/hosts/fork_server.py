@@ -1,4 +1,4 @@
-"""Processes that come from a fork server, with the modules that it has loaded."""
+"""Processes forked from a server that has modules preloaded."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _PROGRAM = (
 
 
 class ForkedProcess:
-    """A process of a `ForkServer`.
+    """Process forked by a `ForkServer`.
 
     Attributes:
         pid: Process id, also that of its session.
-        pidfd: Descriptor that can be read once the process has ended.
+        pidfd: Descriptor that becomes readable once the process has ended.
     """
 
     def __init__(self, owner: ForkServer, pid: int, pidfd: int, status: int) -> None:
@@ -47,16 +47,16 @@ class ForkedProcess:
         self._code: int | None = None
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, if it has not ended."""
+        """Send a signal to the process, unless it has ended."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, number)
 
     def kill(self) -> None:
-        """End the process, and with it all that descends from it."""
+        """Kill the process and all its descendants."""
         self.signal(signal.SIGKILL)
 
     def join(self) -> int:
-        """Wait for the end of the process.
+        """Wait until the process ends.
 
         Returns:
             Its exit code, negative if a signal ended it.
@@ -71,7 +71,7 @@ class ForkedProcess:
         return self._code
 
     def is_swept(self, timeout_s: float = 0.0) -> bool:
-        """Whether the process and all that descends from it are gone, now or within some seconds."""
+        """Whether the process and all its descendants are gone, within `timeout_s` seconds."""
         self.join()
         return bool(select.select([self._status], [], [], timeout_s)[0]) and not os.read(self._status, 1)
 
@@ -83,13 +83,13 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """A process with modules loaded that forks others; it starts with the first of them, and ends with this process.
+    """Process with modules preloaded that forks others; started on first use, and ended with this process.
 
-    Each process has a session of its own and ends by SIGKILL when this process ends. What it has started, in whatever
-    session, ends with it.
+    Each process has its own session and is killed by SIGKILL when this process ends. Its descendants, in any session,
+    end with it.
 
     Args:
-        preload: Modules that processes find loaded.
+        preload: Modules to import before forking.
     """
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
@@ -100,7 +100,7 @@ class ForkServer:
 
     @staticmethod
     def shared(preload: Sequence[str] = ()) -> ForkServer:
-        """The fork server of this process that has these modules: a second user of it need not load them again."""
+        """Get this process's fork server for these modules, so that a second user need not import them again."""
         return _shared(tuple(preload))
 
     def start(
@@ -115,11 +115,11 @@ class ForkServer:
         """Fork a process.
 
         Args:
-            target: Function that it runs, importable from its module.
+            target: Function to run, importable from its module.
             arguments: Arguments of the function, after the descriptors.
-            pass_fds: Descriptors of this process, at most 16, of which it gets copies.
-            environment: Variables besides those of this process.
-            log: File that takes what it writes. Defaults to the output of this process.
+            pass_fds: Descriptors of this process to duplicate into the new process, at most 16.
+            environment: Variables added to those of this process.
+            log: File for its output. Defaults to the output of this process.
 
         Raises:
             PeerError: The fork server ended.
@@ -144,7 +144,7 @@ class ForkServer:
                 ) from error
 
     def close(self) -> None:
-        """End all processes; the next start begins anew."""
+        """End all processes; the next `start` launches a new server."""
         with self._lock:
             self._end()
 
@@ -163,7 +163,7 @@ class ForkServer:
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, *flags, "-c", _PROGRAM, str(theirs.fileno())],
+                [os.fsdecode(spawn.get_executable()), *flags, "-c", _PROGRAM, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 # It outlives a signal to the group of this process, to end what this process leaves.

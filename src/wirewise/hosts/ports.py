@@ -1,4 +1,4 @@
-"""Ports of this host."""
+"""TCP ports of this host."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _BACKLOG = 1024
 
 
 def free_port(address: str = "") -> int:
-    """A port that nobody uses now; another process may take it before the caller does.
+    """Find a port that is free now; another process may take it before the caller does.
 
     Args:
-        address: Address of this host at which it is free. Defaults to all.
+        address: Address of this host at which the port is free. Defaults to all.
     """
     with socket.socket() as probe:
         probe.bind((address, 0))
@@ -21,11 +21,11 @@ def free_port(address: str = "") -> int:
 
 
 def listen(address: str, port: int = 0) -> socket.socket:
-    """Listen at one address of this host, and at no other.
+    """Open a listening socket on one address of this host only.
 
     Args:
-        address: Name or address of this host. "" means all of them.
-        port: Port. Defaults to any that is free.
+        address: Name or address of this host; "" for all.
+        port: Port. Defaults to any free one.
 
     Raises:
         OSError: The address is not of this host, or the port is in use.

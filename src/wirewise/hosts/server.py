@@ -1,9 +1,9 @@
-"""A process that has modules loaded and forks others, which are there in milliseconds.
+"""Fork server: a process with modules loaded, from which others are forked in milliseconds.
 
 multiprocessing's forkserver is not used: its children count as children of multiprocessing, so that their own loader
-workers run the user's script again, and what a killed child has started lives on. Here a child is like a process that a
-shell has started, in a session of its own, and all that descends from it ends with it: orphans come to this process,
-which ends them.
+workers run the user's script again, and descendants of a killed child live on. Here a child is like a process started
+by a shell, in its own session, and its descendants end with it: orphans are reparented to this process, which kills
+them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,20 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from multiprocessing import spawn
 from typing import Any, NamedTuple, NoReturn
 
-from wirewise.hosts.processes import adopt_orphans, children_of, die_with_parent, is_cleaner
+from wirewise.hosts.processes import (
+    adopt_orphans,
+    children_of,
+    die_with_parent,
+    exit_at_once,
+    is_cleaner,
+    is_own_child,
+    signal_process,
+)
 
 __all__ = ["HEADER", "STATUS", "Preload", "Start", "serve"]
 
@@ -35,18 +43,20 @@ _ROUND_S, _CALM_S = 0.002, 0.05
 _CLEANERS_S = 2.0
 """Seconds that a resource tracker has after its rank: killed at once it would leave semaphores in /dev/shm."""
 _LAST_S = 10.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that this process ignores: they are for whoever asks, which then ends it."""
 
 
 class Preload(NamedTuple):
-    """First request: what this process loads before it forks."""
+    """First request: modules to load before forking."""
 
     path: Sequence[str]
-    """Folders that are searched for modules."""
+    """Search path for modules."""
     modules: Sequence[str]
 
 
 class Start(NamedTuple):
-    """Request to fork a process; descriptors that come with it are the first arguments of the target."""
+    """Request to fork a process; descriptors sent with it are the first arguments of the target."""
 
     call: bytes
     """Pickled target and arguments."""
@@ -56,7 +66,7 @@ class Start(NamedTuple):
     folder: str
     environment: dict[str, str]
     log: str | None
-    """File that takes stdout and stderr. None if they are those of this process."""
+    """File for stdout and stderr. None to inherit them."""
 
 
 class _Server:
@@ -105,12 +115,15 @@ class _Server:
             return
         told, status = os.pipe()
         server = os.getpid()
+        # This process ignores them; blocked, one that comes before the child stops ignoring them is not lost.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         with warnings.catch_warnings():
             # Python 3.12 warns of the sleeping threads that numpy's BLAS has started.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            self._become(request, descriptors, server, [told, status])
+            self._become(request, descriptors, server, [told, status], before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._living[pid] = os.pidfd_open(pid), status
         self._selector.register(self._living[pid][0], selectors.EVENT_READ, pid)
         socket.send_fds(self._channel, [HEADER.pack(pid)], [self._living[pid][0], told])
@@ -118,7 +131,12 @@ class _Server:
             os.close(descriptor)
 
     def _become(
-        self, request: Start, descriptors: Sequence[int], server: int, unused: Sequence[int]
+        self,
+        request: Start,
+        descriptors: Sequence[int],
+        server: int,
+        unused: Sequence[int],
+        unblocked: Collection[signal.Signals | int],
     ) -> NoReturn:
         """Be the new process."""
         try:
@@ -135,6 +153,7 @@ class _Server:
                 *(one for pair in self._living.values() for one in pair),
             ):
                 os.close(descriptor)
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -159,8 +178,7 @@ class _Server:
         patient = time.monotonic() - self._since_s < _CLEANERS_S
         for pid in orphans:
             if not (patient and is_cleaner(pid)):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                signal_process(pid, signal.SIGKILL, is_own_child)
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         if not orphans:
@@ -172,7 +190,7 @@ class _Server:
         """End all processes and what descends from them."""
         for pid in list(self._living):
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                signal.pidfd_send_signal(self._living[pid][0], signal.SIGKILL)
             self._reap(pid)
         deadline = time.monotonic() + _LAST_S
         while self._dead and time.monotonic() < deadline:
@@ -181,10 +199,10 @@ class _Server:
 
 
 def receive(channel: socket.socket) -> tuple[Any, list[int]]:
-    """Take a request and its descriptors from a connection.
+    """Receive a request and its descriptors from a socket.
 
     Raises:
-        EOFError: It has ended.
+        EOFError: The connection was closed.
     """
     head, descriptors, _, _ = socket.recv_fds(channel, HEADER.size, 16)
     while head and len(head) < HEADER.size:
@@ -201,7 +219,7 @@ def receive(channel: socket.socket) -> tuple[Any, list[int]]:
 
 
 def run(request: Start, descriptors: Sequence[int]) -> NoReturn:
-    """Do in this process what was asked for, and end it."""
+    """Execute a request in this process, and exit."""
     code = 1
     try:
         if request.log is not None:
@@ -221,11 +239,8 @@ def run(request: Start, descriptors: Sequence[int]) -> NoReturn:
         atexit._run_exitfuncs()
     except BaseException:
         traceback.print_exc()
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
     # Threads of torch that still wait must not keep it.
-    os._exit(code)
+    exit_at_once(code)
 
 
 def _call(target: Callable[..., None], arguments: Sequence[Any], descriptors: Sequence[int]) -> int:
@@ -239,9 +254,9 @@ def _call(target: Callable[..., None], arguments: Sequence[Any], descriptors: Se
 
 
 def serve(descriptor: int) -> None:
-    """Fork processes for whoever holds the other end of a socket, until that ends."""
+    """Fork processes on request until the other end of the socket is closed."""
     # Ctrl-C is for whoever asks, which then ends this process.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     adopt_orphans()
     _Server(socket.socket(fileno=descriptor)).serve()

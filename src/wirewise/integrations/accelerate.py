@@ -24,7 +24,7 @@ from wirewise.runtime.data_parallel.pools import resize
 __all__ = ["compress"]
 
 _NAME = "wirewise-rank{}.pt"
-"""What codecs remember, a file for each rank beside a checkpoint."""
+"""Error-feedback state, a file for each rank beside a checkpoint."""
 
 
 def compress(
@@ -35,24 +35,24 @@ def compress(
     codec: str | None = None,
     compression: Compression | None = None,
 ) -> HookState | None:
-    """Let a prepared model exchange its gradients as a plan or a codec says.
+    """Exchange the gradients of a prepared model under a plan or with a codec.
 
-    What codecs remember is written by `accelerator.save_state` and read by `accelerator.load_state`, on every rank.
+    Error-feedback state is written by `accelerator.save_state` and read by `accelerator.load_state`, on every rank.
     Accumulation, clipping and `no_sync` of Accelerate work as before.
 
     Args:
         accelerator: An `accelerate.Accelerator` for several processes without a sharding plugin.
-        model: What `accelerator.prepare` returned.
-        plan: Plan of a planner; or give a codec.
+        model: Return value of `accelerator.prepare`.
+        plan: Plan from a planner; or pass a codec.
         codec: Name of a gradient codec for all gradients.
-        compression: How codecs are used.
+        compression: Options of the codecs' use.
 
     Returns:
-        State of the hook, with `bytes_sent`; None where there is one process, and nothing is exchanged.
+        State of the hook, with `bytes_sent`. None if there is one process, and nothing is exchanged.
 
     Raises:
         InputError: The model is not wrapped by DistributedDataParallel, or neither or both of plan and codec are given.
-        PlanError: The plan cannot be carried out.
+        PlanError: The plan cannot be executed.
     """
     if plan is not None:
         check_hooked(plan)

@@ -1,6 +1,7 @@
-"""Compressed gradients for Lightning.
+"""Compressed gradients and advice for Lightning.
 
 trainer = lightning.Trainer(strategy=CompressedDDPStrategy(codec="efsign"), devices=2, accelerator="cpu")
+trainer = lightning.Trainer(callbacks=[AdviceCallback("runs/advice")])
 """
 
 from __future__ import annotations
@@ -10,38 +11,37 @@ from typing import Any
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from wirewise.errors import InputError
+from wirewise.extras import needed
+from wirewise.integrations.advice import FirstSteps
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel import Compression, HookState, hook
 from wirewise.runtime.data_parallel.pools import resize
 
-try:
-    from lightning.pytorch.strategies import DDPStrategy
-except ImportError as cause:
-    raise InputError(
-        "lightning is not installed; install it with: pip install 'wirewise[lightning]'"
-    ) from cause
+needed("lightning", "lightning", "wirewise.integrations.lightning")
 
-__all__ = ["CompressedDDPStrategy"]
+from lightning.pytorch import Callback  # noqa: E402
+from lightning.pytorch.strategies import DDPStrategy  # noqa: E402
+
+__all__ = ["AdviceCallback", "CompressedDDPStrategy"]
 
 _KEY = "wirewise"
 
 
 class CompressedDDPStrategy(DDPStrategy):
-    """DistributedDataParallel whose gradients travel as a plan or a codec says, on CPUs too.
+    """DistributedDataParallel strategy whose gradients are exchanged under a plan or with a codec, on CPUs too.
 
-    Checkpoints hold what the codecs of all ranks remember; they load with any number of ranks, and into other
+    Checkpoints include the error-feedback state of all ranks; they load with any number of ranks, and into other
     strategies.
 
     Args:
-        plan: Plan of a planner; or give a codec.
+        plan: Plan from a planner; or pass a codec.
         codec: Name of a gradient codec for all gradients.
-        compression: How codecs are used.
+        compression: Options of the codecs' use.
         options: Options of Lightning's `DDPStrategy`.
 
     Raises:
         InputError: Neither or both of plan and codec.
-        PlanError: The plan cannot be carried out.
+        PlanError: The plan cannot be executed.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class CompressedDDPStrategy(DDPStrategy):
         """State of the hook, with `bytes_sent`; None before `fit`."""
 
     def configure_ddp(self) -> None:
-        """Wrap the model, register the hook and give it what a checkpoint held."""
+        """Wrap the model, register the hook, and restore its state from a checkpoint."""
         super().configure_ddp()
         assert isinstance(self.model, DistributedDataParallel)
         state, carry = hook(
@@ -76,7 +76,7 @@ class CompressedDDPStrategy(DDPStrategy):
         self._restore()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Gather what codecs remember on rank 0, which writes the checkpoint."""
+        """Gather error-feedback state on rank 0, which writes the checkpoint."""
         if self.compressed is not None:
             states: list[Any] | None = [None] * self.world_size if self.is_global_zero else None
             dist.gather_object(self.compressed.state_dict(), states)
@@ -84,7 +84,7 @@ class CompressedDDPStrategy(DDPStrategy):
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Read a checkpoint, and give codecs what they remembered, as soon as the hook is there."""
+        """Read a checkpoint, and restore error-feedback state once the hook is registered."""
         checkpoint = super().load_checkpoint(checkpoint_path, weights_only=weights_only)
         self._restored = checkpoint.get(_KEY)
         self._restore()
@@ -96,3 +96,22 @@ class CompressedDDPStrategy(DDPStrategy):
             own = self._restored[self.global_rank] if same else resize(self._restored, self.world_size)
             self.compressed.load_state_dict(own)
             self._restored = None
+
+
+class AdviceCallback(FirstSteps, Callback):  # type: ignore[misc]
+    """Callback that records the first steps of each rank, and advises when training ends.
+
+    Its arguments are those of `wirewise.integrations.advice.FirstSteps`.
+    """
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Start recording."""
+        self.begin()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Close the recording and advise on rank 0."""
+        self.end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Close the recording of this rank alone."""
+        self.abandon()

@@ -1,6 +1,6 @@
 """Score node predictions with the official evaluator of the Open Graph Benchmark.
 
-The sets themselves are loaded by name, `wirewise.graph.load("ogbn-arxiv")`, and trained like any other graph.
+The data sets themselves are loaded by name, `wirewise.graph.load("ogbn-arxiv")`, and trained like any other graph.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError
+from wirewise.extras import needed
 
 __all__ = ["official_score"]
 
@@ -18,14 +19,14 @@ __all__ = ["official_score"]
 def official_score(
     name: str, labels: NDArray[Any], scores: NDArray[Any], *, evaluator: Any = None
 ) -> dict[str, float]:
-    """The metric that the benchmark ranks by, of the nodes given.
+    """Compute the benchmark's ranking metric on the given nodes.
 
     Args:
         name: Name of the benchmark, such as "ogbn-arxiv".
         labels: Classes, int [nodes], or 0/1 [nodes, tasks].
-        scores: Scores, float [nodes, classes]: the class with the largest score is predicted; for several tasks, one
+        scores: Scores, float [nodes, classes]; the class with the largest score is predicted. For several tasks, one
             score for each.
-        evaluator: An `ogb.nodeproppred.Evaluator`; None: made for `name`.
+        evaluator: An `ogb.nodeproppred.Evaluator`. Defaults to one for `name`.
 
     Returns:
         Score by its name, such as {"acc": 0.717}.
@@ -39,11 +40,7 @@ def official_score(
             f"got labels {list(labels.shape)} and scores {list(scores.shape)}; expected a row each"
         )
     if evaluator is None:
-        try:
-            from ogb.nodeproppred import Evaluator
-        except ImportError:
-            raise InputError("ogb is not installed; install it with: pip install 'wirewise[ogb]'") from None
-        evaluator = Evaluator(name)
+        evaluator = needed("ogb.nodeproppred", "ogb", "an evaluation as OGB defines it").Evaluator(name)
     predicted = scores if labels.ndim == 2 and labels.shape[1] > 1 else scores.argmax(axis=1)[:, None]
     truth = labels.reshape(len(labels), -1)
     result = evaluator.eval({"y_true": truth, "y_pred": predicted})

@@ -29,15 +29,15 @@ Boundary = tuple[DeviceMesh, Sequence[Placement]]
 
 
 def stage_layers(stages: Sequence[PipelineStage], boundary: Boundary | None = None) -> LayerGraph:
-    """The stages of this rank as layers of a `Pipeline`, called "stage0" and so on; others stay away.
+    """Convert the stages of this rank to layers of a `Pipeline`, called "stage0" and so on; others are not held here.
 
     Args:
         stages: Stages of this rank, each of which takes one tensor and returns one.
-        boundary: Mesh and placements of the DTensors that stages take, as tensor-parallel ones do: ranks with the same
-            part of it hand on their parts. None: plain tensors.
+        boundary: Mesh and placements of the DTensors between stages, as in tensor parallelism: ranks with the same
+            shard send it to each other. None for plain tensors.
 
     Raises:
-        InputError: Stages of another kind, or none.
+        InputError: Stages are of another kind, or there are none.
     """
     if not stages or not all(isinstance(one, PipelineStage) for one in stages):
         raise InputError(
@@ -51,17 +51,17 @@ def stage_layers(stages: Sequence[PipelineStage], boundary: Boundary | None = No
 
 
 class StageSchedule:
-    """Runs the stages of this rank as torch's schedules do; gradients are left to the user's own optimizer.
+    """Run the stages of this rank under a timetable, like torch's schedules; the optimizer is the user's own.
 
     Args:
-        stages: The stage of this rank, or its stages where they are interleaved. Rank r of their group has stage r, or
-            stages r, r + ranks and so on.
+        stages: The stage of this rank, or its stages if interleaved. Rank r of their group has stage r, or stages r,
+            r + ranks and so on.
         n_microbatches: Microbatches of a step.
         loss_fn: Mean loss of a microbatch, from the last stage's output and the targets.
         style: Timetable with one version of the weights, such as "eager" or "interleaved". For "2bw", which steps the
-            optimizer itself, give `stage_layers` to a `Pipeline`.
+            optimizer itself, pass `stage_layers` to a `Pipeline`.
         boundary: DTensors between stages, as in `stage_layers`.
-        timeout_s: Seconds to wait for any one message before the peer counts as silent.
+        timeout_s: Seconds to wait for a message before its sender counts as hung.
     """
 
     def __init__(
@@ -93,15 +93,15 @@ class StageSchedule:
         self._seen: list[tuple[Tensor, Tensor]] = []
 
     def step(self, *args: Tensor, target: Tensor | None = None, losses: list[Tensor] | None = None) -> Any:
-        """Forward and backward passes over a batch; gradients add up in the parameters' `grad`.
+        """Run forward and backward passes over a batch; gradients accumulate in the parameters' `grad`.
 
         Args:
             args: The batch, on the rank with the first stage.
             target: Targets, on the rank with the last stage, which alone returns the outputs of all microbatches.
-            losses: Takes the loss of each microbatch there, in place of what it has.
+            losses: List that receives the loss of each microbatch on that rank; cleared first.
 
         Raises:
-            InputError: A batch that is missing, or does not divide into the microbatches.
+            InputError: A batch is missing, or does not divide into the microbatches.
             PeerError: A peer is gone.
         """
         if len(args) != self._first or (target is None) == self._last:
@@ -113,7 +113,7 @@ class StageSchedule:
         self._seen.clear()
         list(pipeline.train([(args[0] if args else nothing, nothing if target is None else target)]))
         for kept in self._kept:
-            kept.put_back()
+            kept.restore()
         if losses is not None and self._last:
             losses[:] = [loss for _, loss in self._seen]
         return torch.cat([output for output, _ in self._seen]) if self._last else None
@@ -154,7 +154,7 @@ class _Gradients(Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self._found = [(p, p.grad) for group in self.param_groups for p in group["params"]]
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         for parameter, gradient in self._found:
             parameter.grad = gradient
 

@@ -1,14 +1,14 @@
-"""A cluster on one machine: hosts as namespaces, shaped links, faults, counters, slept accelerators."""
+"""A cluster on one machine: hosts as network namespaces, shaped links, faults, counters, virtual accelerators."""
 
 from typing import Any
 
+from wirewise.hosts.job import JobResult, RunningJob
+from wirewise.hosts.launch import Loopback
+from wirewise.hosts.owned import run_owned
 from wirewise.lab.counters import HostBytes, interface_bytes
-from wirewise.lab.faults import HostFault, RankFault, armed, parse_fault
-from wirewise.lab.job import JobResult, RunningJob
-from wirewise.lab.launch import Loopback
+from wirewise.lab.faults import HostFault, RankFault, arm_faults, parse_fault
 from wirewise.lab.namespaces import available, clean
 from wirewise.lab.network import Lab
-from wirewise.lab.owned import run_owned
 from wirewise.lab.pairs import Pairs, pairs_of, topology_of
 from wirewise.lab.servers import Servers
 from wirewise.lab.slurm import SlurmCluster, slurm_available
@@ -27,7 +27,7 @@ __all__ = [
     "SlurmCluster",
     "VirtualAccelerator",
     "VirtualLayer",
-    "armed",
+    "arm_faults",
     "available",
     "clean",
     "interface_bytes",

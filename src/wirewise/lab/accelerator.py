@@ -1,7 +1,7 @@
-"""Virtual accelerators: modules with real parameters and gradients whose computing time is slept.
+"""Virtual accelerators: modules with real parameters and gradients whose compute time is slept.
 
-Hooks, buckets, process groups and links are real, only the arithmetic is not, so eight ranks fit on two
-cores. Whatever is measured with them is *emulated* and must be labelled so.
+Hooks, buckets, process groups and links are real, only the arithmetic is not, so eight ranks fit on two cores.
+Measurements with them are *emulated* and must be labelled so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ATTENTION: dict[Any, tuple[Any, int]] = {
 
 
 class VirtualLayer(nn.Module):
-    """A layer of `num_parameters` weights that takes `forward_s` and `backward_s` seconds.
+    """Layer of `num_parameters` weights that takes `forward_s` and `backward_s` seconds.
 
     The output is the input times one plus the mean of the weights, so that gradients reach every weight and
     training changes them. The gradient of the weights is ready `backward_s` after that of the output.
@@ -53,14 +53,14 @@ class VirtualLayer(nn.Module):
         self.forward_s, self.backward_s = forward_s, backward_s
 
     def forward(self, x: Tensor) -> Tensor:
-        """Output of the shape of `x`."""
+        """Return an output of the shape of `x`, after `forward_s` seconds."""
         slept: Any = _Slept
         result: Tensor = slept.apply(x, self.weight, self.forward_s, self.backward_s)
         return result
 
 
 class VirtualAccelerator(nn.Sequential):
-    """A stack of virtual layers: a network as an accelerator would run it.
+    """Stack of virtual layers, with the timing of a network on an accelerator.
 
     Args:
         layers: Number of parameters, forward seconds and backward seconds of each layer.
@@ -73,7 +73,7 @@ class VirtualAccelerator(nn.Sequential):
     def uniform(
         cls, num_layers: int, num_parameters: int, *, forward_s: float, backward_s: float
     ) -> VirtualAccelerator:
-        """Equal layers that share out the given totals of parameters and seconds.
+        """Equal layers that divide the given totals of parameters and seconds.
 
         Raises:
             LabError: There are fewer parameters than layers, or no layer.
@@ -89,18 +89,18 @@ class VirtualAccelerator(nn.Sequential):
 
 
 class PacedOperators(TorchDispatchMode):
-    """Operators that take as long as on an accelerator of some speed; the numbers are real.
+    """Mode in which operators take as long as on an accelerator of a given speed; results are real.
 
-    An operator runs, and then the rest of its time is slept, so whatever computes in this context is paced alike:
-    modules, their backward passes, captured graphs, optimizers. Seconds are those of `sim.operator_times` for the
-    tensors of each call, and views take none. What runs later than it should is made up for by the operators behind it;
-    where nothing ran for a while, as when a rank waits for others, nothing is owed.
+    An operator runs, and then the rest of its time is slept, so everything in this context is paced: modules, their
+    backward passes, captured graphs, optimizers. Times are those of `sim.operator_times` for the tensors of each
+    call; views take none. Lateness is made up for by later operators; idle time, as when a rank waits for others, is
+    not.
 
     Args:
-        figures: What the accelerator reaches.
+        figures: Achieved speeds of the accelerator.
 
     Raises:
-        LabError: A speed that is none.
+        LabError: A speed is invalid.
     """
 
     def __init__(self, figures: DeviceFigures) -> None:
@@ -146,7 +146,7 @@ def _flops(func: Any, args: Any, kwargs: Any, found: Any) -> float:
 
 
 def _local(value: Any) -> Any:
-    """What this rank has of DTensors, anywhere in arguments."""
+    """Local part of DTensors, anywhere in arguments."""
     return tree_map(lambda one: getattr(one, "_local_tensor", one), value)
 
 

@@ -1,4 +1,4 @@
-"""Byte counters that the kernel keeps for network interfaces."""
+"""Kernel byte counters of network interfaces."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ __all__ = ["HostBytes", "interface_bytes"]
 class HostBytes(msgspec.Struct, frozen=True):
     """Bytes that a network interface has sent and received.
 
-    Headers are included as the interface sees them: a large segment that the kernel would cut up later on
-    real hardware carries its headers once, so the counters are up to 5 % below the bytes on a real wire.
+    Headers are counted as the interface sees them: a large segment that real hardware would split later (GSO) carries
+    its headers once, so the counters are up to 5 % below the bytes on a real wire.
     """
 
     tx_bytes: int
     rx_bytes: int
 
     def __sub__(self, earlier: HostBytes) -> HostBytes:
-        """What was sent and received since an earlier reading."""
+        """Bytes sent and received since an earlier reading."""
         return HostBytes(self.tx_bytes - earlier.tx_bytes, self.rx_bytes - earlier.rx_bytes)
 
 
 def interface_bytes(interface: str | None = None) -> HostBytes | None:
-    """Counters of an interface of the network namespace that this process lives in.
+    """Read the counters of an interface in this process's network namespace.
 
-    They are read from /proc, which always shows the namespace of the reader, while /sys shows that of whoever
+    They are read from /proc, which always shows the reader's namespace, while /sys shows that of the process that
     mounted it.
 
     Args:
-        interface: Name of the interface; None: the one that gloo was told to use, as in a lab.
+        interface: Name of the interface. Defaults to gloo's interface, as set in a lab.
 
     Returns:
-        None where there is no such interface, or where it is the loopback one: that is no network.
+        None if the interface does not exist, or is the loopback interface, which is no network.
     """
     interface = interface or os.environ.get("GLOO_SOCKET_IFNAME")
     return None if interface in (None, "", "lo") else read_counters(Path("/proc/self/net/dev"), interface)
 
 
 def read_counters(path: Path, interface: str) -> HostBytes | None:
-    """Counters of an interface in a file of the form of /proc/net/dev; None: it is not listed."""
+    """Read the counters of an interface from a file in the format of /proc/net/dev. None if it is not listed."""
     for line in path.read_text().splitlines():
         name, colon, numbers = line.partition(":")
         if colon and name.strip() == interface:

@@ -1,4 +1,4 @@
-"""Faults that strike a host at a given time, or a rank when it reaches a named point of a protected training."""
+"""Faults injected into a host at a given time, or into a rank at a named point of a protected training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from wirewise.hosts import OwnedFolder
 if TYPE_CHECKING:
     from wirewise.lab.network import Lab
 
-__all__ = ["FAULTS_VARIABLE", "ArmedFaults", "HostFault", "RankFault", "armed", "parse_fault", "random_kills"]
+__all__ = [
+    "FAULTS_VARIABLE",
+    "ArmedFaults",
+    "HostFault",
+    "RankFault",
+    "arm_faults",
+    "parse_fault",
+    "random_kills",
+]
 
 FAULTS_VARIABLE = "WIREWISE_FAULTS"
 """Variable in which ranks find their faults, as JSON; `runtime.points` reads it."""
@@ -36,7 +44,7 @@ _POINT = re.compile(r"([a-z][a-z_-]*)(?::(\d+))?(?:#(\d+))?")
 
 @dataclass(frozen=True, kw_only=True)
 class HostFault:
-    """What happens to a host at a time."""
+    """Fault of a host at a given time."""
 
     kind: str
     """"kill": its processes die. "stop": they are stopped (SIGSTOP) and keep their connections. "cut": it is off the
@@ -48,8 +56,8 @@ class HostFault:
     factor: float = 1.0
     rate: str = ""
 
-    def strike(self, lab: Lab) -> None:
-        """Let it happen now."""
+    def inject(self, lab: Lab) -> None:
+        """Inject the fault now."""
         if self.kind in _WITH_FACTOR:
             lab.slow(self.host, self.factor, what="cpu" if self.kind == "slow-cpu" else "link")
         elif self.kind == "link":
@@ -61,7 +69,7 @@ class HostFault:
 
 @dataclass(frozen=True, kw_only=True)
 class RankFault:
-    """What a rank does to itself, once, when it gets to a point."""
+    """Fault that a rank injects into itself, once, at a named point."""
 
     kind: str
     """"kill": it dies (SIGKILL). "stop": it is stopped (SIGSTOP) and keeps its connections."""
@@ -69,7 +77,7 @@ class RankFault:
     point: str
     """Name of the point, such as "bucket"."""
     index: int | None = None
-    """Number of the bucket, parameter or the like; None: whichever comes first."""
+    """Index of the bucket, parameter or the like; None: whichever comes first."""
     step: int | None = None
     """Step that is under way, from 0 on; None: whichever comes first."""
 
@@ -80,10 +88,10 @@ class RankFault:
 
 
 def parse_fault(text: str) -> HostFault | RankFault:
-    """Read "kill:2@10s", "slow:3:10@4s" (ten times slower), "link:2:50mbit@5s", "kill:2@bucket:3", "stop:1@5..40s:7".
+    """Parse "kill:2@10s", "slow:3:10@4s" (10x slower), "link:2:50mbit@5s", "kill:2@bucket:3", "stop:1@5..40s:7".
 
-    "bucket:3" is a point, of the first step that reaches it, "bucket:3#40" of step 40; the number before it is a rank.
-    "5..40s:7" is an instant between 5 and 40 s that the seed 7 draws.
+    "bucket:3" is a point in the first step that reaches it, "bucket:3#40" in step 40; the number before "@" is then a
+    rank. "5..40s:7" is a random time between 5 and 40 s, with seed 7.
 
     Raises:
         LabError: The text has another form.
@@ -112,7 +120,7 @@ def parse_fault(text: str) -> HostFault | RankFault:
 
 
 def _instant(text: str) -> float | None:
-    """Seconds of what follows the @; None: it is no instant."""
+    """Seconds of what follows the @; None if it is no instant."""
     if (match := _INSTANT.fullmatch(text)) is not None:
         return float(match[1])
     match = _RANDOM.fullmatch(text)
@@ -122,13 +130,13 @@ def _instant(text: str) -> float | None:
 
 
 def random_kills(ranks: int, count: int, within_s: tuple[float, float], seed: int) -> list[tuple[float, int]]:
-    """Instants at which random ranks are killed, in order of time; the same for the same seed.
+    """Sample times at which random ranks are killed, ascending; deterministic for a seed.
 
     Args:
         ranks: Number of ranks.
-        count: Number of kills; each falls into an equal part of the time of its own.
-        within_s: First and last second.
-        seed: Seed of ranks and instants.
+        count: Number of kills; each falls into a separate equal part of the interval.
+        within_s: Start and end of the interval, in seconds.
+        seed: Seed of ranks and times.
     """
     draw = random.Random(seed)
     part_s = (within_s[1] - within_s[0]) / max(count, 1)
@@ -136,7 +144,7 @@ def random_kills(ranks: int, count: int, within_s: tuple[float, float], seed: in
 
 
 class ArmedFaults:
-    """Faults that ranks carry out themselves, and files in which they say that they did.
+    """Faults that ranks inject into themselves, and the files in which they report them.
 
     Args:
         faults: Faults at points.
@@ -148,7 +156,7 @@ class ArmedFaults:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Variables that the ranks of a job need; none where there are no faults."""
+        """Environment variables for the ranks of a job; empty without faults."""
         faults = [
             {"act": one.kind, "rank": one.rank, "point": one.point, "index": one.index, "step": one.step}
             | {"claim": str(claim)}
@@ -158,12 +166,12 @@ class ArmedFaults:
 
     @property
     def missed(self) -> list[RankFault]:
-        """Faults whose point no rank has reached."""
+        """Faults at points that no rank reached."""
         return [fault for claim, fault in self._claims.items() if not claim.exists()]
 
 
 @contextmanager
-def armed(faults: Sequence[RankFault]) -> Iterator[ArmedFaults]:
-    """Faults at points for one job, with a folder of their own."""
+def arm_faults(faults: Sequence[RankFault]) -> Iterator[ArmedFaults]:
+    """Arm the faults at points for one job, with a temporary folder for reports."""
     with OwnedFolder(Path(tempfile.gettempdir()), "wirewise-faults-") as folder:
         yield ArmedFaults(faults, folder.path)

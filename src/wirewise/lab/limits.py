@@ -1,15 +1,16 @@
-"""A limit on the processor time of some processes together: a control group of the kernel, or stopping them in turn."""
+"""CPU limit of a group of processes: by a kernel control group, or by stopping them periodically."""
 
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from wirewise.errors import LabError
+from wirewise.hosts import ProcessIdentity, owner_tag
+from wirewise.hosts.ownership import stale
 from wirewise.lab.throttle import Throttle
 
 __all__ = ["CpuLimit", "control_groups"]
@@ -17,14 +18,14 @@ __all__ = ["CpuLimit", "control_groups"]
 _GROUPS = Path("/sys/fs/cgroup")
 _PERIOD_US, _LEAST_US = 50_000, 1_000
 """Microseconds of a period, and the least that the kernel takes as its share."""
-_NAME = re.compile(r"wirewise-(\d+)-\w+")
+_PREFIX = "wirewise-"
 
 
 def control_groups(root: Path = _GROUPS) -> Path | None:
-    """Folder in which groups with a limit on processor time can be made; None: nowhere.
+    """Folder in which control groups with a CPU limit can be created. None if there is none.
 
     Args:
-        root: Where control groups are mounted.
+        root: Mount point of control groups.
     """
     unified = root / "cgroup.subtree_control"
     with suppress(OSError):
@@ -35,18 +36,18 @@ def control_groups(root: Path = _GROUPS) -> Path | None:
 
 
 class CpuLimit:
-    """Processes that use at most so many processors together, until `close`.
+    """Limit of the CPUs that processes use together, until `close`.
 
-    With a control group the kernel lets them run until their share of a period of 50 ms is used up, whichever of them
-    used it. Where none can be made each process is stopped for a part of the time (`Throttle`) and has an equal share.
+    With a control group, the kernel lets them run until their common quota for a period of 50 ms is used up. If none
+    can be created, each process is stopped for a part of the time (`Throttle`) and has an equal quota.
 
     Args:
-        pids: Processes; what they start later is limited too, by a control group.
-        processors: Processors, such as 0.5; at least 0.02.
-        groups: Folder in which groups can be made, from `control_groups`; None: processes are stopped.
+        pids: Processes to limit; with a control group, also their future descendants.
+        processors: Number of CPUs, such as 0.5; at least 0.02.
+        groups: Folder for groups, from `control_groups`. None if processes are to be stopped.
 
     Raises:
-        LabError: The share is too small to be kept, or the kernel refuses the group.
+        LabError: The limit is too small to be enforced, or the kernel refuses the group.
     """
 
     def __init__(self, pids: Sequence[int], processors: float, groups: Path | None) -> None:
@@ -58,10 +59,13 @@ class CpuLimit:
         self._group: Path | None = None
         if groups is None:
             if len(pids) > processors:
-                self._throttle = Throttle(lambda: pids, len(pids) / processors)
+                ranks = [rank for pid in pids if (rank := ProcessIdentity.of(pid)) is not None]
+                self._throttle = Throttle(
+                    lambda number: [rank.signal(number) for rank in ranks], len(pids) / processors
+                )
             return
         _sweep(groups)
-        self._group = groups / f"wirewise-{os.getpid()}-{secrets.token_hex(4)}"
+        self._group = groups / f"{_PREFIX}{owner_tag()}-{secrets.token_hex(4)}"
         quota = str(round(processors * _PERIOD_US))
         try:
             self._group.mkdir()
@@ -82,7 +86,7 @@ class CpuLimit:
             ) from error
 
     def close(self) -> None:
-        """End the limit; safe to call twice."""
+        """Remove the limit; safe to call twice."""
         if self._throttle is not None:
             self._throttle.stop()
             self._throttle = None
@@ -103,7 +107,5 @@ def _dissolve(group: Path) -> None:
 
 def _sweep(groups: Path) -> None:
     """Remove groups of owners that were killed."""
-    for group in groups.glob("wirewise-*"):
-        match = _NAME.fullmatch(group.name)
-        if match is not None and not Path(f"/proc/{match[1]}").exists():
-            _dissolve(group)
+    for group in stale(groups, _PREFIX):
+        _dissolve(group)

@@ -1,4 +1,4 @@
-"""Linux network namespaces by iproute2: made as root, or by anybody in a user namespace of their own.
+"""Linux network namespaces by iproute2: created as root, or unprivileged in a user namespace.
 
 Names carry a prefix, the owner's process id and its start time, so that namespaces left behind by a killed
 owner are recognised and removed, and those of a living owner, or of anybody else, are never touched. Usually
@@ -19,39 +19,62 @@ from typing import Self
 
 from wirewise.errors import LabError
 from wirewise.hosts import owner_tag, ownership
-from wirewise.lab.keeper import REMOVE_NAMESPACES, Keeper, pipe
+from wirewise.hosts.keeper import CleanupShell, pipe
 
 __all__ = [
     "PREFIX",
-    "Realm",
+    "NamespaceScope",
     "available",
     "clean",
     "new_token",
     "owner_is_gone",
     "owner_name",
     "processes_of",
+    "shares_network",
 ]
 
 PREFIX = "ww"
 _TIMEOUT_S = 30.0
 _USER_NAMESPACE = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--"]
 
+# A process may fork between the listing and the signal, so all are listed again until none is left.
+_REMOVE = """
+if [ "$1" = private ]; then
+    if [ -d /run/netns ]; then mount -t tmpfs tmpfs /run/netns
+    else mount -t tmpfs tmpfs /run && mkdir /run/netns; fi || exit 1
+fi
+shift
+echo ready
+cat > /dev/null
+exec > /dev/null 2>&1
+for name; do
+    for round in 1 2 3 4 5; do
+        pids=$(ip netns pids "$name")
+        [ -n "$pids" ] || break
+        kill -KILL $pids
+    done
+    ip netns delete "$name"
+done
+"""
+"""Ends the processes in network namespaces and removes these. Arguments: "private", where /run/netns must be
+covered because it belongs to somebody else, or "shared"; then names."""
 
-class Realm:
-    """A place where network namespaces can be made and their devices changed, with a keeper that tidies up.
+
+class NamespaceScope:
+    """Scope in which network namespaces can be created and their devices changed, with a keeper that cleans up.
 
     Args:
-        names: Names of the namespaces that will be made here.
-        as_root: Make them in this system's own list of namespaces; otherwise in a new user namespace, which
-            needs no privilege but must be allowed by the kernel.
+        names: Names of the namespaces to create here.
+        as_root: Create them in the system's own list of namespaces; otherwise in a new user namespace, which needs no
+            privilege but must be allowed by the kernel.
 
     Raises:
-        LabError: The place cannot be had; the message is the system's.
+        LabError: The scope cannot be created; the message is the system's.
     """
 
     def __init__(self, names: Sequence[str], *, as_root: bool) -> None:
         outside = [] if as_root else _USER_NAMESPACE
-        self._keeper = Keeper(REMOVE_NAMESPACES, ["shared" if as_root else "private", *names], outside)
+        self._keeper = CleanupShell(_REMOVE, ["shared" if as_root else "private", *names], outside)
         enter = f"nsenter --target {self._keeper.pid} --user --net --mount --preserve-credentials --"
         self._prefix = [] if as_root else enter.split()
 
@@ -62,14 +85,14 @@ class Realm:
         self.close()
 
     def close(self) -> None:
-        """End every process in the namespaces and remove them; returns when that is done."""
+        """Kill every process in the namespaces and remove them; returns when done."""
         self._keeper.release()
 
     def ip(self, *arguments: str, lines: Sequence[str] = (), program: str = "ip") -> None:
-        """Run `ip`; with `lines` as a batch.
+        """Run `ip`, in batch mode if `lines` are given.
 
         Raises:
-            LabError: It failed; the message is its own.
+            LabError: `ip` failed; the message is its own.
         """
         batch = ["-batch", "-"] if lines else []
         run([*self._prefix, program, *arguments, *batch], text="".join(f"{line}\n" for line in lines))
@@ -78,11 +101,11 @@ class Realm:
     """Run `tc`, called as `ip` is."""
 
     def inside(self, name: str, argv: Sequence[str]) -> list[str]:
-        """The command that runs `argv` in a namespace, with the /sys of that namespace."""
+        """Command that runs `argv` in a namespace, with that namespace's /sys."""
         return [*self._prefix, "ip", "netns", "exec", name, *argv]
 
     def hold(self, name: str) -> subprocess.Popen[str]:
-        """An idle process in the namespace: the kernel shows the namespace's counters under its id."""
+        """Start an idle process in the namespace, under whose id the kernel exposes the namespace's counters."""
         holder = subprocess.Popen(
             self.inside(name, ["sh", "-c", "echo ready; exec cat"]),
             stdin=subprocess.PIPE,
@@ -98,10 +121,10 @@ class Realm:
 
 
 def run(argv: Sequence[str], text: str = "") -> str:
-    """Run a command and return what it prints.
+    """Run a command and return its output.
 
     Raises:
-        LabError: It is not installed, failed (the message is its own) or did not end.
+        LabError: The command is not installed, failed (the message is its own) or timed out.
     """
     shown = " ".join(argv) + (f" <<< {text.strip()!r}" if text else "")
     try:
@@ -116,17 +139,17 @@ def run(argv: Sequence[str], text: str = "") -> str:
 
 
 def new_token() -> str:
-    """A random word that tells the labs of one process apart."""
+    """Random token that distinguishes the labs of one process."""
     return secrets.token_hex(3)
 
 
 def owner_name() -> str:
-    """Prefix of the names that this process owns."""
+    """Prefix of the names owned by this process."""
     return f"{PREFIX}-{owner_tag()}"
 
 
-def stale() -> list[str]:
-    """Names of this prefix whose owner is gone."""
+def stale_namespaces() -> list[str]:
+    """Names with this prefix whose owner is dead."""
     found = []
     for line in run(["ip", "netns", "list"]).splitlines():
         if line.strip() and owner_is_gone(name := line.split()[0]):
@@ -135,21 +158,21 @@ def stale() -> list[str]:
 
 
 def owner_is_gone(name: str) -> bool:
-    """Whether a name has this prefix, and an owner of this process namespace that is no more."""
+    """Whether a name has this prefix and a dead owner of this PID namespace."""
     return ownership.owner_is_gone(name, f"{PREFIX}-")
 
 
 def clean() -> list[str]:
-    """Remove namespaces of this prefix whose owner is gone, with every process in them; returns their names.
+    """Remove namespaces with this prefix whose owner is dead, and their processes; returns their names.
 
     Raises:
         LabError: `ip` is missing, or there are such namespaces and removing them needs root.
     """
-    names = stale()
+    names = stale_namespaces()
     if names:
-        with Realm(names, as_root=True):
+        with NamespaceScope(names, as_root=True):
             pass
-        left = set(stale()) & set(names)
+        left = set(stale_namespaces()) & set(names)
         if left:
             raise LabError(
                 f"{len(left)} stale namespaces could not be removed ({min(left)}, ...); run as root"
@@ -158,20 +181,26 @@ def clean() -> list[str]:
 
 
 def processes_of(holder: int) -> list[int]:
-    """Ids of all processes that live in the network namespace of `holder`, without it."""
-    namespace = Path(f"/proc/{holder}/ns/net").stat().st_ino
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and (entry / "ns" / "net").stat().st_ino == namespace:
-                found.append(int(entry.name))
-        except OSError:
-            continue  # it ended meanwhile, or belongs to somebody else
-    return [pid for pid in found if pid != holder]
+    """Ids of all processes in the network namespace of `holder`, except `holder`."""
+    namespace = _network_namespace(holder)
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [pid for pid in pids if pid != holder and _network_namespace(pid) == namespace is not None]
+
+
+def shares_network(holder: int, pid: int) -> bool:
+    """Whether a process is in another's network namespace; False if it has ended or belongs to another user."""
+    return _network_namespace(pid) == _network_namespace(holder) is not None
+
+
+def _network_namespace(pid: int) -> int | None:
+    try:
+        return Path(f"/proc/{pid}/ns/net").stat().st_ino
+    except OSError:
+        return None
 
 
 def available() -> tuple[bool, str]:
-    """Whether a lab can be built here and how, or what is missing; never raises."""
+    """Whether a lab can be built here, and how, or what is missing; never raises."""
     try:
         as_root = choose()
     except (LabError, OSError, subprocess.SubprocessError) as error:
@@ -180,7 +209,7 @@ def available() -> tuple[bool, str]:
 
 
 def choose() -> bool:
-    """Build a small network and remove it; returns whether it was built as root.
+    """Build and remove a small network; returns whether it was built as root.
 
     Raises:
         LabError: It cannot be built; the message says what is missing.
@@ -207,7 +236,7 @@ def choose() -> bool:
 
 def _probe(as_root: bool) -> None:
     name = f"{owner_name()}-{new_token()}probe"
-    with Realm([name], as_root=as_root) as realm:
+    with NamespaceScope([name], as_root=as_root) as realm:
         realm.ip("netns", "add", name)
         realm.ip("-n", name, "link", "add", "name", "probe0", "type", "veth", "peer", "name", "probe1")
         realm.ip("-n", name, "link", "add", "name", "bridge", "type", "bridge")

@@ -1,4 +1,4 @@
-"""Hosts on one machine, joined by a network whose links are shaped."""
+"""Hosts on one machine, joined by a network of shaped links."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from wirewise import units
 from wirewise.errors import LabError
+from wirewise.hosts.job import JobOptions, RunningJob
+from wirewise.hosts.launch import Command, HostNetwork, Rendezvous, job_processes
+from wirewise.hosts.processes import signal_all
 from wirewise.lab import namespaces, shaping
 from wirewise.lab.counters import HostBytes, read_counters
 from wirewise.lab.faults import HostFault
-from wirewise.lab.job import JobOptions, JobResult, Process, RunningJob
-from wirewise.lab.launch import Rendezvous, rank_commands
 from wirewise.lab.pairs import Pairs, pairs_of
 from wirewise.lab.servers import Servers
 from wirewise.lab.throttle import Throttle
@@ -36,25 +37,25 @@ _MAX_HOSTS = 200
 _CONGESTION_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 
-class Lab:
-    """A cluster on one machine: each host a network namespace, each link a token bucket in both directions.
+class Lab(HostNetwork):
+    """Cluster on one machine: each host a network namespace, each link a token bucket in both directions.
 
-    TCP, gloo and the limits are real: from 10 Mbit/s to 1 Gbit/s one TCP stream carries 0.95 to 0.96 of the
-    rate as payload, the rest is headers. Links shape bandwidth only: the latency is that of the machine, some
-    tens of microseconds. One lab may run several jobs, one after the other or at once.
+    TCP, gloo and the limits are real: from 10 Mbit/s to 1 Gbit/s one TCP stream carries 0.95 to 0.96 of the rate as
+    payload, the rest is headers. Links shape bandwidth only: the latency is that of the machine, some tens of
+    microseconds. One lab may run several jobs, one after another or concurrently.
 
     Args:
         hosts: Number of hosts, 1 to 200.
-        link: Rate of every host's link, such as "200mbit"; with `pairs`, of every pair that these do not name.
-        links: Rates of single hosts that differ.
-        pairs: Rates of pairs of hosts, the same both ways: each two hosts then have a link of their own, as if
-            a cable joined them, and nothing is shared.
-        servers: Hosts of each server: they share a switch, and all of them one link to the other servers; none:
-            all hosts share one switch.
+        link: Rate of every host's link, such as "200mbit"; with `pairs`, of every pair not named there.
+        links: Rates of individual hosts, by host.
+        pairs: Rates of pairs of hosts, the same both ways: each two hosts then have a dedicated link, and nothing is
+            shared.
+        servers: Hosts of each server, which share a switch and one link to the other servers. Defaults to one switch
+            for all hosts.
         uplink: Rate of that link of each server.
 
     Raises:
-        LabError: Namespaces or shaped links cannot be had here; the message says what is missing.
+        LabError: Namespaces or shaped links are not available here; the message says what is missing.
     """
 
     network = "lab"
@@ -80,9 +81,9 @@ class Lab:
             raise LabError("got pairs and servers; hosts that are linked in pairs have no switch")
         self.num_hosts = hosts
         self.servers = Servers(hosts, servers, uplink) if servers else None
-        """Which hosts share a switch; None: all share one."""
+        """Which hosts share a switch; all share one if None."""
         self.pairs = None if pairs is None else Pairs(hosts, link, pairs)
-        """Rates of pairs of hosts; None: each host has one link to all."""
+        """Rates of pairs of hosts; None if each host has one link to all."""
         self.rates = [units.parse_rate((links or {}).get(h, link)) for h in range(hosts)]
         """Bytes per second of each host's link, faults left out; with pairs, of all its links together."""
         if self.pairs is not None:
@@ -92,19 +93,21 @@ class Lab:
         self._bridge = f"{base}br"
         self._ports = itertools.count(_FIRST_PORT)
         self._owner = os.getpid()
-        self._realm: namespaces.Realm | None = None
+        self._realm: namespaces.NamespaceScope | None = None
         self._holders: list[subprocess.Popen[str]] = []
         """One process in each host's namespace; with servers, one more in that of the switches."""
+        self._shaped: dict[tuple[str, str], float] = {}
+        """Bytes per second of each shaped interface, by its namespace and name."""
         self._throttles: dict[int, Throttle] = {}
         self._jobs: list[RunningJob] = []
         self._handlers: list[int] = []
 
     @classmethod
     def of(cls, topology: Topology) -> Self:
-        """A lab for hosts around one switch, or for hosts that are linked with each other.
+        """Build a lab for hosts around one switch, or for hosts linked pairwise.
 
         Raises:
-            LabError: The topology is neither; the message says what is in the way.
+            LabError: The topology is neither; the message names the obstacle.
         """
         if len(topology.switches) != 1 or topology.devices:
             rates = pairs_of(topology).rates
@@ -129,7 +132,7 @@ class Lab:
         atexit.register(self.close)
         self._catch_signals()
         try:
-            self._realm = namespaces.Realm([*self.names, self._bridge], as_root=as_root)
+            self._realm = namespaces.NamespaceScope([*self.names, self._bridge], as_root=as_root)
             self._build(self._realm)
         except BaseException:
             self.close()
@@ -140,7 +143,7 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """End every process of the hosts and remove the network; safe to call twice."""
+        """Kill every process of the hosts and remove the network; safe to call twice."""
         if os.getpid() != self._owner:
             return  # a forked child must not take its parent's network away
         atexit.unregister(self.close)
@@ -168,7 +171,7 @@ class Lab:
                     signal.signal(number, _leave)
                     self._handlers.append(number)
 
-    def _build(self, realm: namespaces.Realm) -> None:
+    def _build(self, realm: namespaces.NamespaceScope) -> None:
         realm.ip(lines=[f"netns add {name}" for name in [*self.names, self._bridge]])
         realm.ip(
             lines=[
@@ -207,17 +210,24 @@ class Lab:
         # A segment larger than the burst would be cut into packets, each waiting on a timer of its own.
         segment = str(min(65_536, shaping.burst_bytes(slowest) * 4 // 5))
         self._open().ip("-n", where, "link", "set", "dev", device, "gso_max_size", segment)
-        self._open().tc("-n", where, "qdisc", verb, "dev", device, "root", *shaping.bucket(bytes_per_s))
+        bucket = " ".join(shaping.bucket(bytes_per_s))
+        lines = [f"qdisc {verb} dev {device} root {bucket}"]
+        if bytes_per_s < self._shaped.get((where, device), 0.0):
+            # A segment that is queued and larger than the new bucket would block the queue for ever. So the queue goes,
+            # as that of a link which renegotiates its speed, and TCP sends again.
+            lines = [f"qdisc del dev {device} root", f"qdisc add dev {device} root {bucket}"]
+        self._open().tc("-n", where, lines=lines)
+        self._shaped[where, device] = bytes_per_s
 
     def address(self, host: int) -> str:
-        """Address of a host inside the lab."""
+        """Address of a host within the lab."""
         return f"10.77.0.{host + 1}"
 
     def set_link(self, host: int, rate: str | float) -> None:
         """Change the rate of a host's link, also while a job runs.
 
         Raises:
-            LabError: The hosts are linked in pairs; use `set_pair`.
+            LabError: The hosts are linked pairwise; use `set_pair`.
         """
         self._check(host)
         if self.pairs is not None:
@@ -230,7 +240,7 @@ class Lab:
         """Change the rate of the link between two hosts, both ways, also while a job runs.
 
         Raises:
-            LabError: The hosts of this lab are not linked in pairs.
+            LabError: The hosts of this lab are not linked pairwise.
         """
         if self.pairs is None:
             raise LabError(
@@ -259,46 +269,44 @@ class Lab:
         return namespaces.processes_of(self._holders[host].pid)
 
     def inside(self, host: int, argv: Sequence[str]) -> list[str]:
-        """The command that runs another one on a host, from outside of the lab."""
+        """Command that runs another one on a host, from outside of the lab."""
         self._check(host)
         return self._open().inside(self.names[host], argv)
 
     def kill(self, host: int) -> None:
-        """End every process of a host at once, as when a machine dies."""
-        while pids := self.processes(host):
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        """Kill every process of a host at once, as when a machine dies."""
+        while self._signal(host, signal.SIGKILL):
+            pass
 
     def stop(self, host: int) -> None:
         """Stop every process of a host (SIGSTOP) until `heal`; its connections stay open and silent."""
         self._signal(host, signal.SIGSTOP)
 
     def cut(self, host: int) -> None:
-        """Take a host off the network without telling it; connections fall silent."""
+        """Disconnect a host from the network silently; connections stop responding."""
         self._check(host)
         self._open().ip("-n", self._bridge, "link", "set", f"port{host}", "nomaster")
 
     def heal(self, host: int) -> None:
-        """Put a cut host back on the network, a slow one back to its speed, and let a stopped one run."""
+        """Reconnect a cut host, restore a slowed one's speed, and resume a stopped one."""
         self._check(host)
         self._open().ip("-n", self._bridge, "link", "set", f"port{host}", "master", self._switch(host))
         self.slow(host, 1.0, what="both")
         self._signal(host, signal.SIGCONT)
 
-    def _signal(self, host: int, number: int) -> None:
-        for pid in self.processes(host):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+    def _signal(self, host: int, number: int) -> int:
+        """Signal every process of a host; returns their number."""
+        pids = self.processes(host)
+        return signal_all(pids, number, partial(namespaces.shares_network, self._holders[host].pid))
 
     def slow(self, host: int, factor: float, what: str = "link") -> None:
-        """Make a host slower by `factor`, counted from its full speed; 1 undoes it.
+        """Slow a host down by `factor`, relative to its full speed; 1 restores it.
 
         Args:
-            host: Number of the host.
+            host: Index of the host.
             factor: Factor of at least 1.
-            what: "link": its rate is divided. "cpu": its processes are stopped for a part of the time
-                (emulated, see `Throttle`). "both".
+            what: "link": its rate is divided. "cpu": its processes are stopped for a part of the time (emulated, see
+                `Throttle`). "both": both.
         """
         self._check(host)
         if what not in ("link", "cpu", "both") or not factor >= 1:
@@ -313,7 +321,7 @@ class Lab:
             if throttle is not None:
                 throttle.stop()
             if factor > 1:
-                self._throttles[host] = Throttle(lambda: self.processes(host), factor)
+                self._throttles[host] = Throttle(partial(self._signal, host), factor)
 
     def counters(self) -> list[HostBytes]:
         """Bytes that each host has sent and received since the lab was built."""
@@ -334,51 +342,37 @@ class Lab:
 
     def launch(
         self,
-        command: Sequence[str] | Sequence[Sequence[str]],
+        command: Command,
         *,
         processes_per_host: int = 1,
         launcher: str = "torchrun",
         faults: Sequence[HostFault] = (),
         **options: Unpack[JobOptions],
     ) -> RunningJob:
-        """Start one job over all hosts.
+        """Start one job over all hosts; arguments as in `HostNetwork.launch`.
 
         Args:
-            command: What follows `torchrun`: a script or `-m module`, and arguments; or one such list for
-                each host.
+            command: Command for all hosts, or a list of one for each.
             processes_per_host: Ranks on each host.
-            launcher: "torchrun" starts one on each host; "direct" starts the ranks themselves with the
-                variables that torchrun would set, and saves importing torch twice; "none" starts the command
-                as it is.
-            faults: What happens to which host, and when.
+            launcher: "torchrun", "direct" or "none".
+            faults: Faults to inject, with their hosts and times.
             options: Further arguments of `RunningJob`.
 
         Raises:
-            LabError: The launcher is unknown, a fault names no host of this lab, or the lab is closed.
+            LabError: The command cannot be started, a fault names no host of this lab, or the lab is closed.
         """
         realm = self._open()
         for fault in faults:
             self._check(fault.host)
-        commands = _per_host(command, self.num_hosts)
-        port = next(self._ports)
+        first = Rendezvous(0, self.num_hosts, _INTERFACE, self.address(0), next(self._ports))
         processes = [
-            Process(host, realm.inside(self.names[host], argv), variables)
-            for host in range(self.num_hosts)
-            for argv, variables in rank_commands(
-                Rendezvous(host, self.num_hosts, _INTERFACE, self.address(0), port),
-                commands[host],
-                per_host=processes_per_host,
-                launcher=launcher,
-            )
+            replace(process, argv=realm.inside(self.names[process.host], process.argv))
+            for process in job_processes(first, command, per_host=processes_per_host, launcher=launcher)
         ]
-        timeline = [(f.at_s, partial(f.strike, self)) for f in faults]
+        timeline = [(f.at_s, partial(f.inject, self)) for f in faults]
         job = RunningJob(processes, timeline=timeline, **options)
         self._jobs = [*(j for j in self._jobs if j.running), job]
         return job
-
-    def run(self, command: Sequence[str] | Sequence[Sequence[str]], **options: Any) -> JobResult:
-        """Run one job over all hosts and wait for its end; arguments and errors as `launch`."""
-        return self.launch(command, **options).wait()
 
     def _switch(self, host: int) -> str:
         """Name of the bridge that a host hangs on."""
@@ -396,7 +390,7 @@ class Lab:
             lines.append(f"link set dev port{host} master {self._switch(host)} up")
         return lines
 
-    def _open(self) -> namespaces.Realm:
+    def _open(self) -> namespaces.NamespaceScope:
         if self._realm is None:
             raise LabError("the lab is not open; use it as `with Lab(...) as lab:`")
         return self._realm
@@ -424,15 +418,6 @@ def _congestion_control(address: str) -> list[str]:
     if "cubic" not in _CONGESTION_CONTROLS.read_text().split():
         return []
     return [f"route replace {_SUBNET} dev {_INTERFACE} scope link src {address} congctl cubic"]
-
-
-def _per_host(command: Sequence[str] | Sequence[Sequence[str]], hosts: int) -> list[list[str]]:
-    if all(isinstance(word, str) for word in command):
-        return [[str(word) for word in command]] * hosts
-    commands = [list(c) for c in command]
-    if len(commands) != hosts:
-        raise LabError(f"got commands for {len(commands)} hosts; expected {hosts}, or one command for all")
-    return commands
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Hosts that are linked in pairs: the rate of each pair, how the kernel is told, and the topology that it makes."""
+"""Hosts linked pairwise: link rates, their `tc` configuration, and the topology."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _UNLINKED = 125_000.0
 class Pairs:
     """Rates of all pairs of hosts, in bytes per second, the same both ways.
 
-    Each host has a class of `htb` for each other host, chosen by the address that a packet goes to.
+    Each host has an `htb` class for each other host, chosen by destination address.
 
     Args:
         hosts: Number of hosts.
         link: Rate of the pairs that are not named.
-        pairs: Rates of single pairs; the order of the two hosts does not matter.
+        pairs: Rates of individual pairs; the order of the two hosts does not matter.
 
     Raises:
         LabError: A pair does not exist or is named twice, or the kernel cannot shape a rate.
@@ -46,28 +46,28 @@ class Pairs:
             self.set(pair, rate)
 
     def set(self, pair: tuple[int, int], rate: str | float) -> None:
-        """Change a rate here; `changes` tells the kernel."""
+        """Change a rate in this table; `changes` applies it to the kernel."""
         key = (min(pair), max(pair))
         if key not in self.rates:
             raise LabError(f"got the pair {pair}; expected two different hosts from 0 to {self.hosts - 1}")
         self.rates[key] = _rate(rate)
 
     def totals(self) -> list[float]:
-        """Bytes per second of all links of each host together."""
+        """Total bandwidth of each host's links, in bytes per second."""
         return [sum(rate for pair, rate in self.rates.items() if host in pair) for host in range(self.hosts)]
 
     def segment_bytes(self, host: int) -> int:
-        """Largest packet that a host should make: short on its slowest link, and few on its fastest.
+        """Largest packet that a host should send: short on its slowest link, and few on its fastest, in bytes.
 
-        A packet waits until its class may send all of it: one of 64 KiB takes 20 ms at 25 Mbit/s. But processors are
-        few, and at 1600 Mbit/s packets of 25 kB instead of 64 KiB cost a third more of their time.
+        A packet waits until its class may send all of it: one of 64 KiB takes 20 ms at 25 Mbit/s. But CPUs are few,
+        and at 1600 Mbit/s packets of 25 kB instead of 64 KiB cost a third more CPU time.
         """
         rates = [rate for pair, rate in self.rates.items() if host in pair]
         wanted = max(min(rates) * _PACKET_S, max(rates) / _PACKETS_PER_S, _LEAST_PACKET)
         return min(round(wanted), _MOST_PACKET)
 
     def build(self, host: int, device: str, address: Callable[[int], str]) -> list[str]:
-        """Lines for `tc` that shape what a host sends."""
+        """`tc` commands that shape the traffic sent by a host."""
         lines = [f"qdisc add dev {device} root handle 1: htb default 0"]
         for peer in self._peers(host):
             lines.append(self._line("add", host, peer, device))
@@ -76,7 +76,7 @@ class Pairs:
         return lines
 
     def changes(self, host: int, device: str) -> Iterator[tuple[int, str]]:
-        """Hosts and lines for `tc` that give all links of a host, both ways, the rate that they should have."""
+        """Hosts and `tc` commands that apply the current rates to all links of a host, in both directions."""
         for peer in self._peers(host):
             yield host, self._line("change", host, peer, device)
             yield peer, self._line("change", peer, host, device)
@@ -96,7 +96,7 @@ class Pairs:
 
 
 def pairs_of(topology: Topology) -> Pairs:
-    """The rates of a topology whose hosts are linked with each other and with nothing else.
+    """Rates of a topology whose hosts are linked pairwise and with nothing else.
 
     Raises:
         LabError: There are devices or switches, or a link goes one way only; the message says which.
@@ -119,7 +119,7 @@ def pairs_of(topology: Topology) -> Pairs:
 
 
 def topology_of(pairs: Pairs) -> Topology:
-    """Hosts linked with each other at these rates, each host one rank; the latency is an order of magnitude."""
+    """Topology of pairwise links at these rates, with one rank per host; latencies are rough estimates."""
     hosts = [f"host{number}" for number in range(pairs.hosts)]
     return Topology(
         name=f"lab-pairs-{pairs.hosts}",

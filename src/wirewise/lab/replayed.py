@@ -1,8 +1,8 @@
-"""Models made from gradient traces: real parameters and gradients, computing time slept.
+"""Models made from gradient traces: real parameters and gradients, with slept compute time.
 
-A recorded model has hundreds of gradients that follow each other within microseconds, far below what a sleep keeps
-to. So time is owed, not slept piece by piece: gaps add up until a sleep is worth it, and what it took too long is
-taken off the gaps that follow. What a hook does between two gradients, such as encoding, comes on top.
+A recorded model has hundreds of gradients that follow each other within microseconds, far below the resolution of a
+sleep. Time is therefore accumulated as debt: gaps add up until they are worth a sleep, and oversleep is subtracted
+from later gaps. Work of hooks between two gradients, such as encoding, comes on top.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from wirewise.errors import LabError
 from wirewise.trace.gradients import GradientTrace
 
-__all__ = ["ReplayedModel", "scaled"]
+__all__ = ["ReplayedModel", "scale_trace"]
 
 _LEAST_S = 200e-6
 """Shortest sleep: it lasts about 60 us too long, which is then a small part of it."""
@@ -25,8 +25,8 @@ _SPARE = 65_536
 """Values of noise beyond the largest gradient, so that steps differ."""
 
 
-def scaled(trace: GradientTrace, by: int) -> GradientTrace:
-    """The trace with 1/by of each gradient's elements, at least one, and the times as they are.
+def scale_trace(trace: GradientTrace, by: int) -> GradientTrace:
+    """Trace with 1/`by` of each gradient's elements, at least one, and unchanged times.
 
     Raises:
         LabError: `by` is below 1.
@@ -38,17 +38,17 @@ def scaled(trace: GradientTrace, by: int) -> GradientTrace:
 
 
 class ReplayedModel(nn.Module):
-    """A model whose gradients get ready as a trace says; parameters have the trace's names and are 1-D.
+    """Model whose gradients get ready at a trace's times; parameters have the trace's names and are 1-D.
 
-    Gradients are noise that differs between ranks and steps, because codecs take their time by the values.
+    Gradients are noise that differs between ranks and steps, because codec times depend on the values.
 
     Args:
         trace: Gradients in the order of back-propagation.
-        forward_share: Time of the forward pass over that of back-propagation.
-        seed: Seed of the noise; the rank, for example.
+        forward_share: Forward time, as a fraction of back-propagation time.
+        seed: Seed of the noise, such as the rank.
 
     Raises:
-        LabError: The share is below zero or not finite, or a name is that of a module and of a parameter.
+        LabError: The fraction is negative or not finite, or a name is that of a module and of a parameter.
     """
 
     def __init__(self, trace: GradientTrace, *, forward_share: float = 0.5, seed: int = 0) -> None:
@@ -63,7 +63,7 @@ class ReplayedModel(nn.Module):
         self._owed_s, self._steps = 0.0, 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Output of the shape and values of `x`."""
+        """Return an output of the shape and values of `x`."""
         self._owed_s, self._steps = 0.0, self._steps + 1
         self._spend(self._forward_s, time.perf_counter())
         ready: Any = _Ready

@@ -1,7 +1,7 @@
-"""Servers of a lab: hosts that share a switch, and one shaped link from each switch to the others.
+"""Servers of a lab: hosts that share a switch, with one shaped uplink per switch.
 
-The switches of all servers hang on one more in the middle. What leaves a server passes its uplink and nothing else
-does, so the uplink's counters are the bytes between servers.
+The switches of all servers connect to a core switch. All and only the traffic that leaves a server crosses its
+uplink, so the uplink's counters are the bytes between servers.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _LATENCY_S = 5e-5
 
 
 class Servers:
-    """Which host belongs to which server, and the rate between servers.
+    """Assignment of hosts to servers, and the rate between servers.
 
     Args:
         hosts: Number of hosts.
-        servers: Hosts of each server, each host in one.
-        uplink: Rate of the link of each server to the others, each direction on its own.
+        servers: Hosts of each server; each host is in one server.
+        uplink: Rate of each server's link to the others, separately in each direction.
 
     Raises:
-        LabError: One server, or hosts that are in none or in two.
+        LabError: There is only one server, or hosts are in none or in two.
     """
 
     def __init__(self, hosts: int, servers: Sequence[Sequence[int]], uplink: str | float) -> None:
@@ -45,15 +45,15 @@ class Servers:
 
     @property
     def interfaces(self) -> list[tuple[str, str]]:
-        """Both ends of each server's uplink, in the namespace of the switches: at the server and in the middle."""
+        """Both ends of each server's uplink, in the switches' namespace: at the server and at the core."""
         return [(f"up{number}", f"down{number}") for number in range(len(self.hosts))]
 
     def switch(self, host: int) -> str:
-        """Name of the bridge that a host hangs on."""
+        """Name of the bridge that a host is attached to."""
         return f"server{next(n for n, server in enumerate(self.hosts) if host in server)}"
 
     def devices(self) -> list[str]:
-        """Lines for `ip` that make the servers' switches and join them with the bridge in the middle."""
+        """`ip` commands that create the servers' switches and join them with the core bridge."""
         lines = []
         for number, (up, down) in enumerate(self.interfaces):
             lines += [
@@ -70,12 +70,12 @@ class Servers:
         return lines
 
     def counters(self, path: Path) -> list[HostBytes]:
-        """Bytes that left (`tx_bytes`) and entered (`rx_bytes`) each server, from /proc/PID/net/dev of the switches."""
+        """Bytes that left (`tx_bytes`) and entered (`rx_bytes`) each server, from the switches' /proc/PID/net/dev."""
         found = [read_counters(path, up) for up, _ in self.interfaces]
         return [read for read in found if read is not None]
 
     def topology(self, rates: Sequence[float]) -> Topology:
-        """Topology of these servers; each host is one rank.
+        """Topology of these servers, with one rank per host.
 
         Args:
             rates: Bytes per second of each host's link.

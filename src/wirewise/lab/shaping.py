@@ -1,4 +1,4 @@
-"""What the kernel is told of a link's rate: the limits that it has, and the size of a token bucket."""
+"""Kernel parameters of link shaping: limits, and token-bucket sizes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MAX_RATE = 4e12
 
 
 def checked(bytes_per_s: float, what: str) -> float:
-    """Return a rate that the kernel can hold.
+    """Return a rate if the kernel can shape it.
 
     Args:
-        bytes_per_s: A rate that was asked for.
-        what: What should have it, as the subject of a sentence.
+        bytes_per_s: Rate in bytes per second.
+        what: Subject of the error message.
 
     Raises:
-        LabError: The kernel cannot shape it.
+        LabError: The kernel cannot shape the rate.
     """
     if not 1 <= bytes_per_s <= _MAX_RATE:
         raise LabError(
@@ -37,11 +37,11 @@ def checked(bytes_per_s: float, what: str) -> float:
 
 
 def burst_bytes(bytes_per_s: float) -> int:
-    """Size of the token bucket of a rate."""
+    """Token-bucket size for a rate, in bytes."""
     return max(_MIN_BURST, int(bytes_per_s * _BURST_S))
 
 
 def bucket(bytes_per_s: float) -> list[str]:
-    """Words for `tc qdisc` that shape what an interface sends."""
+    """Arguments of `tc qdisc` that shape an interface's outgoing traffic."""
     rate, burst = round(bytes_per_s * 8), burst_bytes(bytes_per_s)
     return f"tbf rate {rate}bit burst {burst}b latency {_QUEUE_LATENCY}".split()

@@ -1,4 +1,4 @@
-"""A real Slurm on the hosts of a lab: controller on a host of its own, a daemon on each of the others."""
+"""Real Slurm on the hosts of a lab: the controller on a separate host, a daemon on each of the others."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from wirewise.errors import InputError, LabError
-from wirewise.lab import namespaces, reaper
-from wirewise.lab.job import Process, RunningJob
+from wirewise.hosts import processes
+from wirewise.hosts.job import Process, RunningJob
+from wirewise.lab import namespaces
 from wirewise.lab.network import Lab
 
 __all__ = ["SlurmCluster", "slurm_available"]
@@ -70,7 +71,7 @@ hostname "$1" && mount --bind "$2/hosts" /etc/hosts && mount --bind "$2/local-$1
 
 
 def slurm_available() -> tuple[bool, str]:
-    """Whether a Slurm can be run in a lab here, or what is missing; never raises."""
+    """Whether Slurm can run in a lab here, or what is missing; never raises."""
     missing = sorted({package for program, package in _PROGRAMS.items() if shutil.which(program) is None})
     if missing:
         return False, f"install {' and '.join(missing)}"
@@ -88,21 +89,21 @@ def _clocks_available() -> bool:
 
 
 class SlurmCluster:
-    """A Slurm of some hosts on one machine, to try and to test what clusters do; for use in a `with` block.
+    """Slurm cluster of several hosts on one machine, for tests; a context manager.
 
-    Hosts are those of a lab, named h0, h1, ..., with monotonic clocks of their own where the kernel has such; one more,
-    named head, has the controller and is where users are. All see this machine's files, but `local` in the cluster's
-    folder, of which each host has its own. There are two partitions: main, and urgent, whose jobs put those of main
-    back into the queue.
+    Hosts are those of a lab, named h0, h1, ..., with separate monotonic clocks if the kernel supports time
+    namespaces; a further host, named head, has the controller and is the login host. All see this machine's files,
+    except `local` in the cluster's folder, which is separate for each host. There are two partitions: main, and
+    urgent, whose jobs preempt and requeue those of main.
 
     Args:
-        hosts: Number of hosts that run jobs.
+        hosts: Number of compute hosts.
         link: Rate of each host's link, such as "1gbit".
-        cpus: Processors that each host claims to have, whatever the machine has.
+        cpus: CPUs that each host reports, regardless of the machine.
 
     Raises:
-        InputError: No host, no processor, or a rate that is none.
-        LabError: Slurm or a lab cannot be had here, or a daemon did not come up.
+        InputError: No host, no CPU, or an invalid rate.
+        LabError: Slurm or a lab is not available here, or a daemon did not start.
     """
 
     def __init__(self, hosts: int = 3, link: str | float = "1gbit", *, cpus: int = 4) -> None:
@@ -162,11 +163,11 @@ class SlurmCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables with which Slurm's commands find this cluster."""
+        """Environment variables by which Slurm's commands find this cluster."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def command(self, argv: Sequence[str], host: str = "head") -> list[str]:
-        """The command that runs another one on a host, for which `environment` is set."""
+        """Command that runs another one on a host, to be started with `environment`."""
         number = [*self.names, "head"].index(host)
         # Away from this machine's clock by a time that no run lasts.
         clock = ["--time", f"--monotonic={_CLOCK_APART_S * (number + 1)}"] if _clocks_available() else []
@@ -180,16 +181,16 @@ class SlurmCluster:
         timeout_s: float = _CALL_S,
         **options: Any,
     ) -> str:
-        """Run a command on the head and return what it prints.
+        """Run a command on the head, and return its output.
 
         Args:
             argv: Program and arguments.
-            environment: Variables besides this process's own and those of the cluster.
-            timeout_s: Seconds that it may take.
+            environment: Variables added to this process's own and the cluster's.
+            timeout_s: Time limit, in seconds.
             options: Further options of `subprocess.run`.
 
         Raises:
-            LabError: It failed or did not end; the message is its own.
+            LabError: The command failed or timed out; the message is its own.
         """
         variables = {**os.environ, **self.environment, **(environment or {})}
         try:
@@ -208,14 +209,14 @@ class SlurmCluster:
         return done.stdout
 
     def restart_controller(self) -> None:
-        """End the controller and start it again, from the state that it has saved; jobs run on meanwhile."""
+        """Restart the controller from its saved state; jobs continue meanwhile."""
         assert self._controller is not None
         self._controller.stop()
         self._controller = self._launch("head", ["slurmctld", "-D"])
         self._await_hosts()
 
     def start_host(self, host: str) -> None:
-        """Start the daemon of a host that was killed, as after a reboot."""
+        """Start the daemon of a killed host, as after a reboot."""
         self._daemons.append(self._launch(host, ["slurmd", "-D"]))
 
     def _write_files(self) -> None:
@@ -256,7 +257,7 @@ class SlurmCluster:
             self.start_host(name)
 
     def _launch(self, host: str, argv: Sequence[str]) -> RunningJob:
-        argv = [sys.executable, "-ISs", reaper.__file__, *argv]
+        argv = [sys.executable, "-ISs", processes.__file__, *argv]
         return RunningJob([Process(0, self.command(argv, host), self.environment)], grace_s=float("inf"))
 
     def _await_hosts(self) -> None:

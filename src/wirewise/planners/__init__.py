@@ -1,4 +1,4 @@
-"""Functions that turn a problem and measured costs into a plan; none of them talks to other ranks."""
+"""Functions that turn a problem and measured costs into a plan; none of them communicates with other ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of the arrays that planners compute with."""
+"""Array types used by planners."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One face for planners: `planner(job, links, *, seed, time_budget_s, **knobs) -> Plan`.
+"""Common interface of planners: `planner(job, links, *, seed, time_budget_s, **knobs) -> Plan`.
 
-Each family has its own kind of problem, which holds costs and links, and says from which jobs it is made. Here only the
-ways to call planners are made alike.
+Each family has its own problem type, which holds costs and links, and defines the jobs that it is built from. This
+module only unifies how planners are called.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Planner", "Problems", "expect_links", "face", "problems_of"]
 
 
 class Planner(Protocol):
-    """A function from a job and the links between its ranks to a plan."""
+    """Function from a job and the links between its ranks to a plan."""
 
     def __call__(
         self, job: Any, links: Any = None, *, seed: int = 0, time_budget_s: float | None = None, **knobs: Any
@@ -31,7 +31,7 @@ class Planner(Protocol):
                 the rest.
             links: Links between the ranks; None: the job or the problem says what bytes travel over.
             seed: Seed of what is drawn; recorded in the plan.
-            time_budget_s: Seconds for the search; None: the planner's own.
+            time_budget_s: Seconds for the search. Defaults to the planner's own.
             knobs: Conditions of the problem, such as `codec`, and the planner's own.
 
         Raises:
@@ -42,24 +42,24 @@ class Planner(Protocol):
 
 
 class Problems(NamedTuple):
-    """What the planners of a family, or of one grain in it, decide on."""
+    """Problem type of the planners of a family, or of one job type in it."""
 
     about: str
-    """Words for what is planned for, such as "a recorded run"."""
+    """Description of the input in error messages, such as "a recorded run"."""
     kind: type
-    """Problems that say all; planners take them by themselves."""
+    """Type of a complete problem, which planners accept without job and links."""
     of: Mapping[type, Callable[..., Any]] = {}
     """Functions `(job, links, *, conditions)` to the problem, by kind of job."""
 
     def takes(self, job: Any) -> bool:
-        """Whether a job is of a kind that problems are made from, or a problem itself."""
+        """Whether a job is a problem itself, or of a type that problems are built from."""
         return isinstance(job, (self.kind, *self.of))
 
     def problem(self, name: str, job: Any, links: Any, conditions: Mapping[str, Any]) -> Any:
-        """The problem of a job on its links; one that is given alone is taken as it is.
+        """Build the problem of a job on its links; a problem passed alone is returned unchanged.
 
         Raises:
-            InputError: Nothing that the planner decides on; the message has its `name`.
+            InputError: The job is of no type that the planner accepts; the message has its `name`.
         """
         if isinstance(job, self.kind) and links is None and not conditions:
             return job
@@ -78,7 +78,7 @@ class Problems(NamedTuple):
 
     @property
     def conditions(self) -> dict[str, inspect.Parameter]:
-        """What may be said of a job beside its links."""
+        """Parameters of a problem other than job and links."""
         return {
             name: parameter
             for make in self.of.values()
@@ -88,13 +88,13 @@ class Problems(NamedTuple):
 
 
 def face(make: Callable[..., Plan], name: str, problems: Problems, *, budget: str = "") -> Planner:
-    """The planner that a call `make(problem, *, seed, **knobs)` is, with the face of all.
+    """Wrap `make(problem, *, seed, **knobs)` as a planner with the common interface.
 
     Args:
         make: Function to call.
         name: Name of the planner.
-        problems: What `make` takes first, and what it is made from.
-        budget: Name of the knob that holds the seconds for the search; nothing: there is none.
+        problems: Type of the first argument of `make`, and how it is built.
+        budget: Name of the option for the search time in seconds; empty if there is none.
     """
     conditions = problems.conditions
 
@@ -161,15 +161,15 @@ def _sections(text: str) -> tuple[str, dict[str, str], str]:
 
 
 def problems_of(planner: Planner) -> Problems | None:
-    """What a planner decides on; None: a function without a face, which says it by its errors."""
+    """Problem type of a planner. None for a plain function, whose own errors apply."""
     return getattr(planner, "problems", None)
 
 
 def expect_links(links: Any) -> Links:
-    """The links, which have to be a table of them.
+    """Return the links, if they are a link table.
 
     Raises:
-        InputError: Says what was got.
+        InputError: Names the type that was passed.
     """
     if not isinstance(links, Links):
         got = "none" if links is None else f"a {type(links).__name__}"

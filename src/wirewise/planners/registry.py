@@ -37,10 +37,10 @@ PLANNERS: dict[str, dict[str, Planner]] = {
 
 
 def planner(family: str, name: str) -> Planner:
-    """The planner of that name.
+    """Get a planner by family and name.
 
     Raises:
-        PlanError: No family or no planner is called so; the message lists those that are.
+        PlanError: The family or the planner is unknown; the message lists those that exist.
     """
     if family not in PLANNERS:
         raise PlanError(f"unknown family of plans {family!r}; expected one of: {', '.join(PLANNERS)}")

@@ -1,4 +1,4 @@
-"""Frozen records of decisions, one file a family; every one is checked, simulated, carried out and drawn."""
+"""Frozen records of decisions, one file per family; each is checked, simulated, executed and drawn."""
 
 from __future__ import annotations
 

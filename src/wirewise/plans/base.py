@@ -1,8 +1,7 @@
-"""What all plans share: JSON text, the check against a topology, a table for people.
+"""Shared parts of all plans: JSON, the check against a topology, and a table for display.
 
-A plan is a frozen record with a tag, `family`. Its laws are conformance tests over every family in
-`PLANS`: `to_json` reads back equal, `check` raises and shows the faulty place, the simulator accepts it, and
-`table` and `summary` draw it.
+A plan is a frozen record with a tag, `family`. Conformance tests over every family in `PLANS` ensure that `to_json`
+round-trips, `check` raises and shows the faulty place, the simulator accepts it, and `table` and `summary` draw it.
 """
 
 from __future__ import annotations
@@ -14,38 +13,39 @@ import msgspec
 
 from wirewise.decoding import decode_json
 from wirewise.errors import PlanError
+from wirewise.notebooks import table_html
 
-__all__ = ["Plan", "TopologyLike", "explain", "matrix_picture"]
+__all__ = ["Plan", "TopologyLike", "explain_error", "matrix_picture"]
 
 
 class TopologyLike(Protocol):
-    """The part of a topology that a plan is checked against."""
+    """Part of a topology against which a plan is checked."""
 
     @property
     def hosts(self) -> Sized:
-        """Machines that hold the devices."""
+        """Hosts with the devices."""
         ...
 
     @property
     def devices(self) -> Sized:
-        """Accelerators or processes, one a rank."""
+        """Accelerators or processes, one per rank."""
         ...
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="family"):
-    """A decision about a distributed job, as data."""
+    """Decision about a distributed job, as data."""
 
     family: ClassVar[str] = ""
     """Name of the family in `PLANS`; subclasses set it equal to their tag."""
 
     world_size: int
-    """Ranks that the plan was made for."""
+    """Number of ranks of the plan."""
     planner: str
     """Name of the planner that made it."""
     seed: int = 0
 
     def to_json(self) -> str:
-        """The plan as JSON text; `from_json` and `loads` read it back equal."""
+        """Serialise to JSON; `from_json` and `loads` read it back equal."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
@@ -53,15 +53,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Read a plan of this family.
 
         Raises:
-            PlanError: Not JSON, another family, or a wrong value; the message names the path inside the JSON.
+            PlanError: The text is not JSON, of another family, or has an invalid value; the message names the path
+                inside the JSON.
         """
         try:
             return decode_json(text, cls)
         except msgspec.DecodeError as error:
-            raise PlanError(explain(error, cls.family)) from error
+            raise PlanError(explain_error(error, cls.family)) from error
 
     def check_itself(self) -> None:
-        """Raise if the plan is inconsistent in itself, whatever it is used for.
+        """Raise if the plan is inconsistent in itself, independent of topology and job.
 
         Raises:
             PlanError: The message shows the faulty place.
@@ -86,24 +87,27 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         self.check_itself()
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Column titles and rows that show the plan to people."""
+        """Column titles and rows for display."""
         raise NotImplementedError(f"{type(self).__name__} must say how it is drawn")
 
     @property
     def headline(self) -> str:
-        """What it is and whom for, in a line."""
+        """Kind and purpose of the plan, in one line."""
         return f"{self.family} plan by {self.planner!r} for {self.world_size} ranks"
 
     def summary(self) -> str:
-        """The plan as an aligned text table under its headline."""
+        """Plan as an aligned text table under its headline."""
         titles, rows = self.table()
         widths = [max(len(row[i]) for row in [titles, *rows]) for i in range(len(titles))]
         cells = [[cell.rjust(w) for cell, w in zip(row, widths, strict=True)] for row in [titles, *rows]]
         return "\n".join([self.headline, *("  ".join(row) for row in cells)])
 
+    def _repr_html_(self) -> str:
+        return table_html(self.headline, *self.table())
 
-def explain(error: Exception, family: str) -> str:
-    """What msgspec found, with the path inside the JSON and what to do."""
+
+def explain_error(error: Exception, family: str) -> str:
+    """Explain a msgspec error, with the path inside the JSON and a remedy."""
     return (
         f"cannot read a {family or 'wirewise'} plan: {error}; expected a plan written by `plans.save`, "
         "mend the named place or make the plan again"
@@ -111,7 +115,7 @@ def explain(error: Exception, family: str) -> str:
 
 
 def matrix_picture(size: int, faulty: Sequence[tuple[int, int]]) -> str:
-    """A sender-by-receiver grid with the faulty channels crossed; only up to 16 ranks fit a terminal."""
+    """Draw a sender-by-receiver grid with the faulty channels crossed; only up to 16 ranks."""
     if not 0 < size <= 16:
         return ""
     head = "sender\\receiver " + " ".join(f"{r:>2}" for r in range(size))

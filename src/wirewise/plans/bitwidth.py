@@ -1,4 +1,4 @@
-"""Bit widths in which halo messages travel."""
+"""Bit widths of halo messages."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ def row_bytes(bits: int, width: int, param_bytes: int) -> int:
 
 
 class ChannelBits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bit widths of the rows that one rank sends to another in one exchange."""
+    """Bit widths of the rows sent from one rank to another in one exchange."""
 
     exchange: str
-    """"forward1": activations into layer 1; "backward1": the gradients that come back for them."""
+    """"forward1": activations into layer 1; "backward1": their gradients."""
     sender: int
     receiver: int
     width: int
     """Values in a row."""
     bits: bytes
-    """One byte a message, in send order."""
+    """One byte per message, in send order."""
 
     @property
     def array(self) -> NDArray[np.uint8]:
-        """The bits as uint8 [n]."""
+        """Bits as uint8 [n]."""
         return np.frombuffer(self.bits, dtype=np.uint8)
 
     @property
     def counts(self) -> dict[int, int]:
-        """Messages by bit width, widths ascending."""
+        """Number of messages by bit width, ascending."""
         found = np.bincount(self.array, minlength=1)
         return {b: int(found[b]) for b in np.flatnonzero(found).tolist()}
 
     def size_bytes(self, param_bytes: int) -> int:
-        """Bytes of the channel's buffer."""
+        """Size of the channel's buffer, in bytes."""
         return sum(n * row_bytes(b, self.width, param_bytes) for b, n in self.counts.items())
 
 
 class BitWidthPlan(Plan, frozen=True, kw_only=True, tag="bitwidth"):
-    """A bit width for every message of every exchange of an epoch."""
+    """Bit width for every message of every exchange of an epoch."""
 
     family: ClassVar[str] = "bitwidth"
 
@@ -63,19 +63,19 @@ class BitWidthPlan(Plan, frozen=True, kw_only=True, tag="bitwidth"):
     epoch: int = 0
     """First epoch that uses the plan."""
     param_bytes: int = 6
-    """Bytes of zero point and step a quantized row."""
+    """Bytes of zero point and step per quantized row."""
     forward_covers_backward: bool = False
-    """Claims that in every layer the mean forward bits are at least the mean backward bits."""
+    """Whether the mean forward bits are at least the mean backward bits in every layer, as `check` verifies."""
     predicted_s: dict[str, float] = msgspec.field(default_factory=dict)
     """Predicted seconds of each exchange, on the slowest rank."""
     noise: dict[str, float] = msgspec.field(default_factory=dict)
-    """Expected weighted variance that each exchange adds."""
+    """Expected weighted variance added by each exchange."""
     weight_sigma: dict[str, float] = msgspec.field(default_factory=dict)
     """Log standard deviation of the message weights of each exchange; adaptive bits pay above about 1.2."""
 
     @property
     def exchanges(self) -> list[str]:
-        """Exchanges in the order of an epoch: forward layers up, backward layers down."""
+        """Exchanges in the order of an epoch: forward layers ascending, backward layers descending."""
         return sorted({c.exchange for c in self.channels}, key=_epoch_order)
 
     def of(self, exchange: str) -> list[ChannelBits]:
@@ -90,7 +90,7 @@ class BitWidthPlan(Plan, frozen=True, kw_only=True, tag="bitwidth"):
         return sizes
 
     def counts(self, exchange: str) -> dict[int, int]:
-        """Messages by bit width in one exchange over all channels."""
+        """Number of messages by bit width in one exchange over all channels."""
         total: dict[int, int] = {}
         for channel in self.of(exchange):
             for bits, count in channel.counts.items():
@@ -98,7 +98,7 @@ class BitWidthPlan(Plan, frozen=True, kw_only=True, tag="bitwidth"):
         return dict(sorted(total.items()))
 
     def mean_bits(self, exchange: str) -> float:
-        """Mean bits a value over the messages of one exchange; 0 when it has none."""
+        """Mean bits per value over the messages of one exchange; 0 if it has none."""
         counts = self.counts(exchange)
         return sum(b * n for b, n in counts.items()) / max(sum(counts.values()), 1)
 
@@ -111,11 +111,11 @@ class BitWidthPlan(Plan, frozen=True, kw_only=True, tag="bitwidth"):
     def check(
         self, topology: TopologyLike, messages: Mapping[tuple[str, int, int], int] | None = None
     ) -> None:
-        """Raise if the plan is inconsistent, or fits neither the topology nor the job.
+        """Raise if the plan is inconsistent, or does not fit the topology or the job.
 
         Args:
             topology: Hosts and devices of the job.
-            messages: Rows that the job sends, by (exchange, sender, receiver); None: not compared.
+            messages: Number of rows that the job sends, by (exchange, sender, receiver). None if not compared.
 
         Raises:
             PlanError: The message shows the faulty channel in a sender-by-receiver grid.
@@ -181,7 +181,7 @@ class BitWidthPlan(Plan, frozen=True, kw_only=True, tag="bitwidth"):
                 )
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """One row an exchange: width, messages by bits, mean bits, bytes, predicted time, noise, sigma."""
+        """One row per exchange: width, messages by bits, mean bits, bytes, predicted time, noise, sigma."""
         titles = [
             "exchange",
             "width",

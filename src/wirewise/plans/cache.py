@@ -1,4 +1,4 @@
-"""Rows of other machines' nodes that each machine keeps during mini-batch training."""
+"""Remote node features that each machine caches during mini-batch training."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from numpy.typing import NDArray
 from wirewise.errors import PlanError
 from wirewise.plans.base import Plan
 
-__all__ = ["CachePlan", "MachineCache", "owner_digest", "packed"]
+__all__ = ["CachePlan", "MachineCache", "owner_digest", "pack_node_ids"]
 
 
 def owner_digest(owner: NDArray[Any]) -> str:
-    """Hash of a partition: a plan fits only the one that it was made for."""
+    """Hash of a partition; a plan fits only the partition it was made for."""
     return hashlib.blake2b(np.ascontiguousarray(owner, dtype="<i8").tobytes(), digest_size=16).hexdigest()
 
 
-def packed(nodes: NDArray[Any]) -> bytes:
-    """Node ids as a plan holds them."""
+def pack_node_ids(nodes: NDArray[Any]) -> bytes:
+    """Pack node ids for a plan."""
     return np.ascontiguousarray(nodes, dtype="<i8").tobytes()
 
 
 class MachineCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one machine keeps, and what it still fetches."""
+    """Rows cached by one machine, and rows that it still fetches."""
 
     nodes: bytes
-    """Global ids of the remote nodes that it keeps, ascending, 8 bytes each, little endian."""
+    """Global ids of the cached remote nodes, ascending, 8 bytes each, little endian."""
     budget: int
-    """Rows that it has space for."""
+    """Capacity in rows."""
     needed: tuple[float, ...]
-    """Rows of each machine that its batches need on average, [machines]; of its own: 0."""
+    """Mean number of rows of each machine that its batches need, [machines]; 0 for itself."""
     fetched: tuple[float, ...]
-    """Rows among them that it does not keep, [machines]."""
+    """Mean number of these rows that are not cached, [machines]."""
 
     @property
     def ids(self) -> NDArray[np.int64]:
-        """The nodes as int64 [n]."""
+        """Node ids as int64 [n]."""
         return np.frombuffer(self.nodes, dtype="<i8").astype(np.int64)
 
 
@@ -58,27 +58,27 @@ class CachePlan(Plan, frozen=True, kw_only=True, tag="cache"):
     batch_size: int
     """Seeds of a machine's batch."""
     batches: int
-    """Batches of each machine in an epoch."""
+    """Batches per epoch on each machine."""
     semantics: str = "cumulative"
     imbalance: float = 1.0
-    """Rows over the busiest link of a batch, mean of batches, over those of the busiest link of the mean batch.
+    """Mean rows per batch over the batch's busiest link, relative to the busiest link of the mean batch.
 
     Batches differ, and an exchange ends with its slowest machine.
     """
 
     @property
     def remaining(self) -> float:
-        """Share of the remote rows that is still fetched."""
+        """Fraction of the remote rows still fetched."""
         needed = sum(sum(machine.needed) for machine in self.machines)
         return sum(sum(machine.fetched) for machine in self.machines) / needed if needed else 0.0
 
     @property
     def fetched(self) -> NDArray[np.float64]:
-        """Rows a batch that each machine fetches (row) of each other (column), [machines, machines]."""
+        """Rows per batch that each machine fetches (row) from each other (column), [machines, machines]."""
         return np.array([machine.fetched for machine in self.machines])
 
     def check_itself(self) -> None:
-        """Raise if a value is out of range or a machine keeps what it cannot; see `Plan.check_itself`."""
+        """Raise if a value is out of range or a machine caches invalid nodes; see `Plan.check_itself`."""
         Plan.check_itself(self)
         for fault in (*self._value_faults(), *self._machine_faults()):
             raise PlanError(fault)
@@ -90,7 +90,7 @@ class CachePlan(Plan, frozen=True, kw_only=True, tag="cache"):
             owner: Machine of each node, [N].
 
         Raises:
-            PlanError: Another partition.
+            PlanError: The plan was made for another partition.
         """
         if owner_digest(owner) != self.owner:
             raise PlanError(
@@ -129,7 +129,7 @@ class CachePlan(Plan, frozen=True, kw_only=True, tag="cache"):
                 yield f"{where}: rows a batch are {list(rows)[:8]}; expected a finite figure for each machine, twice"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """A row for each machine, then one for all."""
+        """One row per machine, then one for all."""
         rows = [
             [
                 str(number),

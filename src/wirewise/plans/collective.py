@@ -1,4 +1,4 @@
-"""The program that carries a collective out, how fast it should be, and how fast anything could be."""
+"""Program of a collective, its predicted time, and the lower bound."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["Candidate", "Certificate", "CollectivePlan"]
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why no program can be faster than the bound: what must leave a set of ranks, and how wide its way out is."""
+    """Proof of the lower bound: bytes that must leave a set of ranks, and the bandwidth out of it."""
 
     cut: tuple[int, ...]
-    """Ranks on the sending side; empty where `parts` say more together than any cut."""
+    """Ranks on the sending side; empty if `parts` together give a tighter bound."""
     bandwidth_bytes_per_s: float
-    """Sum over the links that leave them; of parts, over all that lead into them, or out of them."""
+    """Total bandwidth of the links that leave them; for parts, of all links into them or out of them."""
     parts: tuple[tuple[int, ...], ...] = ()
-    """Sets of ranks that the links are counted between where there is no cut; empty if each rank is one."""
+    """Partition of the ranks whose links are counted if there is no cut; empty: each rank alone."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A program that was looked at."""
+    """Program that was considered."""
 
     name: str
     predicted_s: float
@@ -35,7 +35,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class CollectivePlan(Plan, frozen=True, kw_only=True, tag="collective"):
-    """A program for one collective of one size on one topology."""
+    """Program for one collective of one size on one topology."""
 
     family: ClassVar[str] = "collective"
 
@@ -43,26 +43,26 @@ class CollectivePlan(Plan, frozen=True, kw_only=True, tag="collective"):
     size_bytes: int
     """Bytes of the larger buffer of a rank, in or out."""
     topology: str
-    """Name of the topology that it was made for."""
+    """Name of the topology it was planned for."""
     bound_s: float
-    """Lower bound of the whole network, in seconds: no algorithm is below the cut of the certificate. No latencies."""
+    """Lower bound for any algorithm on the network, in seconds, by the certificate; latencies are not counted."""
     predicted_s: float
     """Simulated time of the program."""
     certificate: Certificate
     """Proof of `bound_s`."""
     bound_routes_s: float | None = None
-    """Lower bound of all programs that send over the routes of this network. None if it is `bound_s`."""
+    """Lower bound for programs that send over the routes of this network, in seconds. None if equal to `bound_s`."""
     certificate_routes: Certificate | None = None
     """Proof of `bound_routes_s`."""
     hashed_s: float | None = None
-    """Simulated time where switches hash the one connection of each pair to one of its equal paths: the worst of some
-    hashes. None if switches have no choice, or the program is too large for it."""
+    """Simulated time with ECMP, in which switches hash each pair's connection to one of its equal-cost paths: the worst
+    of several hashes. None if paths are unique, or the program is too large."""
     synthesis_s: float = 0.0
     """Time that the planner took."""
     candidates: tuple[Candidate, ...] = ()
-    """What the planner chose among, the best first."""
+    """Candidates of the planner, the best first."""
     notes: tuple[str, ...] = ()
-    """What the planner has to say, such as the gap of a search that its time limit ended."""
+    """Notes of the planner, such as the optimality gap of a search that hit its time limit."""
 
     @property
     def collective(self) -> str:
@@ -101,7 +101,7 @@ class CollectivePlan(Plan, frozen=True, kw_only=True, tag="collective"):
                 yield f"rank {beyond[0]} - at `$.{name}`; expected ranks below {self.world_size}"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """One row a step: messages, chunks, bytes, and the busiest sender's bytes."""
+        """One row per step: messages, chunks, bytes, and the busiest sender's bytes."""
         sizes = self.program.chunk_bytes(self.size_bytes)
         rows = []
         for step in range(self.program.steps):

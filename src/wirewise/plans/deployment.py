@@ -1,4 +1,4 @@
-"""Replicas of a model's ops on unequal devices: who runs each op on which rows of a batch, and how gradients meet."""
+"""Replicas of a model's ops on unequal devices: ranks and batch rows of each op, and gradient exchange."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wirewise.plans.base import Plan
 __all__ = ["Communication", "DeployedDevice", "DeployedGroup", "DeploymentPlan", "RowMove"]
 
 Communication = Literal["allreduce", "ps", "duplicate", "mp"]
-"""What becomes of the gradients of a group of ops.
+"""Treatment of the gradients of a group of ops.
 
 allreduce: replicas sum them around a ring. ps: each op's owner sums what the replicas have and sends them the sum.
 duplicate: replicas exchange the sufficient factors of linear layers (inputs and gradients of outputs, by all_gather as
@@ -25,7 +25,7 @@ what is not `duplicated` is summed around a ring. mp: each op runs on its owner 
 
 
 class DeployedDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The device of a rank."""
+    """Device of a rank."""
 
     name: str
     host: str
@@ -33,13 +33,13 @@ class DeployedDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     type: str = ""
     """Name of a profile; devices of one type and host form a device group."""
     speed: float = 1.0
-    """Factor by which it computes faster than the device of its profile."""
+    """Compute speed relative to the profiled device."""
     memory_bytes: float = 0.0
-    """Room for parameters, their state and activations; 0: any."""
+    """Memory for parameters, optimizer state and activations, in bytes; 0: no limit."""
 
 
 class RowMove(NamedTuple):
-    """Rows of the batch that one rank has and another one needs."""
+    """Batch rows held by one rank and needed by another."""
 
     source: int
     target: int
@@ -50,7 +50,7 @@ class RowMove(NamedTuple):
 
 
 class DeployedGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ops that are placed alike."""
+    """Ops with the same placement."""
 
     ops: tuple[str, ...]
     """Names in the order of the forward pass."""
@@ -61,18 +61,18 @@ class DeployedGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Rows of the batch on each of the devices, at least 1, in order: the first device has rows 0 to `rows[0]`, and so
     on; none under mp, where each op takes the whole batch."""
     owners: tuple[int, ...] = ()
-    """Rank of each op: under mp it runs there, under ps it sums there; otherwise none."""
+    """Rank of each op: the one that runs it under mp, or reduces its gradients under ps; otherwise empty."""
     duplicated: tuple[str, ...] = ()
     """Ops whose linear layers exchange sufficient factors, under duplicate."""
     priority: int = 0
-    """Where gradients of several groups wait for the same ranks, those of the least priority go first."""
+    """Launch order of gradient exchanges that compete for the same ranks, lowest first."""
 
     def rows_of(self, op: str, batch: int) -> dict[int, tuple[int, int]]:
-        """First row and row after the last of an op on each rank that runs it, in order of rows.
+        """First row and end of rows of an op on each rank that runs it, in order of rows.
 
         Args:
             op: Name of an op of the group.
-            batch: Rows in all.
+            batch: Number of rows of the batch.
         """
         if self.communication == "mp":
             return {self.owners[self.ops.index(op)]: (0, batch)}
@@ -81,32 +81,32 @@ class DeployedGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class DeploymentPlan(Plan, frozen=True, kw_only=True, tag="deployment"):
-    """Places, rows and communication of all ops; ranks run the ops in the order in which they stand here.
+    """Placement, rows and communication of all ops; ranks run the ops in the order of this plan.
 
-    Every rank that runs an op takes the batch's rows from where the ops before have them (`moves`), and gradients of
-    rows go back the same way. The loss is the mean over the whole batch, however its rows are spread: each rank weighs
-    its rows with 1 / `batch`, so gradients are summed, not averaged.
+    Every rank that runs an op receives its rows from the ranks of the previous ops (`moves`), and gradients of rows
+    are sent back the same way. The loss is the mean over the whole batch, however its rows are split: each rank
+    weights its rows with 1 / `batch`, so gradients are summed, not averaged.
     """
 
     family: ClassVar[str] = "deployment"
 
     batch: int
-    """Rows of a step, all ranks together."""
+    """Rows per step, over all ranks."""
     devices: tuple[DeployedDevice, ...]
     """Device of each rank, [world size]."""
     groups: tuple[DeployedGroup, ...]
     predicted_step_s: float
-    """Simulated seconds of a step, updates of the parameters included."""
+    """Simulated seconds of a step, including the optimizer."""
     baseline_step_s: float
     """Simulated seconds with all ops on all devices, even rows and all-reduces."""
     predicted_bytes: tuple[int, ...]
     """Peak memory of each rank, [world size]."""
     notes: tuple[str, ...] = ()
-    """What the planner has to say of it."""
+    """Notes of the planner."""
 
     @property
     def headline(self) -> str:
-        """Groups, devices, and the simulated step next to that of data parallelism."""
+        """Groups, devices, and the simulated step compared with data parallelism."""
         return (
             f"deployment plan by {self.planner!r} for {self.world_size} ranks: a step of {self.batch} rows takes "
             f"{self.predicted_step_s:.4g} s simulated, data-parallel {self.baseline_step_s:.4g} s"
@@ -118,11 +118,11 @@ class DeploymentPlan(Plan, frozen=True, kw_only=True, tag="deployment"):
         return {op: group for group in self.groups for op in group.ops}
 
     def rows_of(self, op: str) -> dict[int, tuple[int, int]]:
-        """First row and row after the last of an op on each rank that runs it, in order of rows."""
+        """First row and end of rows of an op on each rank that runs it, in order of rows."""
         return self.group_of[op].rows_of(op, self.batch)
 
     def moves(self, producer: str, consumer: str) -> list[RowMove]:
-        """Rows of one op's output that another one needs, in order of rows; those a rank has itself among them."""
+        """Rows of one op's output needed by another, in order of rows, including those already on the rank."""
         return [
             RowMove(source, target, max(first, begin), min(last, end))
             for target, (begin, end) in self.rows_of(consumer).items()
@@ -144,7 +144,7 @@ class DeploymentPlan(Plan, frozen=True, kw_only=True, tag="deployment"):
         ]
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """A row for each group: its ops, how gradients meet, and rows on each device."""
+        """One row per group: its ops, gradient exchange, and rows on each device."""
         rows = []
         for group in self.groups:
             own = dict(zip(group.devices, group.rows or (self.batch,) * len(group.devices), strict=True))

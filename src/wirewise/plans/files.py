@@ -1,4 +1,4 @@
-"""Plan files, and the families that a file can hold."""
+"""Plan files, and the families of plans that they hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from wirewise.decoding import decode_json
 from wirewise.errors import PlanError
 from wirewise.files import atomic_file, read_file
-from wirewise.plans.base import Plan, explain
+from wirewise.plans.base import Plan, explain_error
 from wirewise.plans.bitwidth import BitWidthPlan
 from wirewise.plans.cache import CachePlan
 from wirewise.plans.collective import CollectivePlan
@@ -42,15 +42,15 @@ PLANS: dict[str, type[Plan]] = {
 
 
 def loads(text: str | bytes) -> Plan:
-    """Read a plan of any family by its tag.
+    """Read a plan of any family, by its tag.
 
     Raises:
-        PlanError: Raised by `Plan.from_json` and `Plan.check_itself`, or an unknown family.
+        PlanError: Raised by `Plan.from_json` and `Plan.check_itself`, or the family is unknown.
     """
     try:
         head: Any = decode_json(text)
     except msgspec.DecodeError as error:
-        raise PlanError(explain(error, "")) from error
+        raise PlanError(explain_error(error, "")) from error
     family = head.get("family") if isinstance(head, dict) else None
     if not isinstance(family, str) or family not in PLANS:
         raise PlanError(
@@ -72,10 +72,10 @@ def load(path: str | os.PathLike[str]) -> Plan:
 
 
 def save(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write a plan file at once or not at all (temporary file, fsync, rename).
+    """Write a plan file atomically (temporary file, fsync, rename).
 
     Raises:
-        InputError: The folder is missing, not writable or full; an older file at `path` is still whole.
+        InputError: The folder is missing, not writable or full; an older file at `path` is left intact.
     """
     with atomic_file(path) as file:
         file.write(plan.to_json().encode())

@@ -1,4 +1,4 @@
-"""Gradients that travel together, in how many parts, and what else changes a step of data-parallel training."""
+"""Gradient buckets, their chunks, and further changes of a data-parallel training step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PRECISIONS = ("float32", "bfloat16")
 """Types in which forward and backward may compute."""
 
 SCHEMES = ("all_reduce", "all_gather", "divisible", "hierarchical")
-"""How the payloads of a bucket travel (`wirewise.cost.gradients`)."""
+"""How the payloads of a bucket travel, or its gradients without a codec (`wirewise.cost.gradients`)."""
 
 DECODES = ("inline", "lazy", "queue")
 """Where a bucket is decoded: by the thread of its collective, once back-propagation is over, or by a thread of its
@@ -56,7 +56,7 @@ LOSSES = {
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Gradients that travel together."""
+    """Gradients communicated together."""
 
     parameters: tuple[str, ...]
     """Names as in `model.named_parameters()`, in the order in which their gradients get ready; of a parameter that the
@@ -64,7 +64,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     size_bytes: int
     """Bytes of the gradients."""
     chunks: int = 1
-    """The bucket goes out as so many collectives of about equal size (tensor partition)."""
+    """Number of collectives of about equal size that the bucket is sent as (tensor partition)."""
     codec: str = "none"
     """Name of the gradient codec that compresses the bucket."""
     scheme: str = "all_reduce"
@@ -74,7 +74,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def way(self) -> str:
-        """Codec and scheme in words."""
+        """Codec and scheme, in words."""
         return self.scheme if self.codec == "none" else f"{self.codec} by {self.scheme}"
 
 
@@ -87,20 +87,20 @@ DDP_FIRST_BUCKET_BYTES = 2**20
 def ddp_buckets(
     sizes: Sequence[float], cap_bytes: float | None = None, first_bytes: float | None = None
 ) -> list[list[int]]:
-    """Partition gradients, in the order in which they are ready, by the rule of DistributedDataParallel.
+    """Bucket gradients, in the order in which they get ready, by the rule of DistributedDataParallel.
 
     A bucket is closed as soon as it holds at least its cap.
 
     Args:
-        sizes: Bytes of each gradient.
-        cap_bytes: Size of a bucket. Defaults to 25 MiB.
-        first_bytes: Size of the first bucket. Defaults to 1 MiB where the cap is the default, else to the cap.
+        sizes: Size of each gradient, in bytes.
+        cap_bytes: Bucket cap, in bytes. Defaults to 25 MiB.
+        first_bytes: Cap of the first bucket, in bytes. Defaults to 1 MiB if the cap is the default, else to the cap.
 
     Returns:
         Indices of the gradients of each bucket.
 
     Raises:
-        InputError: A cap that is not above 0.
+        InputError: The cap is not positive.
     """
     first = first_bytes if first_bytes is not None else (cap_bytes or DDP_FIRST_BUCKET_BYTES)
     cap_bytes = DDP_BUCKET_BYTES if cap_bytes is None else cap_bytes
@@ -118,7 +118,7 @@ def ddp_buckets(
 
 
 class ParameterSpan(NamedTuple):
-    """First and last parameter of a bucket, numbered in the order of launch, and the pieces of them, 0 without."""
+    """First and last parameter of a bucket, by launch order, and pieces of them, 0 if not split."""
 
     first: int
     first_piece: int
@@ -127,7 +127,7 @@ class ParameterSpan(NamedTuple):
 
 
 class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
-    """The buckets of the gradients, and the decisions that are taken together with them (dPRO, MLSys 2022)."""
+    """Gradient buckets, and the decisions made together with them (dPRO, MLSys 2022)."""
 
     family: ClassVar[str] = "fusion"
 
@@ -142,17 +142,17 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     """Groups of operators of the captured step that run as one compiled kernel each, in the order of launch. An
     operator in several of them is computed in each, and those outside read the first one's; one in none runs alone."""
     precision: str = "float32"
-    """Type in which forward and backward compute, one of `PRECISIONS`; parameters and gradients stay as they are."""
+    """Compute type of forward and backward, one of `PRECISIONS`; parameters and gradients keep their type."""
     recompute: tuple[str, ...] = ()
-    """Names of modules whose activations are computed again in the backward pass."""
+    """Names of modules whose activations are recomputed in the backward pass."""
     accumulation: int = 1
     """Micro-steps before the gradients are reduced."""
     predicted_step_s: float = 0.0
-    """Simulated time of a step under the plan; 0: not simulated."""
+    """Simulated seconds of a step under the plan; 0: not simulated."""
     baseline_step_s: float = 0.0
     """Predicted seconds of a step without the plan."""
     lower_bound_s: float = 0.0
-    """Seconds that no step of the planner's model beats; 0: not known."""
+    """Lower bound of the step in the planner's cost model, in seconds; 0: not known."""
     compressed_step_s: float = 0.0
     """Simulated time of the best step with codecs, if compressing had to gain enough; 0: nothing was compared."""
     uncompressed_step_s: float = 0.0
@@ -160,16 +160,16 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     unsplit_step_s: float = 0.0
     """Simulated time of the best step without splits; 0: nothing was compared."""
     predicted_memory_bytes: int = 0
-    """Estimated peak of a rank under the plan; 0: not estimated."""
+    """Estimated peak memory of a rank under the plan; 0: not estimated."""
 
     @classmethod
     def by_size(cls, sizes: Mapping[str, int], world_size: int, bucket_bytes: float = inf) -> FusionPlan:
-        """Buckets that are closed once they hold so many bytes, without any search.
+        """Bucket by size, without a search.
 
         Args:
-            sizes: Bytes of each parameter by name, in the order of launch.
+            sizes: Bytes of each parameter by name, in launch order.
             world_size: Number of ranks.
-            bucket_bytes: Bytes of each bucket but the last at least; all in one by default.
+            bucket_bytes: Minimum size of each bucket but the last, in bytes. Defaults to one bucket.
         """
         groups: list[list[str]] = []
         filled = inf
@@ -184,12 +184,12 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
 
     @property
     def parameters(self) -> list[str]:
-        """Names of all parameters in the order of launch, split ones once."""
+        """Names of all parameters in launch order, split ones once."""
         return list(dict.fromkeys(self.parameter_of(name) for name in self._listed))
 
     @property
     def spans(self) -> list[ParameterSpan]:
-        """Spans of gradients of each bucket."""
+        """Parameter span of each bucket."""
         number = {name: i for i, name in enumerate(self.parameters)}
 
         def place(name: str) -> tuple[int, int]:
@@ -199,7 +199,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
         return [ParameterSpan(*place(one.parameters[0]), *place(one.parameters[-1])) for one in self.buckets]
 
     def parameter_of(self, name: str) -> str:
-        """The parameter that a bucket lists, whole or a piece of it."""
+        """Parameter of a bucket entry, which may be a piece of it."""
         piece = piece_of(name, self.splits)
         return piece.parameter if piece else name
 
@@ -209,12 +209,12 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all buckets."""
+        """Total size of the buckets, in bytes."""
         return sum(bucket.size_bytes for bucket in self.buckets)
 
     @property
     def decisions(self) -> tuple[str, ...]:
-        """Fields of the plan and of its buckets that change more than which gradients travel together."""
+        """Fields of the plan and its buckets that change more than the bucketing."""
         buckets = {
             "chunks": any(bucket.chunks > 1 for bucket in self.buckets),
             "codec": self.compresses,
@@ -238,12 +238,12 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
 
     @property
     def predicted_gain_s(self) -> float:
-        """Simulated seconds that a step gets shorter; 0 where either time is not known."""
+        """Predicted reduction of the step time, in seconds; 0 if either time is unknown."""
         known = self.predicted_step_s > 0 and self.baseline_step_s > 0
         return self.baseline_step_s - self.predicted_step_s if known else 0.0
 
     def check_itself(self) -> None:
-        """Raise if a value is out of range or a name stands twice; see `Plan.check_itself`."""
+        """Raise if a value is out of range or a name occurs twice; see `Plan.check_itself`."""
         Plan.check_itself(self)
         for fault in (
             *self._bucket_faults(),
@@ -274,8 +274,8 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
                     f"{where}: codec {bucket.codec!r}, scheme {bucket.scheme!r}, decode {bucket.decode!r}; expected a "
                     f"name, one of {', '.join(SCHEMES)}, and one of {', '.join(DECODES)}"
                 )
-            elif bucket.codec == "none" and bucket.scheme in ("all_gather", "divisible"):
-                yield f"{where}: scheme {bucket.scheme!r} carries payloads of a codec; name the codec"
+            elif bucket.codec == "none" and bucket.chunks > 1 and bucket.scheme != "all_reduce":
+                yield f"{where}: {bucket.chunks} chunks by {bucket.scheme!r}; expected 1, or several buckets"
             elif bucket.codec == "none" and bucket.decode != "inline":
                 yield f"{where}: decode {bucket.decode!r} has no codec to decode; name the codec, or expect inline"
 
@@ -334,11 +334,11 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
 
     @property
     def codecs(self) -> tuple[str, ...]:
-        """Lossy codecs of the buckets, each once."""
+        """Lossy codecs of the buckets, without duplicates."""
         return tuple(dict.fromkeys(bucket.codec for bucket in self.buckets if bucket.codec != "none"))
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """One row a bucket, then one for each other decision that changes the step."""
+        """One row per bucket, then one for each other decision that changes the step."""
         plain = all(bucket.way == "all_reduce" for bucket in self.buckets)
         rows = [
             _row(

@@ -1,4 +1,4 @@
-"""Where and when the jobs of a queue run, and with how much."""
+"""Where and when the jobs of a queue run, and with which resources."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["JobAllotment", "JobPlan"]
 
 
 class JobAllotment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Processors and accelerators of a cluster that a job has for a time."""
+    """CPUs and accelerators of a cluster allotted to a job for a time."""
 
     job: str
     cluster: int
-    """Number of the cluster."""
+    """Index of the cluster."""
     cpus: int
     gpus: int
     start: int
@@ -43,13 +43,13 @@ class JobPlan(Plan, frozen=True, kw_only=True, tag="jobs"):
     slot_s: float
     """Seconds of a slot."""
     kept: float
-    """Share of a slot's progress that is left to a job that was given something else in it."""
+    """Fraction of a slot's progress that a job makes if it was resized in the slot."""
     mean_completion_s: float
-    """Predicted mean of the seconds from a job's arrival to its end."""
+    """Predicted mean completion time of jobs, in seconds from arrival to end."""
     predicted_s: float
-    """Predicted seconds from the first slot to the end of the last job."""
+    """Predicted makespan: seconds from the first slot to the end of the last job."""
     notes: tuple[str, ...] = ()
-    """What the planner has to say of it."""
+    """Notes of the planner."""
 
     @property
     def headline(self) -> str:
@@ -61,7 +61,7 @@ class JobPlan(Plan, frozen=True, kw_only=True, tag="jobs"):
         )
 
     def of(self, job: str) -> list[JobAllotment]:
-        """Allotments of one job in order of time."""
+        """Allotments of one job, in time order."""
         return [one for one in self.allotments if one.job == job]
 
     def check(self, topology: TopologyLike) -> None:
@@ -74,7 +74,7 @@ class JobPlan(Plan, frozen=True, kw_only=True, tag="jobs"):
         self.check_itself()
 
     def check_itself(self) -> None:
-        """Raise if a value is out of range or a job has two allotments at once; see `Plan.check_itself`."""
+        """Raise if a value is out of range or a job has overlapping allotments; see `Plan.check_itself`."""
         Plan.check_itself(self)
         for fault in (*self._value_faults(), *self._allotment_faults()):
             raise PlanError(fault)
@@ -107,7 +107,7 @@ class JobPlan(Plan, frozen=True, kw_only=True, tag="jobs"):
             ends[one.job], before = one.end, one.start
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """A row for each cluster: jobs, and what it gave them."""
+        """One row per cluster: its jobs and their resources."""
         rows = []
         for number, name in enumerate(self.clusters):
             here = [one for one in self.allotments if one.cluster == number]

@@ -1,10 +1,10 @@
-"""Where the operators of a training step run and how their tensors are split: automatic parallel plans.
+"""Placement of the operators of a training step and shardings of their tensors: automatic parallel plans.
 
 A plan is about the graph of a whole step (`trace.operator_graph`), forward and backward, and says of every node by its
 number which stage runs it and how its output lies on the mesh of that stage. Words of a placement, one for each
-dimension of the mesh, are `R` (every rank has the whole), `P` (ranks have addends), `S1` (dimension 1 is cut in equal
-parts) and `S1/3` (dimension 1 is cut in 3 equal blocks and each block in equal parts, of which a rank has one of every
-block: torch's strided shard with split factor 3).
+dimension of the mesh, are `R` (every rank has the whole), `P` (ranks have partial sums), `S1` (dimension 1 is cut in
+equal parts) and `S1/3` (dimension 1 is cut in 3 equal blocks and each block in equal parts, of which a rank has one
+of every block: torch's strided shard with split factor 3).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ __all__ = [
 ]
 
 MoveKind = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "slice", "send"]
-"""What changes a layout: a collective along one dimension of a mesh, a part of what a rank has already, or a message
+"""Kinds of a change of layout: a collective along one dimension of a mesh, a part of what a rank has already, or a
+message
 from each rank of a stage to the rank at the same place of another stage."""
 
 _WORD = re.compile(r"R|P|S(\d+)(?:/(\d+))?")
@@ -41,14 +42,14 @@ _SHOWN = 40
 
 
 class DimPlacement(NamedTuple):
-    """How a tensor lies along one dimension of a mesh."""
+    """Placement of a tensor along one mesh dimension."""
 
     kind: Literal["R", "P", "S"]
-    """Whole on every rank, addends, or parts."""
+    """Replicated, partial sums, or sharded."""
     dim: int = -1
-    """Dimension of the tensor that is cut; -1: none."""
+    """Sharded dimension of the tensor; -1 if there is none."""
     factor: int = 1
-    """Equal blocks of that dimension, each of which is cut for itself."""
+    """Number of equal blocks of that dimension, each of which is sharded on its own."""
 
     def __str__(self) -> str:
         """The word that `parse_placements` reads."""
@@ -56,10 +57,10 @@ class DimPlacement(NamedTuple):
 
 
 def parse_placements(words: Sequence[str]) -> tuple[DimPlacement, ...]:
-    """Placements from their words, one for each dimension of the mesh.
+    """Parse placements from words, one for each mesh dimension.
 
     Raises:
-        InputError: A word that is none.
+        InputError: A word is not a placement.
     """
     found = []
     for word in words:
@@ -72,48 +73,48 @@ def parse_placements(words: Sequence[str]) -> tuple[DimPlacement, ...]:
 
 
 class MoveStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One collective, slice or message of a move."""
+    """Step of a move: a collective, slice or message."""
 
     kind: MoveKind
     mesh_dim: int = -1
-    """Dimension of the mesh along which ranks talk; -1: a message between stages."""
+    """Mesh dimension of the collective; -1: a message between stages."""
     size_bytes: int = 0
-    """Bytes of the largest tensor of a rank in it: the addend of an all-reduce or a reduce-scatter, what an all-gather
-    makes, what a rank has before an all-to-all, the message of a send; of one microbatch."""
+    """Bytes of the largest tensor of a rank in it: the partial sum of an all-reduce or a reduce-scatter, what an
+    all-gather makes, what a rank has before an all-to-all, the message of a send; of one microbatch."""
     sent_bytes: int = 0
-    """Bytes that a rank sends, by a ring where there is a choice; of one microbatch."""
+    """Bytes that a rank sends for one microbatch, by a ring if there is a choice."""
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new layout of a node's output for some of its users, which share what is moved.
+    """New layout of a node's output, shared by some of its users.
 
-    A user that no move of a producer names takes the output as its producer left it. Each step is done in order; a rank
-    then has what `target` says. Where several moves bring a tensor to one stage, each begins with a `send` of the same,
-    and only the first of them counts its bytes.
+    Users that are in no move of a producer read its output in the original layout. Steps run in order and result in
+    the layout `target`. If several moves bring a tensor to one stage, each begins with the same `send`, and only the
+    first of them counts its bytes.
     """
 
     producer: int
-    """Number of the node that makes the tensor."""
+    """Index of the node that produces the tensor."""
     consumers: tuple[int, ...]
-    """Numbers of the nodes that take it so, all of one stage, ascending; one that reads the tensor twice takes it so
+    """Indices of the nodes that read it in this layout, all of one stage, ascending; a node that reads it twice does so
     both times."""
     source: tuple[str, ...]
-    """Placement that the producer leaves, [mesh dimensions]."""
+    """Placement of the producer's output, [mesh dimensions]."""
     target: tuple[str, ...]
-    """Placement that the consumers take, [mesh dimensions]."""
+    """Placement that the consumers read, [mesh dimensions]."""
     steps: tuple[MoveStep, ...]
     once: bool = False
-    """Whether it is done once for all microbatches, on the sum of what they made: gradients of parameters are."""
+    """Whether it runs once, on the sum over all microbatches, as for parameter gradients."""
 
 
 def joint_step(steps: Sequence[MoveStep]) -> MoveStep:
-    """One collective for what several of a kind carry."""
+    """Merge several steps of a kind into one collective."""
     size, sent = sum(step.size_bytes for step in steps), sum(step.sent_bytes for step in steps)
     return msgspec.structs.replace(steps[0], size_bytes=size, sent_bytes=sent)
 
 
 class BlockChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a block of the model is split, in words."""
+    """Sharding of a block of the model, in words."""
 
     block: str
     """Qualified names of the modules, such as `blocks.0-11.mlp`."""
@@ -124,7 +125,7 @@ class BlockChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
     """Stage, placement and moves of every node of a training step.
 
-    How it is carried out: node by node in the order of the graph. A rank of the node's stage takes each input as its
+    How it is executed: node by node in the order of the graph. A rank of the node's stage takes each input as its
     producer left it, or as the move to this node makes it, computes the operator on what it has, and has the output as
     `placements` says; sizes in the arguments of views and factories are those of its part. Some operators compute
     differently on parts, and a placement says so: `embedding` with a weight of placement S0 looks up the rows that it
@@ -132,14 +133,14 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
     parts adds the targets that it has (output P), and its backward writes those that it has; `_softmax`,
     `_log_softmax` and their backward operators over a dimension that is cut exchange maximum and sum of each row
     (`inner`), as a mean of `nll_loss_forward` over cut rows exchanges the sum of weights. A `mean` over what is cut
-    gives addends of the mean of all. `gradients` of the graph end as their parameters are placed. Where a plan has
+    gives partial sums of the mean of all. `gradients` of the graph end as their parameters are placed. Where a plan has
     several microbatches, the graph is that of the whole batch: node numbers are those of a microbatch's graph too.
     """
 
     family: ClassVar[str] = "parallel"
 
     graph: str
-    """Digest of the graph that it was made for (`OperatorGraph.digest`)."""
+    """Digest of the planned graph (`OperatorGraph.digest`)."""
     mesh: tuple[int, ...]
     """Ranks along each dimension of a stage's mesh."""
     mesh_names: tuple[str, ...]
@@ -147,47 +148,47 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
     ranks: tuple[tuple[int, ...], ...]
     """Ranks of each stage in row-major order of the mesh, [stages, product of `mesh`]."""
     microbatches: int = 1
-    """Equal parts of the batch that pass one after the other; gradients add up over them."""
+    """Number of equal parts of the batch, processed in order with gradient accumulation."""
     stage_of: tuple[int, ...]
-    """Stage that runs each node, [nodes]; a backward node mostly has that of its forward node."""
+    """Stage of each node, [nodes]; mostly a backward node is in the stage of its forward node."""
     placements: tuple[tuple[str, ...], ...]
     """Placement of each node's output, [nodes, mesh dimensions]. Of a node with several outputs a word holds that of
     each, such as `S0,S0,R`."""
     moves: tuple[Move, ...] = ()
-    """New layouts of outputs, in the order of their producers."""
+    """Layout changes of outputs, in the order of their producers."""
     buckets: tuple[tuple[int, ...], ...] = ()
     """Moves, by number, that travel as one message as soon as the last of their tensors is there: sums of gradients,
     each a single all-reduce along the same dimension of the mesh. Plans of one stage and one microbatch may have
     them."""
     inner: dict[int, tuple[MoveStep, ...]] = msgspec.field(default_factory=dict)
-    """Collectives inside a node that computes over a dimension that is cut, by the node's number."""
+    """Collectives inside nodes that compute over a sharded dimension, by node index."""
     recompute: tuple[int, ...] = ()
-    """Forward nodes whose outputs are not kept for the backward pass, but computed again where it takes them."""
+    """Forward nodes whose outputs are recomputed in the backward pass instead of kept."""
     level: Literal["O2", "O3", "by hand"] = "by hand"
-    """How it was searched: segment by segment (O2), or the whole graph at once (O3)."""
+    """Search level: segment by segment (O2), or the whole graph at once (O3)."""
     predicted_step_s: float = 0.0
     """Simulated seconds of a step."""
     bound_s: float = 0.0
-    """Seconds that no plan for these ranks falls short of: all of them compute all the time; 0: not known."""
+    """Lower bound for these ranks, in seconds, if all compute all the time; 0: not known."""
     gap: float = 0.0
     """How far the plan's shardings may cost more than the best ones of the same stages, mesh and microbatches, as a
     share of a bound of these; costs are all operators and moves of a rank, one after the other."""
     memory_bytes: tuple[int, ...] = ()
-    """Most bytes that each rank holds: parameters, gradients, optimizer state and kept activations, [world size]."""
+    """Peak memory of each rank: parameters, gradients, optimizer state and activations, in bytes, [world size]."""
     choices: tuple[BlockChoice, ...] = ()
     why: tuple[str, ...] = ()
     """Sentences that give reasons."""
     notes: tuple[str, ...] = ()
-    """What a user should know, such as operators without a rule, which are not split."""
+    """Notes for the user, such as operators without a rule, which are not split."""
 
     @property
     def stages(self) -> int:
-        """Number of stages."""
+        """Number of pipeline stages."""
         return len(self.ranks)
 
     @property
     def collectives(self) -> list[tuple[int, MoveStep, int]]:
-        """Node, step and how often it is done in a step, of everything that sends bytes."""
+        """Node, step and number of executions per training step, for everything that sends bytes."""
         often = self.microbatches
         found = [
             (move.producer, step, 1 if move.once else often) for move in self.moves for step in move.steps
@@ -197,7 +198,7 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
 
     @property
     def collective_bytes(self) -> int:
-        """Bytes that all ranks send in a step."""
+        """Bytes that all ranks send per training step."""
         width = prod(self.mesh)
         return sum(step.sent_bytes * often * width for _, step, often in self.collectives)
 
@@ -205,17 +206,17 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
         """Placement of an output of a node.
 
         Args:
-            node: Number of the node.
-            part: Number of the output where it has several.
+            node: Index of the node.
+            part: Index of the output, if there are several.
         """
         words = (word.split(",") for word in self.placements[node])
         return parse_placements([word[part] if len(word) > 1 else word[0] for word in words])
 
     def place_of(self, rank: int) -> tuple[int, tuple[int, ...]]:
-        """Stage of a rank, and its place along each dimension of the mesh.
+        """Stage of a rank, and its coordinate along each mesh dimension.
 
         Raises:
-            PlanError: No stage is on this rank.
+            PlanError: The rank belongs to no stage.
         """
         for stage, own in enumerate(self.ranks):
             if rank in own:
@@ -234,7 +235,7 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
             nodes: Number of its nodes.
 
         Raises:
-            PlanError: Says both digests, or both numbers.
+            PlanError: Names both digests, or both numbers of nodes.
         """
         if digest != self.graph:
             raise PlanError(
@@ -249,7 +250,7 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
 
     @property
     def headline(self) -> str:
-        """Stages, mesh and microbatches, and the simulated seconds of a step."""
+        """Stages, mesh and microbatches, and the simulated step time in seconds."""
         mesh = " x ".join(f"{size} {name}" for size, name in zip(self.mesh, self.mesh_names, strict=True))
         said = (
             f"parallel plan by {self.planner!r} for {self.world_size} ranks: {self.stages} "
@@ -383,7 +384,7 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
             )
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """A row for each block that is split; without blocks, one for each kind of move."""
+        """One row per sharded block; without blocks, one per kind of move."""
         if self.choices:
             shown = [[one.block, one.strategy] for one in self.choices[:_SHOWN]]
             more = len(self.choices) - len(shown)

@@ -1,4 +1,4 @@
-"""Hosts on which the tasks of distributed GNN training run, and who goes first on the network."""
+"""Hosts of the tasks of distributed GNN training, and the priorities of their flows."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _NAMED = 4
 
 
 class PlacedTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task and its host."""
+    """Task and its host."""
 
     name: str
     kind: TaskKind
     host: int
-    """Number of the host."""
+    """Index of the host."""
     demand: dict[str, float] = {}
-    """What the task takes of its host's resources, by name."""
+    """Amounts of its host's resources that the task needs, by name."""
 
 
 class PlacementPlan(Plan, frozen=True, kw_only=True, tag="placement"):
-    """Places of all tasks; the world size is the number of hosts."""
+    """Hosts of all tasks; the world size is the number of hosts."""
 
     family: ClassVar[str] = "placement"
 
@@ -45,15 +45,15 @@ class PlacementPlan(Plan, frozen=True, kw_only=True, tag="placement"):
     """Names of the hosts, [world size]."""
     policy: FlowPolicy
     iterations: int
-    """Number of iterations that were simulated."""
+    """Number of simulated iterations."""
     prefetch: int
     """Iterations that samplers may run ahead of their worker."""
     predicted_s: float
     """Simulated time of all iterations."""
     colocated_s: float
-    """Predicted seconds with samplers beside their workers, workers dealt out evenly; 0 if that does not fit."""
+    """Predicted seconds with samplers on their workers' hosts and workers spread evenly; 0 if that does not fit."""
     lower_bound_s: float
-    """Seconds that no order of flows beats with these places."""
+    """Lower bound for any order of flows under this placement, in seconds."""
     competitive_ratio: float
     """Flows that can share one direction of an interface at most; under `oes` no run takes longer than so many times
     the shortest possible one (Luo, Bao, Wu, INFOCOM 2022)."""
@@ -65,7 +65,7 @@ class PlacementPlan(Plan, frozen=True, kw_only=True, tag="placement"):
 
     @property
     def headline(self) -> str:
-        """Hosts, and the simulated time next to that of colocated tasks."""
+        """Hosts, and the simulated time compared with colocated tasks."""
         said = (
             f"placement plan by {self.planner!r} for {self.world_size} hosts: {self.iterations} iterations take "
             f"{self.predicted_s:.4g} s simulated under {self.policy}"
@@ -81,7 +81,7 @@ class PlacementPlan(Plan, frozen=True, kw_only=True, tag="placement"):
             kinds: Kind of each task of the job, by name.
 
         Raises:
-            PlanError: The message names tasks that only one of both has, or whose kinds differ.
+            PlanError: The message names tasks that only one of the two has, or whose kinds differ.
         """
         own = {task.name: task.kind for task in self.tasks}
         different = {
@@ -105,7 +105,7 @@ class PlacementPlan(Plan, frozen=True, kw_only=True, tag="placement"):
         self.check_itself()
 
     def check_itself(self) -> None:
-        """Raise if a value is out of range or a name stands twice; see `Plan.check_itself`."""
+        """Raise if a value is out of range or a name occurs twice; see `Plan.check_itself`."""
         Plan.check_itself(self)
         for fault in (*self._task_faults(), *self._value_faults()):
             raise PlanError(fault)
@@ -135,7 +135,7 @@ class PlacementPlan(Plan, frozen=True, kw_only=True, tag="placement"):
                 yield f"{name} is {value} - at `$.{name}`; expected a finite figure of at least 0"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """A row for each host: what runs there."""
+        """One row per host, with its tasks."""
         rows = []
         for number, name in enumerate(self.hosts):
             here = [task for task in self.tasks if task.host == number]

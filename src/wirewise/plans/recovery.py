@@ -1,4 +1,4 @@
-"""How a job survives the death of a rank: where lost state comes from, and what is kept for that in training."""
+"""Recovery of a job from the loss of a rank: sources of lost state, and data kept for it during training."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ _MOST_SHOWN = 6
 
 
 class StageRecovery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How one stage is recovered."""
+    """Recovery of one stage."""
 
     ranks: tuple[int, ...]
-    """Ranks that hold the stage, one a replica."""
+    """Ranks of the stage, one per replica."""
     strategy: RecoveryStrategy
     """Source of the state."""
     group: int
-    """Number of the group of neighbouring stages that go back to the checkpoint together if one of them is lost."""
+    """Index of the group of adjacent stages that roll back to the checkpoint together if one of them fails."""
 
 
 class MessageLog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Messages that their sender keeps until the next checkpoint is durable."""
+    """Messages kept by their sender until the next checkpoint is durable."""
 
     source: int
-    """Number of the stage that sends."""
+    """Index of the sending stage."""
     target: int
-    """Number of the stage that receives, and reads them if it is lost."""
+    """Index of the receiving stage, which replays the log after a failure."""
     tier: LogTier
     """Place of the log."""
     bytes_per_step: float
@@ -63,44 +63,44 @@ class MessageLog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RecoveryPhases(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds of the parts of a recovery from a failure halfway between two checkpoints."""
+    """Times of the phases of a recovery from a failure halfway between two checkpoints, in seconds."""
 
     detect_s: float
     fence_s: float
     regroup_s: float
     restore_s: float
     recompute_s: float
-    """Seconds to compute lost steps again, of the one under way too."""
+    """Seconds to recompute lost steps, including the interrupted one."""
     resume_s: float
 
     @property
     def total_s(self) -> float:
-        """Seconds from the failure to the step that comes after the last one before it."""
+        """Seconds from the failure until the step after the last one before it is computed."""
         return float(sum(getattr(self, name) for name in self.__struct_fields__))
 
 
 class FrontPoint(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Storage of logs against what a failure costs; no choice of logs is better in both."""
+    """Pareto point of log storage and cost of a failure."""
 
     price_bytes: float
-    """Bytes of logs a step, each weighted with the price of where it lies."""
+    """Bytes of logs per step, weighted by the price of their tier."""
     cost_s: float
-    """Seconds that a lost step takes to recompute, the mean over failures."""
+    """Mean seconds to recompute a lost step, over failures."""
 
 
 class PricedPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What another way to survive failures would cost."""
+    """Cost of another recovery policy."""
 
     name: str
     """Name of the policy."""
     interval_steps: int
     """Steps between two copies of the state."""
     overhead: float
-    """Time that it adds while nothing fails, as a share of the steps'."""
+    """Failure-free overhead, as a fraction of step time."""
     lost_s: float
-    """Seconds that a failure costs, the mean."""
+    """Mean cost of a failure, in seconds."""
     goodput: float
-    """Share of the time in which steps are computed for the first time."""
+    """Fraction of the time in which steps are computed for the first time."""
 
 
 class RecoveryPlan(Plan, frozen=True, kw_only=True, tag="recovery"):
@@ -115,44 +115,44 @@ class RecoveryPlan(Plan, frozen=True, kw_only=True, tag="recovery"):
     interval_steps: int
     """Steps from one checkpoint to the next."""
     consistency: Consistency = "auto"
-    """Way to a whole step after a failure amid an update."""
+    """Method to restore a consistent step after a failure during an update."""
     helpers: int = 0
     """Survivors that share the recomputation of a lost stage's microbatches."""
     parallel_mode: Literal["exact", "fast"] = "exact"
-    """Whether gradients of helpers are folded in the order of microbatches (bit for bit) or summed as they come."""
+    """Whether helpers' gradients are summed in the order of microbatches (bit for bit) or in order of arrival."""
     spares: int = 1
-    """Warmed processes without a role that wait to take one."""
+    """Number of warm standby processes."""
     heartbeat_s: float = 0.1
-    """Seconds between two signs of life of a rank."""
+    """Interval of a rank's heartbeats, in seconds."""
     silence_limit_s: float = 0.5
-    """Seconds without a sign of life after which a rank is fenced off and counts as dead."""
+    """Seconds without a heartbeat after which a rank is fenced and counts as dead."""
     mtbf_s: float
-    """Seconds of training between two failures, the mean, that the plan was made for."""
+    """Assumed mean training time between failures, in seconds."""
     predicted_s: float = 0.0
-    """Seconds for as many steps as fit into `mtbf_s` where nothing is protected and nothing fails; 0: not simulated."""
+    """Seconds, with failures, for the steps that would fit into `mtbf_s` without any; 0: not simulated."""
     goodput: float = 0.0
-    """Share of that time in which steps are computed for the first time; 0: not simulated."""
+    """Fraction of that time in which steps are computed for the first time; 0: not simulated."""
     overhead: float = 0.0
-    """Time that logs, checkpoints and consistency add while nothing fails, as a share of the steps'."""
+    """Failure-free overhead of logs, checkpoints and consistency, as a fraction of step time."""
     recoveries: tuple[RecoveryPhases, ...] = ()
     """Simulated recovery of each stage, [stages]; none: not simulated."""
     front: tuple[FrontPoint, ...] = ()
-    """Best choices of logs, from none to all; none: not compared."""
+    """Pareto front of the logs, from none to all; empty: not compared."""
     chosen: int = -1
-    """Number of the plan's own point of the front; -1: nothing is logged."""
+    """Index of the plan's own point in `front`; -1: nothing is logged."""
     others: tuple[PricedPolicy, ...] = ()
     """Other policies at the same failures."""
     notes: tuple[str, ...] = ()
-    """What the planner has to say, such as why a stage is not logged."""
+    """Notes of the planner, such as why a stage is not logged."""
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of the stages of each group."""
+        """Stage indices of each group."""
         numbered = itertools.groupby(range(len(self.stages)), lambda number: self.stages[number].group)
         return tuple(tuple(own) for _, own in numbered)
 
     def tier_of(self, group: Collection[int]) -> LogTier:
-        """Place of the logs that a group of stages reads; shared memory where it reads none."""
+        """Storage tier of the logs that a group of stages reads; shared memory if it reads none."""
         for log in self.logs:
             if log.target in group:
                 return log.tier
@@ -160,7 +160,7 @@ class RecoveryPlan(Plan, frozen=True, kw_only=True, tag="recovery"):
 
     @property
     def policies(self) -> tuple[PricedPolicy, ...]:
-        """The plan itself and other policies, the one with the most goodput first; none where nothing was simulated."""
+        """The plan itself and other policies, by descending goodput; empty if nothing was simulated."""
         if not self.goodput > 0:
             return ()
         own = PricedPolicy(
@@ -247,7 +247,7 @@ class RecoveryPlan(Plan, frozen=True, kw_only=True, tag="recovery"):
             yield f"there are {len(self.recoveries)} recoveries - at `$.recoveries`; expected one for each stage"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """A row for each stage: ranks, source of its state, group, logs that it reads, recovery."""
+        """One row per stage: ranks, state source, group, logs that it reads, recovery."""
         rows = []
         for number, stage in enumerate(self.stages):
             read = [log for log in self.logs if log.target == number]

@@ -1,4 +1,4 @@
-"""How tensors move from the meshes that hold them to the meshes that need them: slices, senders, trees, rounds."""
+"""Movement of tensors between meshes: slices, senders, trees, rounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STRATEGIES: tuple[Strategy, ...] = ("p2p", "local_all_gather", "global_all_gathe
 
 
 class MulticastTree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tree on which a part of a slice travels, chunk by chunk: a rank passes on what it has got."""
+    """Tree on which a part of a slice is forwarded chunk by chunk."""
 
     start: int
     """First byte of the part, in the slice as its sender packs it."""
@@ -34,48 +34,48 @@ class MulticastTree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the part."""
+        """Size of the part, in bytes."""
         return self.stop - self.start
 
 
 class UnitTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Slices that the same ranks hold and the same ranks need, and how they get there."""
+    """Slices with the same holders and receivers, and their trees."""
 
     slices: tuple[TensorSlice, ...]
     size_bytes: int
     """Bytes of all slices, packed one after the other."""
     holders: tuple[tuple[int, ...], ...]
-    """Ranks that hold each addend; one entry where nothing has to be summed."""
+    """Ranks that hold each partial sum; one entry where nothing has to be summed."""
     receivers: tuple[int, ...]
     """Ranks that need the slices."""
     adders: tuple[int, ...] = ()
-    """Where addends have to be summed, the rank that gives each; the first one adds all others to its own."""
+    """If partial sums have to be reduced, the rank that contributes each; the first one reduces them."""
     strategy: Strategy
     round: int
-    """A sender begins a round when it has sent what it had to in the round before."""
+    """Round of the task; a sender starts a round after its sends of the round before."""
     trees: tuple[MulticastTree, ...] = ()
-    """Trees by which slices reach several receivers; none: every receiver holds the slices itself."""
+    """Trees by which slices reach several receivers; empty: every receiver holds the slices already."""
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """Receivers that need no message: they hold the slices, or sum them."""
+        """Receivers that need no message, because they hold the slices, or reduce them."""
         own = self.adders[:1] or self.holders[0]
         return tuple(rank for rank in self.receivers if rank in own)
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that leave a rank, addends included."""
+        """Bytes sent by ranks, partial sums included."""
         along = sum(tree.size_bytes * len(tree.edges) for tree in self.trees)
         return along + self.size_bytes * max(len(self.adders) - 1, 0)
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with its trees; each begins with the name of a field."""
+        """Faults of its trees; each starts with the name of a field."""
         if self.round < 0:
             yield f"round: got {self.round}; expected at least 0"
         given = len(self.holders) if len(self.holders) > 1 else 0
         covered = [sum(rank in own for rank in self.adders) for own in self.holders] if given else []
         if len(self.adders) != given or any(count != 1 for count in covered):
-            yield f"adders: got {list(self.adders)}; expected a holder of each of {given} addends to sum"
+            yield f"adders: got {list(self.adders)}; expected a holder of each of {given} partial sums to sum"
         senders = self.adders[:1] or self.holders[0]
         got: dict[int, list[tuple[int, int]]] = {r: [] for r in self.receivers if r not in self.kept}
         for number, tree in enumerate(self.trees):
@@ -100,18 +100,18 @@ class UnitTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class BusiestHosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why no plan is faster than the bound: what must pass the interfaces of some hosts."""
+    """Proof of the lower bound: bytes that must cross the interfaces of some hosts."""
 
     hosts: tuple[int, ...]
     direction: Literal["out", "in"]
     """Direction of the flow. out: no other host holds the bytes; in: the host needs them and holds none of them."""
     size_bytes: int
     bandwidth_bytes_per_s: float
-    """Rate of the hosts' interfaces together in this direction."""
+    """Total bandwidth of the hosts' interfaces in this direction."""
 
 
 class ReshardPlan(Plan, frozen=True, kw_only=True, tag="reshard"):
-    """Messages that bring tensors from their layouts to others; each layout names the ranks that it is on."""
+    """Messages that move tensors from their layouts to others; each layout names its ranks."""
 
     family: ClassVar[str] = "reshard"
 
@@ -122,16 +122,16 @@ class ReshardPlan(Plan, frozen=True, kw_only=True, tag="reshard"):
     strategy: str
     """Strategy of the tasks, or "mixed"."""
     order: str
-    """How senders and rounds were chosen."""
+    """Method by which senders and rounds were chosen."""
     chunk_bytes: int
-    """Bytes that a rank passes on at a time."""
+    """Bytes that a rank forwards at a time."""
     predicted_s: float
-    """Simulated time of the whole."""
+    """Simulated seconds of the whole plan."""
     bound_s: float
-    """Seconds that no plan is below: what must pass the interfaces of hosts, without latencies."""
+    """Lower bound of any plan, in seconds, by the bytes that must cross hosts' interfaces, without latencies."""
     busiest: BusiestHosts
     candidates: dict[str, float] = msgspec.field(default_factory=dict)
-    """Simulated seconds of each strategy that was looked at."""
+    """Simulated seconds of each strategy considered."""
 
     @property
     def rounds(self) -> int:
@@ -140,12 +140,12 @@ class ReshardPlan(Plan, frozen=True, kw_only=True, tag="reshard"):
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of all messages between ranks."""
+        """Total bytes of messages between ranks."""
         return sum(task.bytes_sent for task in self.tasks)
 
     @property
     def bytes_between_hosts(self) -> int:
-        """Bytes of the messages that leave a host."""
+        """Total bytes of messages between hosts."""
         return sum(
             size
             for task in self.tasks
@@ -155,7 +155,7 @@ class ReshardPlan(Plan, frozen=True, kw_only=True, tag="reshard"):
 
     @property
     def headline(self) -> str:
-        """What moves, and its simulated time next to the bound."""
+        """Tensors to move, and their simulated time compared with the lower bound."""
         return (
             f"reshard plan by {self.planner!r} for {self.world_size} ranks: {len(self.tensors)} tensors in "
             f"{sum(bool(task.trees) for task in self.tasks)} messages of {self.rounds} rounds take "
@@ -173,7 +173,7 @@ class ReshardPlan(Plan, frozen=True, kw_only=True, tag="reshard"):
             )
 
     def check_itself(self) -> None:
-        """Raise if a layout is wrong, or a slice is not moved as the layouts ask; see `Plan.check_itself`."""
+        """Raise if a layout is invalid, or a slice is not moved as the layouts require; see `Plan.check_itself`."""
         Plan.check_itself(self)
         for fault in self._faults():
             raise PlanError(fault)
@@ -226,7 +226,7 @@ class ReshardPlan(Plan, frozen=True, kw_only=True, tag="reshard"):
                 yield f"round is {task.round} - {where}; expected one after those of the bucket before"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """A row a task: what moves from where to where, how, and when."""
+        """One row per task: source, target, trees and round."""
         rows = []
         for task in sorted(self.tasks, key=lambda one: one.round):
             senders = sorted({tree.sender for tree in task.trees})
@@ -248,7 +248,7 @@ class ReshardPlan(Plan, frozen=True, kw_only=True, tag="reshard"):
 
 
 def _hosts_of(topology: TopologyLike) -> tuple[int, ...] | None:
-    """Host number of each rank; None: the topology does not say it."""
+    """Host number of each rank; None if the topology does not say it."""
     devices: list[Any] = list(topology.devices)  # type: ignore[call-overload]
     if not devices:
         return tuple(range(len(topology.hosts)))
@@ -264,7 +264,7 @@ def packed_bytes(tensors: Sequence[LaidOutTensor], movement: Movement) -> int:
 
 
 def messages_of(task: UnitTask) -> Iterator[tuple[int, int, int]]:
-    """Bytes, sending and receiving rank of all that travels for a task."""
+    """Bytes, sender and receiver of every message of a task."""
     for giver in task.adders[1:]:
         yield task.size_bytes, giver, task.adders[0]
     for tree in task.trees:

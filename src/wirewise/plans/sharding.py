@@ -1,4 +1,4 @@
-"""How tensors lie on meshes of ranks, and which slices have to move from one layout to another."""
+"""Layouts of tensors on meshes of ranks, and the slices that move between two layouts."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _AXES = 10
 
 
 class Sharding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The layout of a tensor on a mesh of ranks.
+    """Layout of a tensor on a mesh of ranks.
 
-    A dimension that several axes split is cut by the first axis, then each part by the next (`S01` and `S10` differ).
-    Parts have the sizes that `torch.chunk` gives, so the last ones may be smaller or empty. Ranks that differ only
-    along axes which split nothing hold equal parts.
+    A dimension sharded over several axes is split by the first axis, then each shard by the next (`S01` and `S10`
+    differ). Shards have the sizes of `torch.chunk`, so the last ones may be smaller or empty. Ranks that differ only
+    along unused axes hold replicas.
     """
 
     mesh: tuple[int, ...]
@@ -45,16 +45,16 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ranks: tuple[int, ...]
     """Ranks of the mesh in row-major order, [product of `mesh`]."""
     dims: tuple[tuple[int, ...], ...]
-    """Axes that split each dimension of the tensor, the outer one first; none: the dimension is whole."""
+    """Mesh axes that split each dimension of the tensor, outermost first; empty: the dimension is not split."""
     partial: tuple[int, ...] = ()
-    """Axes along which ranks hold addends of the tensor, which is their sum."""
+    """Mesh axes along which ranks hold partial sums of the tensor."""
     rows: tuple[Intervals, ...] = ()
     """Intervals of dimension 0 that each rank of the mesh holds, in their order in memory, where they are irregular, as
     parts of a graph are; `dims[0]` is empty then."""
 
     @property
     def text(self) -> str:
-        """The layout as `parse_sharding` reads it, without the ranks; irregular rows are told as `rows`."""
+        """Layout in the format of `parse_sharding`, without ranks; irregular rows are shown as `rows`."""
         placed = ["S" + "".join(map(str, axes)) if axes else "R" for axes in self.dims]
         if self.rows:
             placed[0] = "rows"
@@ -63,7 +63,7 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return "x".join(map(str, self.mesh)) + ":" + ",".join(placed)
 
     def faults(self, shape: Sequence[int]) -> Iterator[str]:
-        """What is wrong with the layout of a tensor of this shape; each begins with the name of a field."""
+        """Faults of the layout for a tensor of this shape; each starts with the name of a field."""
         if not self.mesh or any(size < 1 for size in self.mesh) or len(self.mesh) > _AXES:
             yield f"mesh: got {list(self.mesh)}; expected 1 to {_AXES} axes of at least one rank"
         elif len(self.ranks) != prod(self.mesh) or len(set(self.ranks)) != len(self.ranks):
@@ -98,7 +98,7 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                     return
 
     def coordinates(self, position: int) -> tuple[int, ...]:
-        """Place of a rank along each axis, by its position in `ranks`."""
+        """Mesh coordinates of a rank, by its position in `ranks`."""
         found = []
         for size in reversed(self.mesh):
             position, place = divmod(position, size)
@@ -106,7 +106,7 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return tuple(reversed(found))
 
     def extents(self, shape: Sequence[int]) -> list[tuple[Intervals, ...]]:
-        """What each rank of `ranks` holds: intervals of each dimension, in their order in memory."""
+        """Extents of each rank of `ranks`: intervals of each dimension, in their order in memory."""
         found = []
         for position in range(len(self.ranks)):
             place = self.coordinates(position)
@@ -124,33 +124,33 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return found
 
     def local_shape(self, shape: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Shape of what a rank of the mesh holds."""
+        """Shape of a rank's shard."""
         own = self.extents(shape)[self.ranks.index(rank)]
         return tuple(sum(stop - start for start, stop in intervals) for intervals in own)
 
     @property
     def summed(self) -> Sharding:
-        """Layout of the same shards where every rank holds the sum itself."""
+        """Layout with the same shards after reducing partial sums."""
         return msgspec.structs.replace(self, partial=())
 
 
 def chunked(size: int, parts: int, number: int) -> Interval:
-    """First index of a part and the one after its last, as `torch.chunk` cuts; parts that it leaves out are empty."""
+    """First index and end of a shard, split as by `torch.chunk`; missing shards are empty."""
     length = -(-size // parts)
     return min(number * length, size), min((number + 1) * length, size)
 
 
 def parse_sharding(text: str, *, first_rank: int = 0) -> Sharding:
-    """A layout from words such as `2x4:S0,R,R`: the mesh, then one placement for each dimension of the tensor.
+    """Parse a layout such as `2x4:S0,R,R`: the mesh, then one placement for each tensor dimension.
 
     Args:
-        text: MESH[@RANKS]:PLACEMENTS. Placements are `R`, or `S` and the axes that split the dimension, the outer one
-            first (`S0`, `S01`, `S10`); a last `P` and axes says that ranks along them hold addends. Ranks are such as
-            `0-7` or `0,2,4-5`; without them the mesh has consecutive ranks.
+        text: MESH[@RANKS]:PLACEMENTS. Placements are `R`, or `S` and the axes that shard the dimension, the outer one
+            first (`S0`, `S01`, `S10`); a final `P` with axes means that ranks along them hold partial sums. Ranks
+            have the form `0-7` or `0,2,4-5`; without them the mesh has consecutive ranks.
         first_rank: First rank of a mesh without ranks.
 
     Raises:
-        InputError: Words that are not of this form; the message says which.
+        InputError: The text has another form; the message names the faulty part.
     """
     head, colon, tail = text.partition(":")
     axes, at, named = head.partition("@")
@@ -175,7 +175,7 @@ def _axes(digits: str, text: str) -> tuple[int, ...]:
     if not (digits.isascii() and digits.isdecimal()):
         raise InputError(
             f"got a placement in {text!r} that is none; expected R, S with axes such as S0, S01 or S10, and at the end "
-            "P with axes where ranks hold addends"
+            "P with axes where ranks hold partial sums"
         )
     return tuple(map(int, digits))
 
@@ -189,7 +189,7 @@ def _ranks(named: str, text: str) -> Iterator[int]:
 
 
 class LaidOutTensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tensor, and its layouts before and after."""
+    """Tensor with its layouts before and after."""
 
     name: str
     shape: tuple[int, ...]
@@ -201,7 +201,7 @@ class LaidOutTensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Tensors of one bucket move together, one bucket after the other."""
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with it; each begins with the path of a field."""
+        """Faults; each starts with the path of a field."""
         if self.dtype not in ITEM_BYTES:
             yield f"dtype: got {self.dtype!r}; expected one of: {', '.join(ITEM_BYTES)}"
         if any(size < 0 for size in self.shape):
@@ -209,24 +209,24 @@ class LaidOutTensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for side in ("source", "target"):
             yield from (f"{side}.{fault}" for fault in getattr(self, side).faults(self.shape))
         if self.target.partial:
-            yield "target.partial: ranks cannot end up with addends; expected none"
+            yield "target.partial: ranks cannot end up with partial sums; expected none"
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of an element."""
+        """Size of an element, in bytes."""
         return ITEM_BYTES[self.dtype]
 
     @property
     def reverse(self) -> LaidOutTensor:
-        """The way back, which gradients take: what was a sum comes back whole to all of its addends."""
+        """Reverse movement, for gradients: a sum is returned whole to all of its partial sums."""
         return msgspec.structs.replace(self, source=self.target, target=self.source.summed)
 
 
 class TensorSlice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A box of a tensor."""
+    """Box of a tensor."""
 
     tensor: int
-    """Number of the tensor."""
+    """Index of the tensor."""
     box: tuple[Interval, ...]
     """Interval of each dimension."""
 
@@ -237,21 +237,21 @@ class TensorSlice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Movement(msgspec.Struct, frozen=True, kw_only=True):
-    """All slices of a bucket that the same ranks hold and the same ranks need."""
+    """Slices of a bucket with the same holders and receivers."""
 
     bucket: int
     holders: tuple[tuple[int, ...], ...]
-    """Ranks that hold each addend; one entry where nothing has to be summed."""
+    """Ranks that hold each partial sum; one entry where nothing has to be summed."""
     receivers: tuple[int, ...]
     """Ranks that need it."""
     slices: tuple[TensorSlice, ...]
 
 
 def movements(tensors: Sequence[LaidOutTensor]) -> list[Movement]:
-    """Slices of the tensors, cut where any part before or after ends, by bucket, holders and receivers.
+    """Slice the tensors at all shard boundaries, grouped by bucket, holders and receivers.
 
     Raises:
-        InputError: An element that a rank needs and that no rank holds.
+        InputError: An element needed by a rank is held by none.
     """
     found: dict[tuple[int, tuple[tuple[int, ...], ...], tuple[int, ...]], list[TensorSlice]] = {}
     for number, tensor in enumerate(tensors):
@@ -301,7 +301,7 @@ def _boxes(
 
 
 def _addends(source: Sharding) -> list[list[int]]:
-    """Positions of the ranks that hold each addend."""
+    """Positions of the ranks that hold each partial sum."""
     found: dict[tuple[int, ...], list[int]] = {}
     for position in range(len(source.ranks)):
         place = source.coordinates(position)

@@ -1,6 +1,6 @@
-"""Parameters that travel in pieces: how they are cut, and what plans call the pieces.
+"""Parameters split into pieces: how they are split, and how plans name the pieces.
 
-Size alone decides, so what a codec makes of a piece does not depend on the groups that pieces travel in.
+The split depends on size alone, so that a piece's encoding does not depend on the groups of pieces.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ their own are then the same with pieces as without."""
 
 
 class Piece(NamedTuple):
-    """A piece of a parameter, numbered in the order of memory."""
+    """Piece of a parameter, numbered in memory order."""
 
     parameter: str
     number: int
 
 
 def splits_of(elements: Mapping[str, int], most: int) -> dict[str, int]:
-    """Elements of a piece of each parameter that is larger than `most`, by name.
+    """Piece size of each parameter larger than `most`, in elements, by name.
 
-    As few pieces as can be of at most so many elements, about equal, rounded up to `PIECE_BLOCK`.
+    Uses the fewest pieces within the limit, about equal, rounded up to `PIECE_BLOCK`.
 
     Args:
-        elements: Elements of each parameter.
-        most: Elements, at least 1.
+        elements: Number of elements of each parameter.
+        most: Maximum number of elements per piece, at least 1.
     """
     found = {}
     for name, own in elements.items():
@@ -41,18 +41,18 @@ def splits_of(elements: Mapping[str, int], most: int) -> dict[str, int]:
 
 
 def pieces(parameter: str, elements: int, size: int) -> dict[str, tuple[int, int]]:
-    """First element and end of each piece of a parameter, by the piece's name, in order."""
+    """First element and end of each piece of a parameter, by piece name, in order."""
     starts = range(0, elements, size)
     return {piece_name(parameter, n): (begin, min(begin + size, elements)) for n, begin in enumerate(starts)}
 
 
 def piece_name(parameter: str, number: int) -> str:
-    """What plans call a piece."""
+    """Name of a piece, as used in plans."""
     return f"{parameter}[{number}]"
 
 
 def piece_of(name: str, splits: Mapping[str, int]) -> Piece | None:
-    """The piece that a plan with these splits means by a name; None: a whole parameter."""
+    """Parse a piece name of a plan with these splits. None for a whole parameter."""
     parameter, _, rest = name.rpartition("[")
     number = rest[:-1]
     if parameter in splits and number.isdecimal() and name == piece_name(parameter, int(number)):

@@ -1,4 +1,4 @@
-"""How a model is cut into pipeline stages, who computes them, and in which order microbatches go through."""
+"""Pipeline stages of a model, their ranks, and the timetable of microbatches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wirewise.plans.timetables import (
     in_flight,
     ordered,
     timetable,
-    unrolled,
+    unroll,
 )
 
 __all__ = ["ExchangePlace", "Stage", "StagePlan", "ValueSplit"]
@@ -35,26 +35,26 @@ _UPDATES = 3
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Modules that one position computes one after the other."""
+    """Modules that one position computes in sequence."""
 
     modules: tuple[str, ...]
     """Names of the modules, in the order in which they are computed."""
     position: int
     """Position in the pipeline whose ranks compute the stage."""
     recompute: bool = False
-    """Whether only inputs are kept, and the forward pass is repeated before the backward pass."""
+    """Whether only inputs are kept and the forward pass is recomputed before the backward pass."""
 
 
 class ValueSplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A value between stages that is not whole on each of the ranks that share a stage."""
+    """Value between stages that is sharded or partial over the ranks of a stage."""
 
     module: str
     """Module that makes the value."""
     stage: int
-    """Stage that makes or takes it in parts."""
+    """Stage that produces or reads it sharded."""
     dim: int | None = None
-    """Dimension that the stage's ranks split as `torch.chunk` does; None: ranks of the stage that makes it hold
-    addends."""
+    """Dimension that the stage's ranks split as `torch.chunk` does. None if ranks of the producing stage hold
+    partial sums."""
 
 
 class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
@@ -70,32 +70,32 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
     """Ranks of each position, [positions, replicas, width]; width ranks share a stage's tensors, and positions may
     differ in it."""
     microbatches: int
-    """Microbatches m that one replica works on for an update of the weights."""
+    """Number of microbatches m per replica and weight update."""
     microbatch_size: int = 1
     """Samples of a microbatch."""
     timetable: Timetable
     """Actions of each position in their order, [positions]; microbatch m + j is microbatch j of the next update."""
     splits: tuple[ValueSplit, ...] = ()
-    """Values that are in parts on the ranks of a stage; all others are whole on each of them."""
+    """Values that are sharded over the ranks of a stage; all others are replicated."""
     edges: tuple[tuple[int, int], ...] = ()
     """Pairs of stages between which activations travel, and gradients back; none: each stage feeds the next alone."""
     weight_versions: Literal[1, 2] = 1
-    """Versions of the weights that are kept; with 2, microbatches use the one before the newest and nothing flushes."""
+    """Number of weight versions kept; with 2, microbatches use the second newest and the pipeline never flushes."""
     exchange: ExchangePlace = "end"
     """When replicas exchange gradients; "hidden" needs two versions of the weights."""
     depths: tuple[int, ...]
-    """Most activations, of one stage and one microbatch each, that each position may keep, [positions]."""
+    """Maximum number of activations, each of one stage and microbatch, that each position keeps, [positions]."""
     predicted_s: float = 0.0
-    """Simulated seconds of an update; 0: not simulated. Without flushes, of one among many."""
+    """Simulated seconds of an update; 0: not simulated. Without flushes, in steady state."""
     predicted_bytes: tuple[int, ...] = ()
-    """Most memory that a rank of each position needs, [positions]; none: not known."""
+    """Peak memory of a rank at each position, in bytes, [positions]; empty: not known."""
     pass_s: tuple[tuple[float, float, float], ...] = ()
     """Seconds of a forward pass, a whole backward pass, and of it for gradients of weights, that the planner counted
     with, [stages]; none: not known."""
     message_s: tuple[float, ...] = ()
-    """Seconds of a message over each of `all_edges` that has the links for itself; none: not known."""
+    """Seconds of a message over each of `all_edges` without contention; empty: not known."""
     notes: tuple[str, ...] = ()
-    """What the planner has to say, such as why more stages are not better."""
+    """Notes of the planner, such as the reason against more stages."""
 
     @classmethod
     def by_hand(
@@ -115,28 +115,28 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
         recompute: bool = False,
         exchange: ExchangePlace = "end",
     ) -> Self:
-        """The plan of a chain of modules cut where you say.
+        """Plan for a chain of modules split at given points.
 
         Ranks are numbered by position, then replica, then within the stage's width.
 
         Args:
             modules: Names of all modules in the order of the forward pass.
-            cuts: Number of the first module of each stage but the first.
+            cuts: Index of the first module of each stage but the first.
             style: Style of the timetable (`STYLES`); "2bw" keeps two versions of the weights.
-            microbatches: Microbatches of an update.
-            microbatch_size: Samples of a microbatch.
-            replicas: Pipelines beside each other.
-            width: Ranks that share a stage's tensors, one number for all positions or one for each.
-            splits: Values that are in parts on the ranks of a stage.
-            chunks: Stages a position of an interleaved timetable; None: 2.
-            depths: Microbatches in flight at each position; None: the style's own.
-            edges: Pairs of stages between which activations travel; none: each stage feeds the next.
-            recompute: Whether all stages keep inputs alone.
+            microbatches: Number of microbatches per update.
+            microbatch_size: Number of samples per microbatch.
+            replicas: Number of data-parallel pipelines.
+            width: Tensor-parallel ranks per stage, one number for all positions or one for each.
+            splits: Values that are sharded over the ranks of a stage.
+            chunks: Stages per position of an interleaved timetable. Defaults to 2.
+            depths: Microbatches in flight at each position. Defaults to the style's own.
+            edges: Pairs of stages between which activations are sent. Defaults to a chain.
+            recompute: Whether all stages keep only their inputs and recompute the rest.
             exchange: When replicas exchange gradients.
 
         Raises:
-            PlanError: Cuts that leave a stage without modules, stages that positions cannot share evenly, or what
-                `check_itself` and the style refuse.
+            PlanError: A stage has no modules, positions cannot share the stages evenly, or raised by `check_itself`
+                and the style.
         """
         bounds = [0, *cuts, len(modules)]
         if any(later <= earlier for earlier, later in itertools.pairwise(bounds)):
@@ -194,12 +194,12 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
 
     @property
     def replicas(self) -> int:
-        """Pipelines beside each other."""
+        """Number of data-parallel pipelines."""
         return len(self.ranks[0])
 
     @property
     def all_edges(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of stages between which activations travel, those of a chain spelt out."""
+        """Pairs of stages between which activations are sent, including those of a plain chain."""
         return self.edges or tuple((s, s + 1) for s in range(len(self.stages) - 1))
 
     def width_of(self, stage: int) -> int:
@@ -207,16 +207,16 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
         return len(self.ranks[self.stages[stage].position][0])
 
     def layout_of(self, module: str, stage: int, replica: int, dims: int) -> Sharding:
-        """The layout of a value on the ranks of a stage that makes or takes it.
+        """Layout of a value on the ranks of a stage that computes or reads it.
 
         Args:
-            module: Module that makes the value.
+            module: Module that computes the value.
             stage: Stage whose ranks hold it.
-            replica: Number of the pipeline.
-            dims: Dimensions of the value.
+            replica: Index of the pipeline.
+            dims: Number of dimensions of the value.
 
         Raises:
-            PlanError: The value has no such dimension as is split.
+            PlanError: The value lacks a dimension that is split.
         """
         ranks = self.ranks[self.stages[stage].position][replica]
         split = next((one for one in self.splits if (one.module, one.stage) == (module, stage)), None)
@@ -233,10 +233,10 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
         )
 
     def place_of(self, rank: int) -> tuple[int, int, int]:
-        """Position, replica and number within the width of a rank.
+        """Position, replica and index within the width of a rank.
 
         Raises:
-            PlanError: No stage is on this rank.
+            PlanError: The rank belongs to no stage.
         """
         for position, replicas in enumerate(self.ranks):
             for replica, own in enumerate(replicas):
@@ -245,12 +245,12 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
         raise PlanError(f"rank {rank} has no stage; expected one of 0 to {self.world_size - 1}")
 
     def steps(self, position: int, updates: int = 1) -> list[StagePass]:
-        """What a position does in a number of updates, the first of which fills the pipeline and the last drains it."""
-        return list(unrolled(self.timetable[position], self.microbatches, updates))
+        """Passes of a position in several updates; the first fills the pipeline and the last drains it."""
+        return list(unroll(self.timetable[position], self.microbatches, updates))
 
     @property
     def headline(self) -> str:
-        """Stages, ranks and timetable, and the simulated seconds of an update."""
+        """Stages, ranks and timetable, and the simulated time of an update in seconds."""
         said = (
             f"stages plan by {self.planner!r} for {self.world_size} ranks: {_many(len(self.stages), 'stage')} at "
             f"{_many(self.positions, 'position')}, {_many(self.replicas, 'replica')}, "
@@ -264,8 +264,8 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
     def check_itself(self) -> None:
         """Raise if stages, ranks or the timetable are inconsistent; see `Plan.check_itself`.
 
-        Every stage passes each microbatch forward once and then backward once, no position keeps more activations than
-        `depths` says, and positions never wait for each other.
+        Every stage runs each microbatch forward once and then backward once, no position keeps more activations than
+        `depths` allows, and there are no deadlocks.
         """
         Plan.check_itself(self)
         for faults in (
@@ -357,7 +357,7 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
             elif one.dim is not None and one.dim < 0:
                 yield f"{where}: dim is {one.dim}; expected at least 0"
             elif one.dim is None and one.stage != maker:
-                yield f"{where}: a stage cannot take addends; expected a dim"
+                yield f"{where}: a stage cannot take partial sums; expected a dim"
             elif (one.module, one.stage) in dims:
                 yield f"{where}: stands there twice; expected one split of a value at a stage"
             dims[one.module, one.stage] = -1 if one.dim is None else one.dim
@@ -369,7 +369,7 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
                 if stage in (source, target) and dims.get((module, source)) != dims.get((module, target)):
                     yield (
                         f"stages {source} and {target} of one position have {module!r} in parts that differ, dimension "
-                        f"{dim} at stage {stage} - at `$.splits`; expected the same at both, without addends"
+                        f"{dim} at stage {stage} - at `$.splits`; expected the same at both, without partial sums"
                     )
 
     def _timetable_faults(self) -> Iterator[str]:
@@ -412,14 +412,14 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
             elif kind == "B" and {("I", stage, microbatch), ("W", stage, microbatch)} & passes.keys():
                 yield f"stage {stage} passes microbatch {microbatch} backward twice; expected B, or I and W"
         done: set[StagePass] = set()
-        for step in unrolled(row, self.microbatches, self.weight_versions):
+        for step in unroll(row, self.microbatches, self.weight_versions):
             first = {"B": "F", "I": "F", "W": "I"}.get(step.kind)
             if first and step._replace(kind=first) not in done:  # type: ignore[arg-type]
                 yield f"{step} comes before its {first}; expected it behind"
             done.add(step)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """A row for each position: ranks, stages, activations, the first actions."""
+        """One row per position: ranks, stages, activations, the first actions."""
         rows = []
         for position, row in enumerate(self.timetable):
             own = [(n, stage) for n, stage in enumerate(self.stages) if stage.position == position]

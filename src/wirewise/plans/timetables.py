@@ -1,9 +1,9 @@
-"""Timetables of pipelines as data: which stage works on which microbatch, in which order, at every position.
+"""Pipeline timetables as data: the stage actions of every position, in order.
 
-A position is a place in the pipeline with ranks of its own; it works its actions off one after the other. Transfers are
-not listed: an action starts once its position is free and what it needs has arrived (`needs`). A timetable covers one
-update. Where updates follow each other without a flush, microbatch m + j stands for microbatch j of the next update,
-and `unrolled` spells out several updates.
+A position is a place in the pipeline with its own ranks; it runs its actions in sequence. Transfers are not listed:
+an action starts once its position is free and what it needs has arrived (`needs`). A timetable covers one update.
+Where updates follow each other without a flush, microbatch m + j stands for microbatch j of the next update, and
+`unroll` spells out several updates.
 
 Sources: GPipe (Huang et al., 2019); 1F1B and two weight versions (PipeDream-2BW, Narayanan et al., ICML 2021);
 interleaved stages (Megatron-LM, Narayanan et al., 2021); eager 1F1B (Zhuang et al., MLSys 2023); split backward passes
@@ -38,7 +38,7 @@ __all__ = [
     "ordered",
     "timetable",
     "two_versions",
-    "unrolled",
+    "unroll",
     "weight_version",
     "zero_bubble",
 ]
@@ -48,7 +48,7 @@ ActionKind = Literal["F", "B", "I", "W"]
 
 
 class StageAction(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One pass of one stage over one microbatch; `["F", 0, 3]` in JSON."""
+    """Pass of one stage over one microbatch; `["F", 0, 3]` in JSON."""
 
     kind: ActionKind
     stage: int
@@ -80,12 +80,12 @@ class StagePass(NamedTuple):
 
 
 def one_f_one_b(positions: int, microbatches: int) -> Timetable:
-    """Position i has at most p - i microbatches in flight, then one forward pass follows each backward pass."""
+    """1F1B: position i has at most p - i microbatches in flight, then alternates backward and forward passes."""
     return _alternating([positions - i for i in range(positions)], microbatches)
 
 
 def gpipe(positions: int, microbatches: int) -> Timetable:
-    """All forward passes of an update, then all backward passes."""
+    """GPipe: all forward passes of an update, then all backward passes."""
     return _alternating([microbatches] * positions, microbatches)
 
 
@@ -95,45 +95,46 @@ def eager_depths(positions: int, microbatches: int) -> list[int]:
 
 
 def eager(positions: int, microbatches: int, depths: Sequence[int] | None = None) -> Timetable:
-    """1F1B with more forward passes ahead, so that transfers travel beside them.
+    """Eager 1F1B: more forward passes ahead, so that transfers overlap with compute.
 
     Args:
         positions: Number of positions p, each with one stage.
-        microbatches: Microbatches m of an update.
-        depths: Microbatches in flight at each position, none of them above the one before; None: `eager_depths`.
+        microbatches: Number of microbatches m per update.
+        depths: Microbatches in flight at each position, non-increasing. Defaults to `eager_depths`.
 
     Raises:
-        PlanError: Depths of another length, below 1, or rising, with which the pipeline would wait for itself.
+        PlanError: Depths have another length, are below 1, or increase, which would deadlock the pipeline.
     """
     return _alternating(_depths(depths, positions, eager_depths(positions, microbatches)), microbatches)
 
 
 def eager_split(positions: int, microbatches: int, depths: Sequence[int] | None = None) -> Timetable:
-    """Eager 1F1B whose gradients of inputs leave before the gradients of weights are computed; see `eager`."""
+    """Eager 1F1B that sends input gradients before computing weight gradients; see `eager`."""
     depths = _depths(depths, positions, eager_depths(positions, microbatches))
     return _alternating(depths, microbatches, [0] * positions)
 
 
 def zero_bubble(positions: int, microbatches: int, depths: Sequence[int] | None = None) -> Timetable:
-    """1F1B whose gradients of weights fill the idle time of the drain (ZB-H1).
+    """ZB-H1: 1F1B whose weight gradients fill the idle time of the drain.
 
-    Position i computes gradients of weights i microbatches late, so all positions keep as many activations as the
-    first. See `eager` for the arguments.
+    Position i delays weight gradients by i microbatches, so all positions keep as many activations as the first. See
+    `eager` for the arguments.
     """
     depths = _depths(depths, positions, [positions - i for i in range(positions)])
     return _alternating(depths, microbatches, [min(i, microbatches - 1) for i in range(positions)])
 
 
 def two_versions(positions: int, microbatches: int, depths: Sequence[int] | None = None) -> Timetable:
-    """1F1B without a flush between updates, on two versions of the weights (2BW).
+    """2BW: 1F1B without a flush between updates, with two versions of the weights.
 
     Args:
         positions: Number of positions p, each with one stage.
-        microbatches: Microbatches m of an update, at least p.
-        depths: Microbatches in flight at each position, none of them above the one before; None: p - i at position i.
+        microbatches: Number of microbatches m per update, at least p.
+        depths: Microbatches in flight at each position, non-increasing. Defaults to p - i at position i.
 
     Raises:
-        PlanError: Fewer microbatches than positions, or depths that two versions cannot serve; see `eager` too.
+        PlanError: There are fewer microbatches than positions, or depths need more than two versions; see `eager`
+            too.
     """
     depths = _depths(depths, positions, [positions - i for i in range(positions)])
     if microbatches < max(positions, depths[0]):
@@ -152,15 +153,15 @@ def two_versions(positions: int, microbatches: int, depths: Sequence[int] | None
 
 
 def interleaved(positions: int, microbatches: int, chunks: int = 2) -> Timetable:
-    """1F1B over several stages a position; position i has stages i, p + i, 2 p + i and so on.
+    """Interleaved 1F1B over several stages per position; position i has stages i, p + i, 2 p + i and so on.
 
-    Microbatches go in rounds of about p; a stage works on a round before the position's next stage does. Twice the
-    forward passes of 1F1B go ahead, so with one stage a position this is the eager timetable.
+    Microbatches run in rounds of about p; a stage processes a round before the position's next stage does. Twice the
+    forward passes of 1F1B run ahead, so with one stage per position this is the eager timetable.
 
     Args:
         positions: Number of positions p.
-        microbatches: Microbatches m of an update.
-        chunks: Stages of each position.
+        microbatches: Number of microbatches m per update.
+        chunks: Number of stages per position.
     """
     _at_least_one(positions=positions, microbatches=microbatches, chunks=chunks)
     rounds = max(1, microbatches // positions)
@@ -204,17 +205,17 @@ def timetable(
     depths: Sequence[int] | None = None,
     chunks: int | None = None,
 ) -> Timetable:
-    """The timetable of a style.
+    """Build the timetable of a style.
 
     Args:
         style: Name in `STYLES`.
         positions: Number of positions.
-        microbatches: Microbatches of an update.
-        depths: Microbatches in flight at each position; None: the style's own.
-        chunks: Stages a position of interleaved ones; None: 2.
+        microbatches: Number of microbatches per update.
+        depths: Microbatches in flight at each position. Defaults to the style's own.
+        chunks: Stages per position of interleaved ones. Defaults to 2.
 
     Raises:
-        PlanError: An unknown style, a number that is out of range, or an argument that the style does not have.
+        PlanError: The style is unknown, a number is out of range, or the style does not take an argument.
     """
     if style not in STYLES:
         raise PlanError(f"unknown style of timetable {style!r}; expected one of: {', '.join(STYLES)}")
@@ -232,20 +233,20 @@ def timetable(
 
 
 def weight_version(microbatch: int, microbatches: int) -> int:
-    """Version of the weights that a microbatch uses in both passes where two versions are kept.
+    """Weight version that a microbatch uses in both passes with two versions (2BW).
 
     Args:
-        microbatch: Number of the microbatch over all updates, from 0.
-        microbatches: Microbatches m of an update.
+        microbatch: Index of the microbatch over all updates, from 0.
+        microbatches: Number of microbatches m per update.
 
     Returns:
-        Updates that these weights have seen: one less than those before the microbatch's own, at least 0.
+        Number of updates in these weights: one less than those before the microbatch's own, at least 0.
     """
     return max(microbatch // microbatches - 1, 0)
 
 
-def unrolled(row: Sequence[StageAction], microbatches: int, updates: int) -> Iterator[StagePass]:
-    """Steps of a position over a number of updates, the first and the last of which fill and drain the pipeline."""
+def unroll(row: Sequence[StageAction], microbatches: int, updates: int) -> Iterator[StagePass]:
+    """Passes of a position over several updates; the first and the last fill and drain the pipeline."""
     ahead = [a for a in row if a.microbatch >= microbatches]
     for action in ahead:
         yield StagePass(0, action.kind, action.stage, action.microbatch - microbatches)
@@ -257,11 +258,11 @@ def unrolled(row: Sequence[StageAction], microbatches: int, updates: int) -> Ite
 
 
 def needs(step: StagePass, edges: Edges) -> list[StagePass]:
-    """Steps of other stages whose results a step needs.
+    """Passes of other stages on whose results a pass depends.
 
     Args:
-        step: A forward pass needs activations of the stages before, a backward pass gradients of those behind.
-        edges: Pairs of stages between which activations travel.
+        step: Pass: forward passes need activations of earlier stages, backward passes gradients of later ones.
+        edges: Pairs of stages between which activations are sent.
     """
     if step.kind == "F":
         return [step._replace(stage=source) for source, target in edges if target == step.stage]
@@ -271,14 +272,14 @@ def needs(step: StagePass, edges: Edges) -> list[StagePass]:
 
 
 def ordered(rows: Sequence[Sequence[StagePass]], edges: Edges) -> list[tuple[int, StagePass]]:
-    """Steps of all positions in an order in which each comes after what it needs, with their positions.
+    """Order the passes of all positions topologically, with their positions.
 
     Args:
-        rows: Steps of each position in their order.
-        edges: Pairs of stages between which activations travel.
+        rows: Passes of each position, in order.
+        edges: Pairs of stages between which activations are sent.
 
     Raises:
-        PlanError: Positions that wait for each other; the message says what each waits for.
+        PlanError: The positions deadlock; the message says what each waits for.
     """
     edges = tuple(edges)
     done: set[StagePass] = set()
@@ -312,9 +313,9 @@ def ordered(rows: Sequence[Sequence[StagePass]], edges: Edges) -> list[tuple[int
 
 
 def in_flight(row: Sequence[StageAction], microbatches: int) -> int:
-    """Most activations, of one stage and one microbatch each, that a position keeps at once."""
+    """Maximum number of activations, each of one stage and one microbatch, that a position keeps at once."""
     now = most = 0
-    for step in unrolled(row, microbatches, 3):
+    for step in unroll(row, microbatches, 3):
         now += {"F": 1, "B": -1, "I": 0, "W": -1}[step.kind]
         most = max(most, now)
     return most

@@ -1,4 +1,4 @@
-"""Recording and measuring training jobs: traces of scripts, and where their time stalls."""
+"""Recording and measuring training jobs: traces of scripts, and stalls."""
 
 from typing import Any
 

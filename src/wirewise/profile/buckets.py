@@ -1,6 +1,6 @@
-"""Which collectives of a backward pass are buckets of DistributedDataParallel, and of which parameters.
+"""Identification of the collectives of a backward pass that are DistributedDataParallel buckets.
 
-Its reducer starts them in C++, without names.
+The reducer launches them in C++, without names.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class _Model:
         self.buckets: list[_Bucket] = []
         self.known = False
         self.next = 0
-        """Number of the bucket that is due in this pass."""
+        """Index of the bucket that is due in this pass."""
 
-    def settle(self, first: int) -> None:
+    def query(self, first: int) -> None:
         """Ask the reducer for its buckets, which are numbered from `first` on."""
         indices = str(self.model._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", ""))
         groups = [list(map(int, part.split())) for part in indices.split(",") if part.strip()]
@@ -49,7 +49,7 @@ class _Model:
 
 
 class BucketNames:
-    """Names the all-reduces of backward passes that are buckets."""
+    """Names for bucket all-reduces of backward passes."""
 
     def __init__(self) -> None:
         self._models: list[_Model] = []
@@ -67,46 +67,46 @@ class BucketNames:
         DistributedDataParallel.__init__ = init  # type: ignore[method-assign, assignment]
 
     def remove(self) -> None:
-        """Hear of no more models."""
+        """Stop watching for further models."""
         if DistributedDataParallel.__init__ is self._init:
             DistributedDataParallel.__init__ = self._wrap  # type: ignore[method-assign]
         self._wrapped.clear()
 
     def add(self, model: nn.Module) -> None:
-        """Names of this model's buckets are wanted."""
+        """Add a model whose buckets to name."""
         if hasattr(model, "_get_ddp_logging_data"):
             # The reducer numbers what required a gradient when it was made; a GAN freezes one model meanwhile.
             parameters = self._wrapped.get(id(model)) or _parameters(model)
             self._models.append(_Model(model, parameters))
 
     def called(self, model: nn.Module) -> None:
-        """The model's forward pass begins; of two models with equal buckets the last one called is due first."""
+        """Handle the start of a model's forward pass; of two models with equal buckets, the last one called is due."""
         self._models.sort(key=lambda one: one.model is not model)
 
-    def settle(self) -> None:
-        """Ask for buckets that are not known yet.
+    def query(self) -> None:
+        """Query buckets that are not known yet.
 
-        Not while gradients are being computed: the reducer then holds the lock that the question needs.
+        Not during a backward pass, when the reducer holds the lock that the query needs.
         """
         if torch._C._current_graph_task_id() >= 0:
             return
         for one in self._models:
             if not one.known:
-                one.settle(sum(len(other.buckets) for other in self._models))
+                one.query(sum(len(other.buckets) for other in self._models))
 
     def begin(self) -> None:
-        """A backward pass begins."""
-        self.settle()
+        """Handle the start of a backward pass."""
+        self.query()
         self._running = True
         for one in self._models:
             one.next = 0
 
     def end(self) -> None:
-        """A backward pass is over."""
+        """Handle the end of a backward pass."""
         self._running = False
 
     def name(self, collective: str, size_bytes: int) -> tuple[str, tuple[str, ...]]:
-        """Name of a collective, and its parameters where it is the bucket of a model that is due."""
+        """Name of a collective, and its parameters if it is the bucket of a due model."""
         if collective == "all_reduce" and self._running:
             # A model whose first buckets came is before one that has not begun.
             for one in sorted(self._models, key=lambda one: one.next == 0):

@@ -1,4 +1,4 @@
-"""Points in time: read at once on the CPU, events on the stream of a CUDA device."""
+"""Time marks: read immediately on the CPU, events on the stream of a CUDA device."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ Mark = float | torch.cuda.Event
 
 
 class Clock(Protocol):
-    """Where marks come from."""
+    """Source of time marks."""
 
     def mark(self) -> Mark:
-        """Mark of the present moment."""
+        """Mark the current time."""
         ...
 
     def seconds(self, mark: Mark) -> float | None:
-        """A mark as `time.perf_counter` in s; None: the device has not got there yet."""
+        """Convert a mark to `time.perf_counter`, in seconds. None if the device has not reached it."""
         ...
 
 
 class HostClock:
-    """What runs on the CPU is over when the call is."""
+    """Clock of a CPU, where work is done when the call returns."""
 
     @staticmethod
     def mark() -> float:
-        """Mark of the present moment."""
+        """Mark the current time."""
         return time.perf_counter()
 
     @staticmethod
@@ -40,10 +40,10 @@ class HostClock:
 
 
 class DeviceClock:
-    """What runs on a device is over when its stream gets there: marks are events on the current stream.
+    """Clock of a device, where work is done when its stream gets there: marks are events on the current stream.
 
     Args:
-        device: The CUDA device of this rank.
+        device: CUDA device of this rank.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -55,18 +55,18 @@ class DeviceClock:
 
     @staticmethod
     def mark() -> torch.cuda.Event:
-        """Now, on the current stream."""
+        """Record an event on the current stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def seconds(self, mark: Mark) -> float | None:
-        """Seconds of the event, once it happened."""
+        """Time of the event in seconds, once it has happened."""
         if isinstance(mark, float):
             return mark
         return self._first_s + 1e-3 * self._first.elapsed_time(mark) if mark.query() else None
 
 
 def clock_of(device: torch.device) -> Clock:
-    """The clock for work on a device."""
+    """Clock for work on a device."""
     return DeviceClock(device) if device.type == "cuda" else HostClock()

@@ -1,8 +1,8 @@
-"""Every collective and message of a process as an op: which group, which number in it, how many bytes, when done.
+"""Recording of every collective and message of a process as an op: group, sequence number, bytes, end.
 
 All of torch.distributed goes through the dispatcher's `c10d` operators: DistributedDataParallel's reducer in C++, and
 the functional collectives of DTensor and of compiled graphs, which come without the autograd keys. The operators are
-heard at the one key that every call passes, and handed on unchanged.
+intercepted at the one dispatch key that every call passes, and redispatched unchanged.
 """
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ _TAG = 3
 
 
 def size_of(payload: Any) -> int:
-    """Bytes of a tensor, or of tensors in lists."""
+    """Bytes of a tensor, or of tensors in nested lists."""
     if isinstance(payload, torch.Tensor):
         return payload.numel() * payload.element_size()
     return sum(map(size_of, payload))
 
 
 class CollectiveHooks:
-    """Hears the operators and the waits of Python code while it lives; there can be one in a process.
+    """Hooks on the c10d operators and on waits in Python code; at most one per process.
 
     Args:
-        recorder: Takes the ops.
+        recorder: Recorder of the ops.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -115,7 +115,7 @@ class CollectiveHooks:
         dist.Work.wait = self._waited(self._wait)  # type: ignore[method-assign, assignment]
 
     def remove(self) -> None:
-        """Hear no more."""
+        """Remove the hooks."""
         dist.Work.wait = self._wait  # type: ignore[method-assign]
         for library in self._libraries:
             library._destroy()
@@ -123,7 +123,7 @@ class CollectiveHooks:
         self._functional.clear()
 
     def forget(self) -> None:
-        """Let go of results that are done."""
+        """Drop references to completed results."""
         # Other threads take results out as they get done.
         self._held = {key: held for key, held in list(self._held.items()) if held[1].end is None}
         self._functional = {at: pending for at, pending in self._functional.items() if pending.end is None}

@@ -1,15 +1,15 @@
-"""Ends a rank, in the middle of its script too, when all that was wanted of it is known."""
+"""End of a rank, possibly in the middle of its script, once everything requested of it is known."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
-import sys
 import time
 from collections.abc import Callable
 from typing import NoReturn
 
 import torch.distributed as dist
+
+from wirewise.hosts import exit_at_once
 
 __all__ = ["end_process"]
 
@@ -17,21 +17,19 @@ _GOODBYE_S = 10.0
 
 
 def end_process(last: Callable[[], object] = lambda: None) -> NoReturn:
-    """End this process with exit code 0 and its helpers with it, once the other ranks came here too.
+    """Exit this process with code 0, and its helpers, once the other ranks have arrived here too.
 
-    The interpreter does not shut down: a thread of torch that wakes up meanwhile can abort the process.
+    The interpreter is not finalised, as a torch thread that wakes up meanwhile could abort the process.
 
     Args:
-        last: Called when the others are there.
+        last: Called when the other ranks have arrived.
     """
     for child in multiprocessing.active_children():
         child.terminate()
         child.join(_GOODBYE_S)
     _leave_group()
     last()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    exit_at_once(0)
 
 
 def _leave_group() -> None:

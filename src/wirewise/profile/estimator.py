@@ -1,4 +1,4 @@
-"""Trains the estimator of fused regions (DisCo, TPDS 2022) on measured ones."""
+"""Training of DisCo's estimator of fused regions (TPDS 2022) on measured ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGrap
 __all__ = ["RegionBatch", "RegionNetwork", "batch_of", "fit", "train"]
 
 _DROPOUT = 0.05
-"""Share of kinds and of states that training hides, so that it learns about operators that it has not seen."""
+"""Fraction of kinds and of states that training hides, so that it learns about operators that it has not seen."""
 _BATCH = 96
 """Regions of a step of training."""
 _DECAY = 0.1
@@ -33,7 +33,7 @@ _LEAST_SEEN = 8
 
 
 class RegionBatch(NamedTuple):
-    """Regions side by side, b of them, with room for n nodes each."""
+    """Batch of b regions, padded to n nodes each."""
 
     nodes: Tensor
     """[b, n, FEATURES]."""
@@ -46,11 +46,11 @@ class RegionBatch(NamedTuple):
 
 
 def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> RegionBatch:
-    """Pad regions to the same number of nodes.
+    """Pad regions to the same number of nodes and batch them.
 
     Args:
         regions: Regions to pad.
-        numbers: Numbers of kinds; others have number 0.
+        numbers: Index of each kind; others have index 0.
     """
     n = max(len(one.kinds) for one in regions)
     nodes = torch.zeros(len(regions), n, FEATURES)
@@ -67,14 +67,14 @@ def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> RegionB
 
 
 class RegionNetwork(nn.Module):
-    """Six layers of graph attention, three dense layers that give each node's shares of its priors, and their sum.
+    """Six layers of graph attention, three dense layers that give each node's fractions of its priors, and their sum.
 
-    In the paper the sum comes before the dense layers; then a network of this size learned its samples by heart.
+    In the paper the sum comes before the dense layers; a network of this size then overfitted.
 
     Args:
-        kinds: Numbers of kinds, 0 among them.
-        width: Width of a node's state; a multiple of the heads.
-        dropout: Share of kinds and of states that training hides.
+        kinds: Number of kinds, including 0.
+        width: Width of a node's state; a multiple of the number of heads.
+        dropout: Fraction of kinds and of states to drop in training.
     """
 
     def __init__(self, kinds: int, width: int = 48, dropout: float = _DROPOUT) -> None:
@@ -93,7 +93,7 @@ class RegionNetwork(nn.Module):
         nn.init.constant_(bias, _START)
 
     def forward(self, batch: RegionBatch) -> Tensor:
-        """Log seconds, [b]."""
+        """Predict log seconds, [b]."""
         state = self.dropout(functional.elu(self.enter(batch.nodes) + self.kind(batch.kinds)))
         own = torch.eye(state.shape[1], dtype=torch.bool)
         seen = torch.stack([batch.reads | own, batch.reads.transpose(1, 2) | own], 1)
@@ -125,7 +125,7 @@ def train(
     rate: float = _RATE,
     seed: int = 0,
 ) -> Iterator[float]:
-    """Least Huber error of the log of the time, by Adam; yields the error of each epoch."""
+    """Minimise the Huber error of the log time by Adam; yields the error of each epoch."""
     random = np.random.default_rng(seed)
     target = torch.tensor(seconds, dtype=torch.float32).log()
     chunks = _batches(regions, batch)
@@ -169,23 +169,22 @@ def fit(
     seed: int = 0,
     start: Estimator | None = None,
 ) -> Estimator:
-    """An estimator trained on measured regions.
+    """Train an estimator on measured regions.
 
     Args:
         regions: Regions as the network sees them.
         seconds: Measured seconds of each region.
-        machine: What they were measured on, in words.
-        device: Type of it, such as "cpu".
-        members: Networks that differ by their random start.
-        epochs: Passes over the regions.
-        batch: Regions of a step of training.
-        dropout: Share of kinds and of states that training hides; 0 where the regions to be predicted are of the same
-            models as these.
+        machine: Description of the machine of the measurements.
+        device: Type of the device, such as "cpu".
+        members: Number of networks, which differ in their random initialisation.
+        epochs: Number of passes over the regions.
+        batch: Number of regions per training step.
+        dropout: Fraction of kinds and of states to drop in training; 0 if predicted regions are of the same models.
         seed: Seed of weights and order.
-        start: Another machine's; its networks, which say how many there are, are trained on (the paper's fine-tuning).
+        start: Estimator of another machine, whose networks are fine-tuned and define their number.
 
     Raises:
-        InputError: No regions, or other counts of them and of seconds.
+        InputError: There are no regions, or not one time per region.
     """
     if not regions or len(regions) != len(seconds):
         raise InputError(f"got {len(regions)} regions and {len(seconds)} times; expected as many, and some")

@@ -1,4 +1,4 @@
-"""What compressing gradients costs here, measured: codecs, collectives, and when gradients get ready.
+"""Measured costs of compressing gradients on this machine: codecs, collectives, and ready times of gradients.
 
 Cupcake's protocol: trace an uncompressed job, time each codec over sizes with all that the runtime does around it,
 time the collectives that will be used, and take the slowest rank everywhere.
@@ -7,7 +7,7 @@ time the collectives that will be used, and take the slowest rank everywhere.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from wirewise.codec.gradients import GradientCodec, Segments, make
 from wirewise.cost.gradients import WIRES, CodecTimes, GradientCosts
@@ -22,7 +23,7 @@ from wirewise.errors import InputError
 from wirewise.profile.rounds import Bench, Communicator, collective_times, concurrent_times, rising
 from wirewise.trace.gradients import GradientTensor, GradientTrace
 
-__all__ = ["GradientWatch", "gradient_trace", "measure_costs", "measure_costs_of"]
+__all__ = ["GradientWatch", "gradient_trace", "measure_costs", "measure_costs_of", "warm_codecs"]
 
 _SIZES = tuple(4**k for k in range(4, 11))
 _KNOTS = 8
@@ -40,25 +41,25 @@ def measure_costs(
     tensor_elements: int | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> GradientCosts:
-    """Seconds of codecs and of collectives between these ranks; all ranks call it, and all get the same.
+    """Measure codec and collective times between these ranks, in seconds; a collective call with equal results.
 
-    Each round starts at once on all ranks, so that ranks that share processors slow each other down as they do in a
-    step, and counts with the slowest rank. Encoding includes the copy of the gradients into the group, what the
-    residual takes, and handing the group to the thread that sends it, which also takes its time without a codec (the
-    table "none"); decoding adds up as many payloads as there are ranks.
+    Each round starts simultaneously on all ranks, so that ranks that share CPUs slow each other down as in a step,
+    and the slowest rank counts. Encoding includes the copy of the gradients into the group, the residual update, and
+    handing the group to the sending thread, which also takes time without a codec (the table "none"); decoding sums
+    one payload per rank.
 
     Args:
         transport: Transport between the ranks.
-        codecs: Names of `codec.gradients.CODECS`; "none" is passed over.
-        sizes: Elements, at least two and better five, the largest that of the largest group.
-        ratio: Share of the values that sparse codecs keep.
-        device: Device of the gradients; None: the CPU.
-        tensor_elements: Elements of a typical tensor: larger groups are measured in as many segments as they have.
-            None: one segment.
+        codecs: Names of `codec.gradients.CODECS`; "none" is skipped.
+        sizes: Sizes to measure, in elements, at least two and better five, up to the largest group.
+        ratio: Fraction of the values that sparse codecs keep.
+        device: Device of the gradients. Defaults to the CPU.
+        tensor_elements: Elements of a typical tensor, which sets the number of segments of larger groups. None for
+            one segment.
         options: Options of codecs, by name.
 
     Raises:
-        InputError: Too few sizes, or an unknown codec.
+        InputError: There are too few sizes, or a codec is unknown.
         PeerError: A peer is gone.
     """
     steps = sorted({int(size) for size in sizes})
@@ -92,7 +93,7 @@ def measure_costs_of(
     ratio: float = 0.01,
     device: torch.device | str | None = None,
 ) -> GradientCosts:
-    """Costs of groups of these gradients, from the smallest one to all of them; arguments as `measure_costs`."""
+    """Measure costs over the group sizes of these gradients; arguments as in `measure_costs`."""
     sizes = [tensor.elements for tensor in trace.tensors]
     low, high = max(min(sizes), _SMALLEST), max(sum(sizes), 2 * _SMALLEST)
     return measure_costs(
@@ -111,11 +112,18 @@ def _make(name: str, ratio: float, options: dict[str, Any]) -> GradientCodec:
     return make(name, **options)
 
 
-def _warm(codecs: Any, device: torch.device) -> None:
+def warm_codecs(names: Iterable[str]) -> None:
+    """Compile every kernel of codecs with their default options, on the CPU."""
+    _warm(map(make, names), torch.device("cpu"))
+
+
+def _warm(codecs: Iterable[GradientCodec], device: torch.device) -> None:
     """Compile every kernel, before ranks wait for each other."""
     for codec in codecs:
         trial = _Trial(codec, 512, 256, 2, device)
         trial.encode()
+        for number in range(codec.rounds):
+            codec.advance(number, trial.payloads[0], trial.flat, trial.memory, trial.segments)
         trial.decode(1)
         trial.decode(2)
 
@@ -178,14 +186,14 @@ class _Trial:
             codec.encode(torch.randn(size, device=device), None, self.segments, row)
 
     def encode(self) -> None:
-        """What the thread that computes does."""
+        """Run the part of the thread that computes."""
         self.step += 1
         self.flat.copy_(self.gradient)
         self.codec.encode(self.flat, self.memory, self.segments, self.payloads[0], step=self.step)
         _settle(self.device)
 
     def decode(self, count: int) -> None:
-        """What the thread of the collective does with so many payloads."""
+        """Run the part of the collective's thread with `count` payloads."""
         self.codec.decode_sum(self.payloads[:count], self.segments, self.flat, scale=1 / count)
         _settle(self.device)
 
@@ -198,18 +206,18 @@ def _settle(device: torch.device) -> None:
 def gradient_trace(
     model: nn.Module, step: Callable[[], object], *, steps: int = 20, transport: Communicator | None = None
 ) -> GradientTrace:
-    """When the gradients of a model get ready, in the median of some steps of a job that does not compress.
+    """Measure the ready times of a model's gradients, as medians over steps without compression.
 
     The first gradient's time counts from the end of the model's forward pass.
 
     Args:
         model: Called once in a step.
-        step: Carries out one training step.
-        steps: Number of steps that count, after two that do not.
-        transport: Transport between ranks, which all call this; times are then those of the slowest one.
+        step: Function that executes one training step.
+        steps: Number of measured steps, after two warm-up steps.
+        transport: Transport between ranks, for a collective call; times are then those of the slowest rank.
 
     Raises:
-        InputError: No step, or a parameter that requires a gradient and gets none, or more than one in a step.
+        InputError: There are no steps, or a parameter gets no gradient, or more than one in a step.
     """
     if steps < 1:
         raise InputError(f"steps is {steps}; expected at least 1")
@@ -235,7 +243,7 @@ class _Pass(NamedTuple):
 
 
 class GradientWatch:
-    """Notes when the gradients of a model get ready, step by step.
+    """Recorder of the ready times of a model's gradients, step by step.
 
     A step may call the model several times (gradient accumulation): its gradients count from the end of the last
     forward pass whose gradients are exchanged. A forward pass without gradients, such as one of a validation, is none
@@ -243,8 +251,8 @@ class GradientWatch:
 
     Args:
         model: Called at least once in a step.
-        exchanges: Asked at the end of a forward pass whether ranks exchange the gradients of that pass, which they do
-            not under `no_sync`; None: those of the last pass of a step.
+        exchanges: Called at the end of a forward pass; returns whether ranks exchange the gradients of that pass,
+            which they do not under `no_sync`. Defaults to those of the last pass of a step.
     """
 
     def __init__(self, model: nn.Module, exchanges: Callable[[], bool] | None = None) -> None:
@@ -254,7 +262,13 @@ class GradientWatch:
         self._passes: list[_Pass] = []
         self._steps: list[list[_Pass]] = []
         self._hooks = ExitStack()
-        self._hook(model.register_forward_hook(self._forward_ended))
+
+        def ended(module: nn.Module, _inputs: Any, _output: Any) -> None:
+            if module is model:
+                self._forward_ended()
+
+        # A hook on the model itself would keep `torch.save` from writing the model.
+        self._hook(register_module_forward_hook(ended))
         for name, parameter in self._trained.items():
             note = lambda _, name=name: self._ready(name)  # noqa: E731
             self._hook(parameter.register_post_accumulate_grad_hook(note))
@@ -262,7 +276,7 @@ class GradientWatch:
     def _hook(self, handle: Any) -> None:
         self._hooks.callback(handle.remove)
 
-    def _forward_ended(self, *_: Any) -> None:
+    def _forward_ended(self) -> None:
         exchanges = True if self._exchanges is None else self._exchanges()
         if self._passes and not self._passes[-1].ready:
             # No backward pass came: nothing is kept of what a long validation calls.
@@ -279,7 +293,7 @@ class GradientWatch:
         return any(own.ready for own in self._passes)
 
     def step_ended(self) -> bool:
-        """The optimizer is done: the passes since the last call are one step. False: none of them had gradients."""
+        """Mark the optimizer as done, which ends a step; returns False if no pass had gradients."""
         passes = [own for own in self._passes if own.ready]
         if passes:
             self._passes = []
@@ -287,7 +301,7 @@ class GradientWatch:
         return bool(passes)
 
     def forward_ends_s(self, steps: int) -> list[float]:
-        """`time.perf_counter` at the end of the forward pass from which the gradients of each last step count.
+        """End of the forward pass from which the gradients of each of the last steps count, by `time.perf_counter`.
 
         Raises:
             InputError: Raised by `trace`.
@@ -295,7 +309,7 @@ class GradientWatch:
         return [self._exchanged(own).ended_s for own in self._steps[-steps:]]
 
     def trace(self, steps: int, transport: Communicator | None = None) -> GradientTrace:
-        """The median of the last steps; with a transport, times are those of the slowest rank.
+        """Compute the medians over the last steps; with a transport, times of the slowest rank.
 
         Raises:
             InputError: A parameter got no gradient, or more than one in a pass, or a step exchanged its gradients
@@ -318,7 +332,7 @@ class GradientWatch:
         return found[0]
 
     def close(self) -> None:
-        """Take the hooks off the model."""
+        """Remove the hooks from the model."""
         self._hooks.close()
 
 

@@ -1,4 +1,4 @@
-"""The environment in which an unmodified command runs functions of ours in each of its ranks."""
+"""Environment in which an unmodified command runs our functions in each of its ranks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from pathlib import Path
 
 from wirewise import profile
 
-__all__ = ["environment"]
+__all__ = ["FOLLOW_SPAWNED", "environment"]
+
+FOLLOW_SPAWNED = "WIREWISE_FOLLOW_SPAWNED"
+"""Environment variable with which functions also run in processes that the command's multiprocessing starts."""
 
 
 def environment(
     entries: Mapping[str, Mapping[str, str]] | None = None, base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Environment variables with which every rank of a command calls functions once it has imported torch.
+    """Environment variables by which every rank of a command calls functions once it has imported torch.
 
     Args:
-        entries: Variables that each function reads, by its name as "module:function".
-        base: Variables to go on from; none: those of this process.
+        entries: Variables that each function reads, by "module:function".
+        base: Variables to extend. Defaults to those of this process.
     """
     found = dict(os.environ if base is None else base)
     folder = str(Path(profile.__path__[0]) / "startup")

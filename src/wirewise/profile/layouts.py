@@ -1,4 +1,4 @@
-"""How operators of a captured graph walk through memory."""
+"""Memory access patterns of the operators of a captured graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TensorLayout", "layout_of", "node_layout"]
 
 
 class TensorLayout(NamedTuple):
-    """Sizes, strides and bytes of an element of a tensor."""
+    """Sizes, strides and element size of a tensor, in bytes."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -37,7 +37,7 @@ def _shapes(node: fx.Node) -> list[TensorLayout]:
 
 
 def layout_of(written: Sequence[TensorLayout], reads: Sequence[TensorLayout]) -> MemoryLayout:
-    """Layout of what an operator writes and reads."""
+    """Layout of an operator's output and inputs."""
     if not written:
         return MemoryLayout()
     result = written[0]

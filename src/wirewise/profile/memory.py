@@ -1,6 +1,6 @@
-"""Memory of a training step, by tensors: what is alive at any moment, and what each module keeps for its backward pass.
+"""Memory of a training step, by tensors: live bytes at any time, and bytes that each module saves for backward.
 
-Counted are storages, each once however many tensors share it; not what an allocator rounds up or holds back.
+Storages are counted once, however many tensors share them; allocator overhead is not counted.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["LiveBytes", "memory_sizes"]
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of all storages that ops made while the mode was on, and of those it was given.
+    """Live bytes of all storages created under the mode, and of given ones.
 
-    What a kernel takes for itself, without making a tensor, is not seen.
+    Kernel-internal workspace is not seen.
 
     Args:
-        tensors: Tensors that are there already.
+        tensors: Tensors that exist already.
     """
 
     def __init__(self, tensors: Iterable[Tensor] = ()) -> None:
@@ -39,12 +39,12 @@ class LiveBytes(TorchDispatchMode):
         self.add(tensors)
 
     def add(self, tensors: Iterable[Tensor]) -> None:
-        """Count these too."""
+        """Count these tensors too."""
         for tensor in tensors:
             self._add(tensor)
 
     def restart(self) -> int:
-        """The peak so far; the next one counts from what is alive now."""
+        """Return the peak so far, and restart it from the bytes alive now."""
         peak, self.peak_bytes = self.peak_bytes, self.bytes
         return peak
 
@@ -75,25 +75,25 @@ def memory_sizes(
     loss: Callable[[Any], Tensor] | None = None,
     bfloat16: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """What each module keeps for the backward pass, measured in two forward passes and a backward one.
+    """Measure the memory that each module saves for backward, in two forward passes and a backward one.
 
-    As JSON this is what `wirewise plan fusion --memory-sizes FILE` reads. Modules are those that hold parameters
-    themselves, as in a trace; what others keep counts for the one that ran before. A storage that several keep
-    counts for the first. Gradients stay as they were; buffers see the batch twice.
+    Written as JSON, `wirewise plan fusion --memory-sizes FILE` reads the result. Modules are those that hold
+    parameters themselves, as in a trace; memory of others counts for the module that ran before. A storage saved by
+    several counts for the first. Gradients are left unchanged; buffers see the batch twice.
 
     Args:
-        model: Model as it trains, on its device; one in DistributedDataParallel is looked into.
-        batch: Input of the model: a tensor, or the arguments as a tuple or as a dict by name.
-        loss: Loss of the output; none: the sum of all its floating tensors.
-        bfloat16: Measure under autocast as well.
+        model: Model in training, on its device; DistributedDataParallel is unwrapped.
+        batch: Input of the model: a tensor, or the arguments as a tuple, or as a dict by name.
+        loss: Loss of the output. Defaults to the sum of all its floating-point tensors.
+        bfloat16: Also measure under autocast.
 
     Returns:
-        Sizes by module: saved_bytes, its input among them if it keeps it; input_bytes, what is left where it is
-        computed again; workspace_bytes, what its backward pass takes beside that; bfloat16_bytes, the three under
-        autocast without its copies of weights, if asked for.
+        Sizes by module, in bytes: saved_bytes, including its input if saved; input_bytes, what remains with
+        recomputation; workspace_bytes, the additional memory of its backward pass; bfloat16_bytes, the three under
+        autocast without its weight copies, if requested.
 
     Raises:
-        InputError: No parameter is trained, or the loss does not depend on one.
+        InputError: No parameter is trained, or the loss does not depend on any.
     """
     inner: Any = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     owners = {name or "model": part for name, part in inner.named_modules() if _trained(part)}

@@ -1,4 +1,4 @@
-"""Forward ops of a model's modules, and backward ops from one gradient that is ready to the next.
+"""Forward ops of a model's modules, and backward ops from one ready gradient to the next.
 
 Hooks on the backward pass of modules would change the graph of autograd, so backward ops are seen by their
 results: an op lasts until the gradients of a module's parameters are there.
@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from wirewise.profile.clock import Mark
 from wirewise.profile.recorder import Recorder
 
-__all__ = ["BackwardPass", "ModuleHooks"]
+__all__ = ["BackwardPass", "ForwardPasses", "ModuleHooks"]
 
 _OPAQUE = ("OptimizedModule", "ScriptModule", "RecursiveScriptModule")
 """Compiled modules, whose inside no hook should see."""
@@ -25,10 +26,10 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 
 
 class BackwardPass:
-    """Cuts a backward pass at gradients that get ready.
+    """Splitter of a backward pass at ready gradients.
 
     Args:
-        recorder: Takes the ops.
+        recorder: Recorder of the ops.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -44,16 +45,16 @@ class BackwardPass:
 
     @property
     def running(self) -> bool:
-        """Whether a pass is under way."""
+        """Whether a pass is running."""
         return self._begin is not None
 
     def begin(self) -> None:
-        """The pass begins."""
+        """Mark the start of the pass."""
         self._begin = self._start = self._recorder.mark()
         self._end = None
 
     def ready(self, name: str, size_bytes: int) -> None:
-        """A gradient of the module `name` is there."""
+        """Handle a ready gradient of the module `name`."""
         if self._start is None:
             return
         if self._end is not None and name != self._name:
@@ -63,7 +64,7 @@ class BackwardPass:
         self._size_bytes += size_bytes
 
     def cut(self) -> None:
-        """End the op that is under way, with the last gradient that got ready."""
+        """End the current op with the last ready gradient."""
         if self._start is None or self._end is None:
             return
         key = (self._name, self._size_bytes)
@@ -73,7 +74,7 @@ class BackwardPass:
         self._last, self._end, self._size_bytes = self._end, None, 0
 
     def end(self) -> tuple[Mark, Mark] | None:
-        """The pass is over; returns when its last op was and when it was itself."""
+        """End the pass; returns the end of its last op and its own end."""
         if self._begin is None or self._start is None:
             return None
         begin, now = self._begin, self._recorder.mark()
@@ -84,40 +85,90 @@ class BackwardPass:
         return self._last, now
 
 
+class ForwardPasses:
+    """Recording of the forward passes of modules, by hooks for all modules of the process.
+
+    Hooks on a module itself would be in its copies and its TorchScript, and keep `torch.save` from writing it.
+
+    Args:
+        recorder: Recorder of the ops.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._watched: dict[int, tuple[nn.Module, int, Callable[[nn.Module], None] | None]] = {}
+        """Module, form of its op and listener by id of the module, which lives as long as its entry."""
+        self._starts: dict[int, Mark] = {}
+        self._handles = [
+            register_module_forward_pre_hook(self._before),
+            register_module_forward_hook(self._behind),
+        ]
+
+    def watch(self, module: nn.Module, name: str, called: Callable[[nn.Module], None] | None = None) -> None:
+        """Record the forward passes of a module under a name, and call `called` when one starts."""
+        # A module with several names goes by the first.
+        self._watched.setdefault(id(module), (module, self._recorder.form(name, "forward"), called))
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._watched.clear()
+
+    def _before(self, module: nn.Module, _inputs: Any) -> None:
+        # A compiler that captures a module would break its graph at the clock.
+        if torch.compiler.is_compiling() or (known := self._watched.get(id(module))) is None:
+            return
+        if known[2] is not None:
+            known[2](module)
+        if self._recorder.active and self._recorder.has_room:
+            # An exception may have kept the hook behind from running.
+            self._starts[id(module)] = self._recorder.mark()
+
+    def _behind(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        start = self._starts.pop(id(module), None)
+        if start is not None and (known := self._watched.get(id(module))) is not None:
+            self._recorder.add(known[1], start, self._recorder.mark())
+
+
 class ModuleHooks:
     """Hooks on a model.
 
     Args:
         model: Any module, wrapped in DistributedDataParallel or not.
-        recorder: Takes the ops.
-        backward: Hears of gradients.
-        name: Stands before the names of its parts, where a job has several models.
-        called: Called with the model when its forward pass begins.
+        recorder: Recorder of the ops.
+        forward: Recording of forward passes.
+        backward: Handler of gradients.
+        name: Prefix of the names of its parts, if a job has several models.
+        called: Called with the model when its forward pass starts.
     """
 
     def __init__(
         self,
         model: nn.Module,
         recorder: Recorder,
+        forward: ForwardPasses,
         backward: BackwardPass,
         name: str = "",
-        called: Callable[[nn.Module], None] = lambda _: None,
+        called: Callable[[nn.Module], None] | None = None,
     ) -> None:
         self.model, self._recorder, self._backward = model, recorder, backward
-        self._handles: list[Any] = [model.register_forward_pre_hook(lambda module, _inputs: called(module))]
+        self._handles: list[Any] = []
         self._frozen: list[tuple[str, nn.Parameter]] = []
         """Parameters that no gradient is computed for, with the name of their module."""
         inner = model.module if type(model).__name__ in _WRAPPERS else model
         assert isinstance(inner, nn.Module)
-        self._watch_forward(model, name or "forward")
+        forward.watch(model, name or "forward", called)
         for part, module in _parts(inner, name):
             if module is not model:
-                self._watch_forward(module, part)
+                forward.watch(module, part)
         self._collect_parameters(inner, name)
         self.watch_unfrozen()
 
     def watch_unfrozen(self) -> None:
-        """Watch the gradients of parameters that require one by now; a GAN freezes its models in turn."""
+        """Watch the gradients of parameters unfrozen since; a GAN freezes its models alternately."""
         frozen = []
         for name, parameter in self._frozen:
             if parameter.requires_grad:
@@ -128,25 +179,10 @@ class ModuleHooks:
         self._frozen = frozen
 
     def remove(self) -> None:
-        """Take all hooks away."""
+        """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-
-    def _watch_forward(self, module: nn.Module, name: str) -> None:
-        recorder, form = self._recorder, self._recorder.form(name, "forward")
-        start: list[Mark] = []
-
-        def before(_module: nn.Module, _inputs: Any) -> None:
-            if recorder.active:
-                # An exception may have kept the hook behind from running.
-                start[:] = [recorder.mark()]
-
-        def behind(_module: nn.Module, _inputs: Any, _output: Any) -> None:
-            if start:
-                recorder.add(form, start.pop(), recorder.mark())
-
-        self._handles += [module.register_forward_pre_hook(before), module.register_forward_hook(behind)]
 
     def _collect_parameters(self, model: nn.Module, prefix: str) -> None:
         seen: set[int] = set()

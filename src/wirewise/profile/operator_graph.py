@@ -1,4 +1,4 @@
-"""How long each operator of a captured training step takes on this machine, alone and on tensors of its shapes."""
+"""Time of each operator of a captured training step on this machine, measured alone on tensors of its shapes."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ _PASSES, _LONG_S = 5, 0.3
 def measured_times(
     graph: OperatorGraph, module: fx.GraphModule, *, most_bytes: int = 2 << 30, budget_s: float = 60.0
 ) -> OperatorGraph:
-    """The graph with the seconds that its operators take on the CPU of this machine.
+    """Measure the operators of a graph on this machine's CPU, and return the graph with their times.
 
-    Operators of equal kind, arguments, shapes and types are measured once: the median of five runs behind one that does
-    not count, of less where a run takes long. Tensors hold random numbers, integers zeros. Operators that need more
-    memory than allowed, and those that the time for measuring does not reach, get seconds from the rates that the
-    measured ones show, and the graph has a note of how many.
+    Operators of equal kind, arguments, shapes and types are measured once: the median of five runs after a warm-up
+    run, of fewer if a run is long. Tensors hold random numbers, integers zeros. Operators beyond the memory or time
+    limit get times extrapolated from the rates of the measured ones, and the graph notes their number.
 
     Args:
         graph: Training step to time.
-        module: What computes it, nodes of equal names.
-        most_bytes: Bytes of the tensors of an operator at most.
-        budget_s: Seconds for measuring; the operators with the most work go first.
+        module: Module with nodes of the same names that computes the step.
+        most_bytes: Maximum bytes of an operator's tensors.
+        budget_s: Time limit of the measurement, in seconds; operators with the most work go first.
     """
     named = {node.name: node for node in module.graph.nodes}
     groups: dict[bytes, list[int]] = {}

@@ -1,4 +1,4 @@
-"""How long each operator of a captured step takes by itself, and how it walks through memory."""
+"""Time of each operator of a captured step alone, and its memory access pattern."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def measure_operators(
     passes: int = 7,
     known: dict[Hashable, float] | None = None,
 ) -> FusionGraph:
-    """The operators with their layouts and the seconds that each takes, the median of passes over the whole graph.
+    """Measure the layout and time of each operator, as the median of passes over the whole graph.
 
-    In a pass every operator runs alone, in order and on the values of this step, so caches hold what they hold in
-    training. Operators of equal kind, arguments, shapes and types share what was measured (DisCo, TPDS 2022, keys
-    its profile by opcode and shape).
+    In a pass every operator runs alone, in order and on the values of this step, so caches are in the same state as
+    in training. Operators of equal kind, arguments, shapes and types share a measurement (DisCo, TPDS 2022, keys its
+    profile by opcode and shape).
 
     Args:
-        module: The graph, functional; nodes have the operators' names.
-        inputs: What it takes.
+        module: Functional graph, whose nodes have the operators' names.
+        inputs: Inputs of the graph.
         operators: Operators of this graph.
-        passes: Number of passes that count; one more goes before.
-        known: Seconds from earlier calls; what is measured is added. Nothing runs where it has all.
+        passes: Number of measured passes, after a warm-up pass.
+        known: Times from earlier calls; new measurements are added. Nothing runs if it is complete.
 
     Raises:
-        InputError: A graph without some of the operators, or no passes.
+        InputError: The graph lacks some of the operators, or there are no passes.
     """
     if passes < 1:
         raise InputError(f"got {passes} passes; expected at least 1")

@@ -1,4 +1,4 @@
-"""How fast messages are between each two ranks of a running group, and how much each rank can send or get at once."""
+"""Bandwidth of messages between each two ranks of a running group, and total bandwidth of each rank."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _LONGEST_S, _RINGS = 2.0, 3
 
 
 class PairRates(NamedTuple):
-    """What was measured, source first."""
+    """Measured bandwidths, source first."""
 
     rate: NDArray[np.float64]
     """Bytes per second of each pair alone, [ranks, ranks]; 1 on the diagonal."""
     latency_s: NDArray[np.float64]
     """One way, [ranks, ranks]: half of the shortest round trip."""
     leaving: NDArray[np.float64]
-    """Bytes per second of each rank to all others at once, [ranks]."""
+    """Egress of each rank while it sends to all others, in bytes per second, [ranks]."""
     arriving: NDArray[np.float64]
-    """Bytes per second from all others at once to each rank, [ranks]."""
+    """Ingress of each rank while all others send to it, in bytes per second, [ranks]."""
     burst_bytes: NDArray[np.float64]
-    """Bytes of each pair that pass at once after a pause, before the rate binds, [ranks, ranks]."""
+    """Bytes of a burst of each pair after idle time, before the bandwidth limits, [ranks, ranks]."""
 
 
 def probe_topology(name: str = "measured") -> Topology:
-    """Measure the group and describe it; all ranks call it, and all get the same topology.
+    """Measure the group and describe it as a topology; a collective call with equal results on all ranks.
 
     Raises:
         InputError: There is no process group, or it has one rank.
@@ -63,7 +63,7 @@ def probe_topology(name: str = "measured") -> Topology:
 
 
 def measure_pairs() -> PairRates:
-    """Time messages between all pairs of ranks, one pair after the other; all ranks call it, and all get the same.
+    """Time messages between all pairs of ranks, one pair after another; a collective call with equal results.
 
     Raises:
         InputError: There is no process group, or it has one rank.
@@ -94,13 +94,13 @@ def measure_pairs() -> PairRates:
 
 
 def measure_rings() -> NDArray[np.float64]:
-    """How fast each rank sends or gets while all others do; all ranks call it, and all get the same.
+    """Measure each rank's bandwidth while all others send too; a collective call with equal results.
 
-    Messages go round in rings, to the next rank, to the second next and so on, so that the time does not grow with the
-    number of ranks. A rank whose neighbours in all of them are slower seems as slow as they are.
+    Messages are sent round rings with strides 1, 2 and so on, so that the time does not grow with the number of
+    ranks. A rank whose neighbours in all rings are slower appears as slow as they are.
 
     Returns:
-        Bytes per second, [ranks]: the faster of what arrives at a rank and what leaves it.
+        Bytes per second, [ranks]: the faster of a rank's receive and send bandwidth.
 
     Raises:
         InputError: There is no process group, or it has one rank.

@@ -1,4 +1,4 @@
-"""Round trips between ranks: short ones tell the offsets of clocks, long ones the rates of links."""
+"""Round trips between ranks: short ones for clock offsets, long ones for link bandwidths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMEOUT = datetime.timedelta(seconds=10)
 
 
 def message_group() -> Any:
-    """A process group that carries messages of the CPU: the default one, or one that all ranks make now."""
+    """Process group for CPU messages: the default one, or a new one made by all ranks."""
     default = dist.group.WORLD
     try:
         default._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
@@ -32,14 +32,14 @@ def message_group() -> Any:
 
 
 def probe(group: Any, round_trips: int = ROUND_TRIPS) -> list[Probe]:
-    """Round trips of this rank to rank 0, the shortest ones; all ranks call it at the same place.
+    """Measure the shortest round trips of this rank to rank 0; a collective call.
 
     Args:
-        group: What `message_group` gave.
-        round_trips: Number of round trips with each rank, one rank after the other.
+        group: Result of `message_group`.
+        round_trips: Number of round trips with each rank, one rank after another.
 
     Raises:
-        RuntimeError: A peer is silent for 10 s.
+        RuntimeError: A peer does not respond for 10 s.
     """
     rank, found = group.rank(), []
     theirs, own = torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
@@ -58,12 +58,12 @@ def probe(group: Any, round_trips: int = ROUND_TRIPS) -> list[Probe]:
 
 
 def probe_rates(group: Any) -> list[Probe]:
-    """How long a block takes from this rank to those one and two places on; all ranks call it at the same place.
+    """Time a block from this rank to the next rank and the one after; a collective call.
 
-    The second of two blocks counts: the first one uses up what a link lets pass at once.
+    The second of two blocks counts, as the first one uses up the burst of a shaped link.
 
     Raises:
-        RuntimeError: A peer is silent for 10 s.
+        RuntimeError: A peer does not respond for 10 s.
     """
     rank, ranks = group.rank(), group.size()
     block, answer = torch.zeros(_RATE_BYTES, dtype=torch.uint8), torch.zeros(1, dtype=torch.float64)

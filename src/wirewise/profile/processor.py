@@ -1,4 +1,4 @@
-"""Time that a thread had a processor, and time that it was ready to run and had none."""
+"""CPU time of a thread, and time that it was runnable but not running."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _MOST_BYTES = 100
 
 
 class ProcessorTimes(NamedTuple):
-    """Seconds since the thread began."""
+    """CPU and run-queue time in seconds, since the thread started."""
 
     cpu_s: float
     """Seconds on a processor."""
     preempted_s: float
-    """Seconds in which it was ready to run and others had the processors."""
+    """Seconds in which it was runnable without a CPU."""
 
 
 class ProcessorClock:
-    """Reads the times of the thread that makes it, which Linux keeps exactly, in 2 us."""
+    """Reader of the calling thread's exact times in Linux, in 2 us."""
 
     def __init__(self) -> None:
         self._file = -1
@@ -33,7 +33,7 @@ class ProcessorClock:
             return
 
     def read(self) -> ProcessorTimes | None:
-        """Times up to now; None if the kernel does not tell them."""
+        """Current times. None if the kernel does not provide them."""
         if self._file < 0:
             return None
         try:

@@ -1,4 +1,4 @@
-"""All-reduces that a thread of the job carries out by messages of its own, and what that thread does for them."""
+"""All-reduces that a thread of the job executes by its own messages, and the activity of that thread."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from torch import Tensor
 from wirewise.profile.collectives import CollectiveHooks
 from wirewise.profile.recorder import Pending, Recorder, calling_thread
 
-__all__ = ["CarriedOut"]
+__all__ = ["RecordedSum"]
 
 _ALONE = ("encode", "decode")
 
 
-class CarriedOut:
-    """Sums a tensor as the given function does; each sum is recorded as an all-reduce, and as what it consists of.
+class RecordedSum:
+    """Wrapper of a sum over ranks that records each call as an all-reduce, with its parts.
 
-    The all-reduce lasts from when it is handed over until the function is done. Within it the thread that calls
-    the function has an op of kind "other", in which its messages, its collectives and its waits lie.
+    The all-reduce lasts from hand-over until the function returns. During it, the calling thread has an op of kind
+    "other" that contains its messages, collectives and waits.
 
     Args:
-        call: Sums a flat tensor over all ranks in place.
-        recorder: Takes the ops.
-        hooks: Hear the messages.
-        group: Name for the numbers of these all-reduces.
-        algorithm: What to call it, such as "ring".
-        ranks: All that take part.
+        call: Function that sums a flat tensor over all ranks in place.
+        recorder: Recorder of the ops.
+        hooks: Hooks on the messages.
+        group: Group name for the sequence numbers of these all-reduces.
+        algorithm: Name of the algorithm, such as "ring".
+        ranks: Ranks that take part.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class CarriedOut:
         self._step, self._count = -1, 0
 
     def handed_over(self, flat: Tensor) -> None:
-        """The next call, on whatever thread, is for this tensor; without it a call is handed over when it begins."""
+        """Mark a tensor as handed over for the next call on any thread; otherwise hand-over is when a call starts."""
         recorder = self._recorder
         seq = recorder.number(self._group, self._ranks)
         if not recorder.active:
@@ -94,14 +94,14 @@ class CarriedOut:
     def observe(
         self, kind: str, source: int, target: int, size_bytes: int, start_s: float, end_s: float, /
     ) -> None:
-        """Hears what the function does between messages (`runtime.data_parallel.Observer`)."""
+        """Record the function's activity between messages (`runtime.data_parallel.Observer`)."""
         del source, target
         if kind in _ALONE:
             form = self._recorder.form(kind, kind, size_bytes=size_bytes, thread=calling_thread())
             self._recorder.add(form, start_s, end_s)
 
     def write_waits(self) -> None:
-        """Add what the threads waited for: one that has no more to hand over is blocked until all has come."""
+        """Record the waits of threads: one without further tensors to hand over is blocked until all are done."""
         for thread, inside in self._over:
             begun = sorted(self._recorder.seconds(pending.start) for pending in inside)
             came = sorted(

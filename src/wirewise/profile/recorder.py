@@ -1,4 +1,4 @@
-"""Takes what the hooks of a rank see and appends it to the rank's trace, step by step."""
+"""Collector of hook events of a rank, appended to the rank's trace step by step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import torch
 
 from wirewise.errors import TraceError
 from wirewise.files import make_folder
-from wirewise.hosts import integer_variable
 from wirewise.profile.clock import Clock, Mark
 from wirewise.profile.processor import ProcessorTimes
 from wirewise.trace.files import RankWriter, rank_file
@@ -24,10 +23,13 @@ from wirewise.trace.records import Header, Op, Probe
 __all__ = ["Pending", "Recorder", "calling_thread", "header"]
 
 _STEPS_A_CLOCK_READING = 100
+_MOST_ROWS = 200_000
+"""Maximum number of ops of a step, some 30 MB, after which forward passes are not recorded: an evaluation between two
+optimizer steps may call modules without limit; training steps have fewer."""
 
 
 def calling_thread() -> str:
-    """Name of this thread; "main" also for those of C++, which work while the main one is blocked."""
+    """Name of this thread; "main" also for C++ threads, which run while the main thread is blocked."""
     own = threading.current_thread()
     # Such threads have no Python object of their own.
     outside = own is threading.main_thread() or isinstance(own, threading._DummyThread)
@@ -36,7 +38,7 @@ def calling_thread() -> str:
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A communication whose end another thread, or the device, will tell."""
+    """Communication whose end is reported later by another thread or the device."""
 
     name: str
     group: str
@@ -49,27 +51,27 @@ class Pending:
     waited: bool = False
     """Whether the main thread waited for it in Python code."""
     ends_with_wait: bool = False
-    """Whether nothing else tells when it is done."""
+    """Whether only the wait shows when it completes."""
     carried: bool = False
-    """Whether a thread of the job carries it out."""
+    """Whether a thread of the job executes it."""
     elsewhere: bool = False
-    """Whether a thread waited for it that did not hand it over, as for a message."""
+    """Whether another thread than the one that launched it waited for it, as for a message."""
     caller: str = field(default_factory=calling_thread)
     """Thread that handed it over."""
 
 
 class Recorder:
-    """One rank's trace in the making.
+    """Writer of one rank's trace.
 
     Args:
-        folder: Takes `rank-R.jsonl`; made where it is missing.
-        first_line: Header, which says who records.
-        clock: Clock of the device that computes.
-        forgiving: Go on without a file where it cannot be written; the job is then as it would be unrecorded, and
-            this rank still answers the others, which may be able to record.
+        folder: Folder for `rank-R.jsonl`; created if missing.
+        first_line: Header of the trace.
+        clock: Clock of the compute device.
+        forgiving: Continue without a file if it is not writable; the job then runs as if unrecorded, and this rank
+            still answers the others, which may be able to record.
 
     Raises:
-        TraceError: The file cannot be written.
+        TraceError: The file is not writable.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class Recorder:
         self._lock = threading.Lock()
 
     def form(self, name: str, kind: str, **more: Any) -> int:
-        """Number of the form of ops that are alike but for their times."""
+        """Index of the form shared by ops that differ only in their times."""
         op = Op(name=name, kind=kind, start_s=0.0, end_s=0.0, step=-1, **more)
         with self._lock:
             number = self._forms.get(op)
@@ -107,24 +109,29 @@ class Recorder:
                 self._writer.form(op)
             return number
 
+    @property
+    def has_room(self) -> bool:
+        """Whether this step still takes forward passes."""
+        return len(self._rows) < _MOST_ROWS
+
     def add(self, form: int, start: Mark, end: Mark, seq: int = -1) -> None:
-        """Take an op that is over."""
+        """Add a finished op."""
         if self.active:
             self._rows.append((self.step, form, start, end, seq))
 
     def add_step(self, start: Mark, end: Mark, spent: ProcessorTimes) -> None:
-        """Take a step that is over, with the processor's time that the script's thread had in it."""
+        """Add a finished step and the CPU time of the script's thread in it."""
         if self.active:
             self._steps.append((self.step, start, end, spent))
 
     def open(self, name: str, group: str, form: int, start: Mark, seq: int, size_bytes: int) -> Pending:
-        """Take a communication whose end is not known yet; it is written once `Pending.end` is set."""
+        """Add a communication with an unknown end; it is written once `Pending.end` is set."""
         pending = Pending(name, group, form, start, seq, self.step, size_bytes)
         self._pending.append(pending)
         return pending
 
     def seconds(self, mark: Mark) -> float:
-        """Time of a mark that is over, or is waited for."""
+        """Time of a mark, in seconds, waiting for the device if necessary."""
         seconds = self.clock.seconds(mark)
         if seconds is None:
             mark.synchronize()  # type: ignore[union-attr]
@@ -132,12 +139,12 @@ class Recorder:
         return seconds or 0.0
 
     def wait_form(self, pending: Pending) -> int:
-        """The form of waits of the calling thread for a communication."""
+        """Form of the calling thread's waits for a communication."""
         group = pending.group if pending.seq >= 0 else ""
         return self.form(pending.name, "wait", group=group, thread=calling_thread())
 
     def number(self, group: str, ranks: list[int]) -> int:
-        """Number of the next collective of a group, counted alike on every rank."""
+        """Sequence number of the next collective of a group, the same on every rank."""
         with self._lock:
             if group not in self._groups:
                 self._groups[group] = ranks
@@ -146,13 +153,19 @@ class Recorder:
             return number
 
     def probes(self, probes: list[Probe]) -> None:
-        """Take round trips and a reading of both clocks."""
+        """Add round trips and a reading of both clocks."""
         for probe in probes:
             self._writer.probe(probe)
         self._writer.clock(time.perf_counter(), time.time_ns())
 
+    def discard(self) -> None:
+        """Drop the ops of this step, which count for none."""
+        self._rows = [row for row in self._rows if row[0] != self.step]
+        self._pending = [pending for pending in self._pending if pending.step != self.step]
+        self._steps = [row for row in self._steps if row[0] != self.step]
+
     def flush(self) -> None:
-        """Write all that is over; a disk that takes no more ends the recording, never the job that is recorded."""
+        """Write everything that is finished; a full disk ends the recording, but never the job."""
         if self.failed:
             return
         try:
@@ -207,7 +220,7 @@ class Recorder:
             self._writer.write([op])
 
     def close(self) -> None:
-        """Write what is left and close the file."""
+        """Write the remaining ops and close the file."""
         self.flush()
         try:
             self._writer.close()
@@ -219,14 +232,15 @@ class Recorder:
 def header(
     rank: int, world_size: int, groups: Mapping[str, list[int]], *, run: str, backend: str, device: str
 ) -> Header:
-    """The first line of this rank's trace."""
+    """Header line of this rank's trace."""
     # Hosts of a lab share the name of the machine.
     host = socket.gethostname() + (f"-{place}" if (place := os.environ.get("WIREWISE_HOST")) else "")
     return Header(
         rank=rank,
         world_size=world_size,
         host=host,
-        local_rank=integer_variable("LOCAL_RANK", 0),
+        # One that is no number is the script's affair, which a recording never ends.
+        local_rank=int(text) if (text := os.environ.get("LOCAL_RANK", "")).isdecimal() else 0,
         groups=dict(groups),
         run=run,
         comm_slots=1 if "nccl" in backend else 2,

@@ -1,8 +1,8 @@
-"""Fused operators made at random and measured: samples for a learned estimator of what a region takes.
+"""Random fused operators, measured as samples for a learned cost estimator.
 
-As DisCo (TPDS 2022) makes them: an operator of a captured step takes its predecessors in, again and again. A region is
-captured at a batch of a prime size; every length and argument that the prime divides grows with the batch, so that one
-compiled kernel is measured at many sizes.
+Generated as in DisCo (TPDS 2022): an operator of a captured step repeatedly absorbs its predecessors. A region is
+captured at a batch of a prime size; every length and argument that the prime divides grows with the batch, so that
+one compiled kernel is measured at many sizes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from wirewise.errors import InputError
 from wirewise.profile.undisturbed import is_undisturbed
 from wirewise.trace.operators import FusionGraph
 
-__all__ = ["PRIME", "Kernel", "Picked", "compile_dynamic", "pick", "resized", "seconds_alone", "seconds_of"]
+__all__ = [
+    "PRIME",
+    "CapturedRegion",
+    "Kernel",
+    "compile_dynamic",
+    "random_region",
+    "resize_batch",
+    "seconds_alone",
+    "seconds_of",
+]
 
 PRIME = 61
 """Size of the batch at capture; no width of a captured model may be a multiple of it."""
@@ -31,25 +40,25 @@ _MOST_KERNELS = 3
 _PATIENCE_S = 0.05
 
 
-class Picked(NamedTuple):
-    """A region of a captured step."""
+class CapturedRegion(NamedTuple):
+    """Region of a captured step."""
 
     operators: tuple[int, ...]
-    """Numbers of the operators, ascending."""
+    """Indices of the operators, ascending."""
     outputs: tuple[int, ...]
-    """Numbers of those whose results leave the region."""
+    """Indices of the operators whose results leave the region."""
 
 
-def pick(graph: FusionGraph, random: Random, most: int) -> Picked:
-    """A random legal region: an operator, and predecessors until it has `most` operators or none can follow.
+def random_region(graph: FusionGraph, random: Random, most: int) -> CapturedRegion:
+    """Sample a legal region: an operator, and predecessors until it has `most` operators or none can be added.
 
-    A predecessor that others read too stays their provider, or is copied for this region alone; the latter always
-    where otherwise a path would leave the region and come back.
+    A predecessor with other readers either keeps serving them, or is copied for this region alone; always copied
+    where a path would otherwise leave the region and return.
 
     Args:
         graph: Graph of the captured step.
-        random: Source of the draws.
-        most: Operators, at least 1.
+        random: Random number generator.
+        most: Maximum number of operators, at least 1.
 
     Raises:
         InputError: The graph has only views and opaque operators.
@@ -72,7 +81,7 @@ def pick(graph: FusionGraph, random: Random, most: int) -> Picked:
             copies.add(one)
     leaves = (i for i in members - copies if not readers[i] <= members or graph.operators[i].gradient)
     outputs = {*leaves, *(i for i in members if not readers[i] & members)}
-    return Picked(tuple(sorted(members)), tuple(sorted(outputs)))
+    return CapturedRegion(tuple(sorted(members)), tuple(sorted(outputs)))
 
 
 def _readers(graph: FusionGraph) -> list[set[int]]:
@@ -103,12 +112,12 @@ def _comes_back(readers: Sequence[set[int]], outside: set[int], members: set[int
     return False
 
 
-def resized(module: fx.GraphModule, size: int | None) -> fx.GraphModule:
-    """The region for a batch of another size.
+def resize_batch(module: fx.GraphModule, size: int | None) -> fx.GraphModule:
+    """Rebuild the region for another batch size.
 
     Args:
-        module: Captured at a batch of `PRIME`.
-        size: New size of the batch; None: the new graph takes a first input as long as the batch.
+        module: Region captured at a batch of `PRIME`.
+        size: New batch size. None for a symbolic size, passed as the length of an additional first input.
     """
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     if size is None:
@@ -143,7 +152,7 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 class Kernel(NamedTuple):
-    """A region as compiled, called without the checks of torch.compile."""
+    """Compiled region, called without the guards of torch.compile."""
 
     function: Callable[..., Any]
     inputs: tuple[Any, ...]
@@ -152,14 +161,14 @@ class Kernel(NamedTuple):
 def compile_dynamic(
     module: fx.GraphModule, calls: Iterator[tuple[int, list[Tensor]]]
 ) -> Iterator[tuple[int, list[Tensor], Kernel]]:
-    """Compile a region once by Inductor, with symbolic sizes, and give its kernel for each call.
+    """Compile a region once by Inductor, with symbolic sizes, and yield its kernel for each call.
 
     Args:
-        module: Captured at a batch of `PRIME`.
-        calls: Sizes of the batch, and inputs.
+        module: Region captured at a batch of `PRIME`.
+        calls: Batch sizes, and inputs.
 
     Raises:
-        InputError: Inductor cannot compile it, or had to compile it more often.
+        InputError: Inductor cannot compile it, or recompiled it.
     """
     kernels: list[Kernel] = []
     compiled = 0
@@ -182,7 +191,7 @@ def compile_dynamic(
 
     torch._dynamo.reset()
     placeholders = module.graph.find_nodes(op="placeholder")
-    called = torch.compile(resized(module, None), backend=backend, fullgraph=True)
+    called = torch.compile(resize_batch(module, None), backend=backend, fullgraph=True)
     for size, inputs in calls:
         ruler = torch.empty(size)
         torch._dynamo.maybe_mark_dynamic(ruler, 0)
@@ -201,17 +210,16 @@ def compile_dynamic(
 
 
 def seconds_of(kernels: Sequence[Kernel], repeats: int = 3, patience_s: float = _PATIENCE_S) -> list[float]:
-    """Processor time of each kernel in this thread, the least of its loops; loops of at least 200 us.
+    """CPU time of each kernel in this thread, in seconds: the minimum over loops of at least 200 us.
 
-    Time in which another process has the processor does not count. One that runs on the same core's other thread does
-    make a kernel slower, by half and more, for seconds on end, so a loop counts as undisturbed only where a short
-    reference before it and one behind it took what the reference takes at best. What waits for that stays awake: after
-    a sleep a kernel takes several times as long.
+    Time while preempted does not count. A process on the core's other hyperthread does slow a kernel down, by half
+    and more, for seconds on end, so a loop counts as undisturbed only if short reference loops before and after it
+    ran at full speed. Waiting for that is a busy loop, as a kernel takes several times as long after a sleep.
 
     Args:
-        kernels: Run in turn, so that the loops of one lie apart.
-        repeats: Undisturbed loops of each.
-        patience_s: Seconds for each of these, after which those that there are must do.
+        kernels: Kernels, run round-robin, so that the loops of one are spread in time.
+        repeats: Number of undisturbed loops per kernel.
+        patience_s: Time limit for each of these loops, in seconds, after which those so far count.
     """
     loops = [_loops(one) for one in kernels]
     least, undisturbed = [float("inf")] * len(kernels), [0] * len(kernels)
@@ -259,7 +267,7 @@ class _Calls(fx.Interpreter):
 
 
 def seconds_alone(module: fx.GraphModule, inputs: Sequence[Tensor], repeats: int = 4) -> dict[str, float]:
-    """Processor time of each node of a graph run by itself in eager mode, by name."""
+    """CPU time of each node of a graph run alone in eager mode, in seconds, by name."""
     calls = _Calls(module)
     with torch.no_grad():
         calls.run(*inputs)

@@ -1,7 +1,7 @@
-"""Times of what all ranks do at once: rounds that start together, and series of collectives of gradients.
+"""Times of concurrent work on all ranks: rounds with a common start, and series of gradient collectives.
 
 A collective is timed in a series without pauses, because groups of gradients queue up: with several ranks on a few
-processors it then takes longer than alone, and times of single ones scatter between few values.
+CPUs it then takes longer than alone, and single times cluster at a few values.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Knots = tuple[tuple[float, float], ...]
 
 
 class Communicator(Protocol):
-    """What is needed of `runtime.Transport`."""
+    """Required part of `runtime.Transport`."""
 
     group: Any
     world_size: int
 
     def slowest(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Largest value of any rank, place by place."""
+        """Maximum over ranks, elementwise."""
 
     def barrier(self, what: str) -> None:
         """Wait for all ranks."""
@@ -52,19 +52,19 @@ class Communicator(Protocol):
 
 
 class Bench:
-    """Rounds that all ranks start together."""
+    """Rounds with a common start on all ranks."""
 
     def __init__(self, transport: Communicator) -> None:
         self.transport, self.ranks = transport, transport.world_size
 
     def rounds(self, action: Callable[[], object], what: str) -> float:
-        """Median seconds of the slowest rank, after a round that does not count."""
+        """Median seconds of the slowest rank, after a warm-up round."""
         first = float(self.transport.slowest(self._once(action, 1, what)))
         count = int(np.clip(_BUDGET_S / max(first, 1e-6), *_ROUNDS))
         return float(np.median(self.transport.slowest([self._once(action, 1, what) for _ in range(count)])))
 
     def series(self, action: Callable[[], object], what: str) -> float:
-        """Seconds of each of some that follow each other, on the slowest rank, after one that does not count."""
+        """Mean seconds of one run in a series on the slowest rank, after one warm-up run."""
         first = float(self.transport.slowest(self._once(action, 1, what)))
         count = int(np.clip(_BUDGET_S / max(first, 1e-6), *_SERIES))
         return float(self.transport.slowest(self._once(action, count, what))) / count
@@ -81,12 +81,13 @@ class Bench:
 def collective_times(
     bench: Bench, gradient_bytes: int, payload_bytes: int, device: torch.device
 ) -> dict[str, Knots]:
-    """Tables of collectives by bytes of a rank's payload, as `GradientCosts.schemes`.
+    """Tables of collective times by payload bytes per rank, as `GradientCosts.schemes`.
 
     Args:
         bench: Ranks to measure between.
-        gradient_bytes: Most that an all-reduce carries.
-        payload_bytes: Most that an all-gather, or the two stages of the divisible scheme, carry; 0: they are not used.
+        gradient_bytes: Maximum size of an all-reduce, in bytes.
+        payload_bytes: Maximum size of an all-gather, or of the two stages of the divisible scheme, in bytes; 0 if
+            unused.
         device: Device of the gradients.
     """
     if bench.ranks == 1:
@@ -120,7 +121,7 @@ def collective_times(
 
 
 def concurrent_times(bench: Bench, gradient_bytes: int, device: torch.device) -> Knots:
-    """Table of all-reduces of which several are in flight, as `GradientCosts.concurrent`."""
+    """Table of concurrent all-reduces, as `GradientCosts.concurrent`."""
     if bench.ranks == 1:
         return ()
     group = bench.transport.group
@@ -164,7 +165,7 @@ def _bytes_up_to(most: int) -> list[int]:
 
 
 def rising(sizes: Sequence[float], seconds: Sequence[float]) -> Knots:
-    """A larger size never takes less time, whatever the noise: neighbours that fall are set to their mean."""
+    """Make times monotonic in size: decreasing neighbours are set to their mean."""
     blocks: list[tuple[float, int]] = []
     for value in seconds:
         blocks.append((float(value), 1))

@@ -1,4 +1,4 @@
-"""Measuring a list of modules for pipelines: seconds of passes, bytes that are kept and handed on, by module."""
+"""Measurement of a list of modules for pipelines: pass times in seconds, saved and output bytes, by module."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ def stage_trace(
     repeats: int = 5,
     model: str = "",
 ) -> StageTrace:
-    """Run every module forward and backward by itself, on the device on which it is.
+    """Measure every module forward and backward separately, on its device.
 
-    Seconds are medians. Gradients stay as they were; buffers see the batch a few times. Bytes are those of the largest
-    size. Optimizers are not measured.
+    Seconds are medians. Gradients are left unchanged; buffers see the batch a few times. Bytes are those of the
+    largest size. Optimizers are not measured.
 
     Args:
-        modules: The modules, in the order of the forward pass; those of a mapping and of an `nn.Sequential` by their
-            names, those of a list by number.
-        batch: Input of the model, [at least the largest size, ...]; several ones by the names under which modules take
-            them (`LayerGraph.inputs`).
+        modules: Modules in forward order; named as in their mapping or `nn.Sequential`, or numbered in a list.
+        batch: Input of the model, [at least the largest size, ...]; several inputs by the names under which modules
+            read them (`LayerGraph.inputs`).
         sizes: Microbatch sizes to measure, ascending.
-        sources: Names of what modules are called with that do not take the output of the one before, in
-            order, modules further up or "input".
-        repeats: Passes to take the median of, after one that does not count.
-        model: Name that the trace keeps.
+        sources: Names of the inputs of modules that do not read the previous module's output, in order: earlier
+            modules or "input".
+        repeats: Passes per median, after a warm-up pass.
+        model: Model name stored in the trace.
 
     Raises:
-        InputError: No modules, a batch that is too small, or a module that does not return one tensor.
+        InputError: There are no modules, the batch is too small, or a module does not return one tensor.
     """
     named = named_layers(modules)
     given = {INPUT: batch} if isinstance(batch, Tensor) else dict(batch)

@@ -1,4 +1,4 @@
-"""Records a training job: what each rank computes, sends and waits for, step by step."""
+"""Recorder of a training job: compute, messages and waits of each rank, step by step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -25,9 +26,9 @@ from wirewise.profile import probes
 from wirewise.profile.buckets import BucketNames
 from wirewise.profile.clock import HostClock, Mark, clock_of
 from wirewise.profile.collectives import CollectiveHooks
-from wirewise.profile.modules import BackwardPass, ModuleHooks
+from wirewise.profile.modules import BackwardPass, ForwardPasses, ModuleHooks
 from wirewise.profile.processor import ProcessorClock, ProcessorTimes
-from wirewise.profile.programs import CarriedOut
+from wirewise.profile.programs import RecordedSum
 from wirewise.profile.recorder import Pending, Recorder, header
 
 __all__ = ["Tracer"]
@@ -36,30 +37,43 @@ T = TypeVar("T")
 
 _runs = itertools.count()
 _alive: list[Tracer] = []
+_REPLACED_AFTER = 8
+"""Steps of another optimizer without one of the first, after which the script has replaced it, as to train further
+layers. A generator's optimizer takes one step while that of its critic takes five."""
+
+
+def _leave_to_parent() -> None:
+    for tracer in _alive:
+        tracer.leave()
+    _alive.clear()
+
+
+# A forked process would write what it inherited, and what it does itself, between the steps of its parent.
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class Tracer:
-    """Records this rank into `folder/rank-R.jsonl`; every rank makes one, after `init_process_group`.
+    """Recorder of this rank into `folder/rank-R.jsonl`; every rank creates one, after `init_process_group`.
 
     Recorded are forward ops of modules, backward ops from gradient to gradient, all collectives and messages with
-    their completion, waits, the optimizer, and data from a DataLoader. A step is flushed when it ends, so a job
-    that dies leaves all steps before.
+    their completion, waits, the optimizer, and data from a DataLoader. A step is flushed when it ends, so a job that
+    dies leaves all earlier steps.
 
     Args:
-        folder: Takes the traces of all ranks; made where it is missing.
-        model: Model whose modules are recorded, wrapped in DistributedDataParallel or not; none: `watch` it later.
-        optimizer: Optimizer whose `step()` ends each step; "first": the one that is called first; none: call
-            `step()` of the tracer.
-        warmup: Steps that are not recorded at first; DistributedDataParallel makes its buckets in the first two.
-        steps: Number of steps to record then; none: all. Afterwards nothing is heard any more.
-        every: Record one of so many steps.
+        folder: Folder for the traces of all ranks; created if missing.
+        model: Model whose modules are recorded, wrapped in DistributedDataParallel or not. None to `watch` it later.
+        optimizer: Optimizer whose `step()` ends each step; "first" for the one that is called first, and for its
+            successor if the script replaces it. None to call the tracer's `step()`.
+        warmup: Number of initial steps not recorded; DistributedDataParallel builds its buckets in the first two.
+        steps: Number of steps to record. None for all. Hooks are inactive afterwards.
+        every: Record one of every n steps.
         round_trips: Round trips between the clocks of ranks, at the start and at the end.
-        forgiving: Say it and record nothing, instead of an error, where the folder cannot be written.
+        forgiving: Warn and record nothing, instead of raising, if the folder is not writable.
 
     Raises:
-        InputError: A tracer is there already, or a number that makes no sense.
-        TraceError: The folder cannot be written.
-        PeerError: Another rank makes no tracer.
+        InputError: A tracer exists already, or a number is invalid.
+        TraceError: The folder is not writable.
+        PeerError: Another rank creates no tracer.
     """
 
     def __init__(
@@ -83,6 +97,9 @@ class Tracer:
         self._warmup, self._every = warmup, every
         self._last = None if steps is None else warmup + (steps - 1) * every
         self._optimizer: Any = optimizer
+        self._replaceable, self._replaced = optimizer == "first", False
+        self._others: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+        """Steps of other optimizers since the last one of the optimizer that ends steps."""
         self._index, self._hooked = 0, True
         self._ends_with_backward = False
         """Whether the step is over once the backward pass is."""
@@ -95,11 +112,11 @@ class Tracer:
         self._step_form = self._recorder.form("step", "step")
         self._script = self._recorder.form("script", "other")
         self._collectives = CollectiveHooks(self._recorder)
-        self._backward = BackwardPass(self._recorder)
+        self._forward, self._backward = ForwardPasses(self._recorder), BackwardPass(self._recorder)
         self._names = BucketNames()
         self._collectives.name = self._names.name
         self._modules: list[ModuleHooks] = []
-        self._carried: list[CarriedOut] = []
+        self._carried: list[RecordedSum] = []
         self._search: Any = None
         self._undo = [self._hook_backward(), self._hook_data()]
         self._optimizers = self._hook_optimizers()
@@ -122,18 +139,20 @@ class Tracer:
         self._recorder.probes(found)
 
     def watch(self, model: nn.Module) -> None:
-        """Record the modules of one more model."""
+        """Also record the modules of this model."""
         name = type(model).__name__ if self._modules else ""
-        self._modules.append(ModuleHooks(model, self._recorder, self._backward, name, self._names.called))
+        self._modules.append(
+            ModuleHooks(model, self._recorder, self._forward, self._backward, name, self._names.called)
+        )
         self._names.add(model)
 
     def watch_all(self) -> None:
-        """Record every model that is called from now until the first recorded step is over."""
+        """Record every model that is called from now until the end of the first recorded step."""
         known: set[int] = {id(part) for hooks in self._modules for part in hooks.model.modules()}
 
         def called(module: nn.Module, _inputs: Any) -> None:
-            # A model is called before its parts.
-            if id(module) not in known:
+            # A model is called before its parts; what a compiler captures has been called.
+            if not torch.compiler.is_compiling() and id(module) not in known:
                 known.update(map(id, module.modules()))
                 self.watch(module)
 
@@ -142,24 +161,24 @@ class Tracer:
 
     def collective(
         self, call: Callable[[Tensor], None], *, algorithm: str = "ring", ranks: Sequence[int] | None = None
-    ) -> CarriedOut:
-        """A sum of a flat tensor that is recorded, with its messages and what its thread does.
+    ) -> RecordedSum:
+        """Wrap a sum of a flat tensor so that it is recorded, with its messages and its thread's activity.
 
-        Give it to `runtime.data_parallel.parallel(collective=...)` in the place of `call`.
+        Pass it to `runtime.data_parallel.parallel(collective=...)` in place of `call`.
 
         Args:
             call: Function such as a `runtime.data_parallel.AllReduce`; called in the same order on all ranks.
-            algorithm: Name of how it sums: one of `collective.named.ALGORITHMS`, or a name of your own.
-            ranks: Ranks that take part; none: all.
+            algorithm: Name of the algorithm: one of `collective.named.ALGORITHMS`, or a custom name.
+            ranks: Participating ranks. Defaults to all.
         """
         group = f"{algorithm} {len(self._carried)}"
         members = list(range(_world_size())) if ranks is None else list(ranks)
-        made = CarriedOut(call, self._recorder, self._collectives, group, algorithm, members)
+        made = RecordedSum(call, self._recorder, self._collectives, group, algorithm, members)
         self._carried.append(made)
         return made
 
     def data(self, source: Iterable[T]) -> Iterator[T]:
-        """The items of `source`; waiting for each is recorded. Not needed for a DataLoader."""
+        """Yield the items of `source`, recording the wait for each. Not needed for a DataLoader."""
         form = self._recorder.form("data", "data")
         items = iter(source)
         while True:
@@ -173,10 +192,10 @@ class Tracer:
             yield item
 
     def step(self) -> None:
-        """A step is over.
+        """End a step.
 
         Raises:
-            InputError: The tracer was given an optimizer, which ends the steps.
+            InputError: The tracer has an optimizer, which ends the steps.
         """
         if self._optimizer is not None:
             raise InputError("steps end with optimizer.step(), as the tracer was told; call one of the two")
@@ -184,11 +203,11 @@ class Tracer:
 
     @property
     def over(self) -> bool:
-        """Whether all steps that were asked for are recorded, or no more can be."""
+        """Whether all requested steps are recorded, or no more can be."""
         return self._recorder.failed or (self._last is not None and self._index > self._last)
 
     def end_step(self) -> None:
-        """End a step, whoever noticed that it is over."""
+        """End a step, whichever hook detected its end."""
         if not self._hooked:
             return
         if torch._C._current_graph_task_id() >= 0:
@@ -202,12 +221,19 @@ class Tracer:
                 # On the CPU the main thread computes where nothing else is known.
                 recorder.add(self._script, self._step_start, now)
             self._write_waits()
+            if self._replaced:
+                # It lasted for several steps of the script.
+                recorder.discard()
             recorder.flush()
             if self._search is not None:
                 self._search.remove()
         self._collectives.forget()
-        self._names.settle()
+        self._names.query()
         self._index += 1
+        if self._replaced and self._search is not None:
+            # What is trained now may be other models.
+            self.watch_all()
+        self._replaced = False
         self._begin()
 
     def _add_step(self, now: Mark) -> None:
@@ -219,7 +245,7 @@ class Tracer:
             self._recorder.add_step(self._step_start, now, own)
 
     def close(self) -> None:
-        """Stop recording, compare clocks once more with the other ranks and close the file."""
+        """Stop recording, compare clocks again with the other ranks, and close the file."""
         if self not in _alive:
             return
         _alive.remove(self)
@@ -247,8 +273,14 @@ class Tracer:
             self._round_trips = 0
         self.close()
 
+    def leave(self) -> None:
+        """Record nothing more in this process, a child of the recorded one."""
+        atexit.unregister(self.abandon)
+        self._hooked = self._recorder.active = False
+        self._recorder.failed = True
+
     def abandon(self) -> None:
-        """Close without talking to other ranks, which may be gone; called at exit."""
+        """Close without communicating with other ranks, which may be gone; called at exit."""
         self._round_trips = 0
         self.close()
 
@@ -269,6 +301,7 @@ class Tracer:
         if not self._hooked:
             return
         self._hooked = self._recorder.active = False
+        self._forward.remove()
         for module in self._modules:
             module.remove()
         for undo in self._undo:
@@ -277,7 +310,7 @@ class Tracer:
         self._names.remove()
 
     def _write_waits(self) -> None:
-        """What the end of each backward pass waited for: its collectives, in the order of their launch."""
+        """Write the waits at the end of each backward pass: its collectives, in the order of their launch."""
         for launched, start, end in self._tails:
             at, until = self._recorder.seconds(start), self._recorder.seconds(end)
             for pending in launched:
@@ -339,9 +372,20 @@ class Tracer:
             if self._optimizer == "first":
                 self._optimizer = optimizer
             if optimizer is self._optimizer:
+                self._others.clear()
                 self.end_step()
+            elif self._replaceable:
+                self._count_other(optimizer)
 
         return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(behind)]
+
+    def _count_other(self, optimizer: torch.optim.Optimizer) -> None:
+        """Count a step of another optimizer, the same on all ranks, which number their steps alike."""
+        self._others[optimizer] = self._others.get(optimizer, 0) + 1
+        if self._others[optimizer] == _REPLACED_AFTER:
+            self._others.clear()
+            self._optimizer, self._replaced = optimizer, True
+            self.end_step()
 
     def _hook_data(self) -> Any:
         loader: Any = dataloader._BaseDataLoaderIter

@@ -1,4 +1,4 @@
-"""Whether other work slows down what runs on this core: time of the thread alone does not tell."""
+"""Detection of other work that slows down this core, which thread CPU time does not show."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class _Reference:
 
 
 def is_undisturbed() -> bool:
-    """Whether a reference of 20 to 30 us takes what it takes at best.
+    """Whether a reference loop of 20 to 30 us runs at full speed.
 
-    Work on the same core's other thread makes a kernel slower, by half and more, for seconds on end, and so does a host
-    that gives the processor to others. The first call finds out what is best, in a few milliseconds.
+    Work on the core's other hyperthread slows a kernel down, by half and more, for seconds on end, and so does a
+    hypervisor that preempts the virtual CPU. The first call calibrates the full speed, in a few milliseconds.
     """
     if _Reference.values is None:
         _Reference.values = torch.full((_ELEMENTS,), 0.5)

@@ -1,4 +1,4 @@
-"""Bar charts: one bar a row, or the parts of a whole one after the other."""
+"""Bar charts: one bar per row, or stacked parts of a whole."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _WIDTH, _HIGH = 1000.0, 19.0
 
 
 class Bar(NamedTuple):
-    """One bar of a chart."""
+    """Bar of a chart."""
 
     label: str
     length: float
-    """Value in the unit of all bars of the chart; no bar is drawn for what is not above zero."""
+    """Value in the chart's unit; only positive values have a bar."""
     words: str
     """Text at the bar's end."""
     colour: str = "c1"
@@ -29,7 +29,7 @@ class Bar(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Parts of a whole, drawn one after the other."""
+    """Parts of a whole, stacked."""
 
     label: str
     parts_s: Mapping[str, float]
@@ -37,18 +37,18 @@ class Stack(NamedTuple):
     words: str
     """Text at the end of the row."""
     mark_s: float | None = None
-    """Seconds at which a stroke is drawn."""
+    """Position of a marker, in seconds."""
     colour: str = ""
     """CSS class of the label."""
 
 
 def bars_chart(bars: Sequence[Bar], label: str, goal: float = 0.0) -> str:
-    """One bar a row as SVG; empty where no bar has a length.
+    """Draw one bar per row as SVG; empty if no bar has a length.
 
     Args:
         bars: Bars from top to bottom.
-        label: Text that is read aloud.
-        goal: Value that a dashed line marks; 0: no line.
+        label: Text for screen readers.
+        goal: Value marked by a dashed line; 0 for no line.
     """
     lengths = [bar.length if math.isfinite(bar.length) else 0.0 for bar in bars]
     longest = max([goal, *lengths], default=0.0)
@@ -62,19 +62,20 @@ def bars_chart(bars: Sequence[Bar], label: str, goal: float = 0.0) -> str:
             svg.rect(x.start, top, end - x.start, _HIGH, f"bar {bar.colour}", f"{bar.label}: {bar.words}")
         )
         texts.append(svg.text(x.start - 10, top + 14, bar.label, "tick", "end"))
-        texts.append(svg.text(end + 8, top + 14, bar.words, "label"))
+        crossed = end < x(goal) < end + 8 + svg.text_width(bar.words)
+        texts.append(svg.text((x(goal) if crossed else end) + 8, top + 14, bar.words, "label"))
     line = f'<path d="M{svg.number(x(goal))} 0V{svg.number(high)}" class="goal"/>' if goal > 0 else ""
     return svg.document(_WIDTH, high, label, "".join([*shapes, line, *texts]))
 
 
 def stacks_chart(rows: Sequence[Stack], colours: Mapping[str, str], label: str, *, block: int = 1) -> str:
-    """One bar of parts a row as SVG; empty where nothing took time.
+    """Draw one stacked bar per row as SVG; empty if nothing took time.
 
     Args:
         rows: Bars from top to bottom.
-        colours: Phase of the page whose colour a part has, by the part's name, in the order of drawing.
-        label: Text that is read aloud.
-        block: Number of rows that stand close together.
+        colours: Page phase whose colour a part has, by the part's name, in drawing order.
+        label: Text for screen readers.
+        block: Number of rows grouped closely together.
     """
     longest = max((max(sum(row.parts_s.values()), row.mark_s or 0.0) for row in rows), default=0.0)
     if not longest > 0:

@@ -1,4 +1,4 @@
-"""What a collective program costs on a network: counts, textbook times, the simulation, the bound."""
+"""Cost of a collective program on a network: counts, textbook times, simulation, lower bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Analysis", "analyse", "analysis_object", "edge_name"]
 
 @dataclass(frozen=True)
 class Analysis:
-    """A program on a network with a buffer size; all that the page says about its cost."""
+    """Cost of a program on a network with a buffer size, as shown on its page."""
 
     program: Program
     network: Network
@@ -29,17 +29,17 @@ class Analysis:
 
     @property
     def rounds(self) -> int:
-        """Steps that hold a transfer."""
+        """Number of steps with a transfer."""
         return len({transfer.step for transfer in self.program.transfers})
 
     @property
     def messages(self) -> int:
-        """Messages of all segments."""
+        """Number of messages of all segments."""
         return len(self.timeline.messages) * self.program.segments
 
     @cached_property
     def message_bytes(self) -> list[float]:
-        """Bytes of one segment of each message of the timeline."""
+        """Bytes of one segment for each message of the timeline."""
         sizes = self.program.chunk_bytes(self.size_bytes)
         return [
             sum(sizes[t.chunk] for t in message.transfers) / self.program.segments
@@ -48,17 +48,17 @@ class Analysis:
 
     @cached_property
     def sent_bytes(self) -> list[float]:
-        """Bytes that each rank sends."""
+        """Bytes sent by each rank."""
         return self._by_rank("source")
 
     @cached_property
     def received_bytes(self) -> list[float]:
-        """Bytes that each rank receives."""
+        """Bytes received by each rank."""
         return self._by_rank("target")
 
     @cached_property
     def edge_bytes(self) -> list[float]:
-        """Bytes that cross each edge of the network."""
+        """Bytes on each edge of the network."""
         found = [0.0] * len(self.network.edges)
         for message, size in zip(self.timeline.messages, self.message_bytes, strict=True):
             for edge, fraction in self.network.route(message.source, message.target) or ():
@@ -67,18 +67,18 @@ class Analysis:
 
     @property
     def busiest_edge(self) -> int | None:
-        """Edge that is busy for the longest time; None: nothing is sent."""
+        """Edge with the longest busy time. None if nothing is sent."""
         busy = list(self.timeline.edge_busy_s)
         return max(range(len(busy)), key=busy.__getitem__) if self.messages else None
 
     @property
     def bound(self) -> Bound:
-        """Lower bound of any algorithm on the network, whatever paths it takes."""
+        """Lower bound of any algorithm on the network, over all paths."""
         return self.bounds.network
 
     @property
     def cut_edges(self) -> list[int]:
-        """Edges that leave the tightest cut; without a cut, those that end at ranks."""
+        """Edges that leave the tightest cut; without a cut, those that enter ranks."""
         inside = set(self.bound.vertices or self.bound.cut)
         edges = enumerate(self.network.edges)
         if not inside:
@@ -87,7 +87,7 @@ class Analysis:
 
     @cached_property
     def in_rounds_s(self) -> float:
-        """Time where all ranks take the steps together and latencies do not overlap, as textbooks count."""
+        """Time with a barrier between steps and without overlap of latencies, as in textbooks, in seconds."""
         return simulate(
             self.program,
             self.network,
@@ -98,7 +98,7 @@ class Analysis:
 
     @cached_property
     def textbook(self) -> ClosedForm | None:
-        """Closed form of the algorithm, if the program has its name and its counts."""
+        """Closed form of the algorithm, if the program has its name and counts."""
         own = self.program
         known = (own.collective, own.name) in CLOSED_FORMS and own.ranks > 1 and not own.members
         form = closed_form(own.collective, own.name, own.ranks, own.segments) if known else None
@@ -106,7 +106,7 @@ class Analysis:
 
     @property
     def textbook_s(self) -> float | None:
-        """Time of the closed form; None: there is none, or pairs of ranks differ in latency or rate."""
+        """Time of the closed form, in seconds. None if there is none, or rank pairs differ in latency or bandwidth."""
         pairs = {
             (self.network.latency(s, t), self.network.rate(s, t))
             for s, t in permutations(range(self.network.ranks), 2)
@@ -118,7 +118,7 @@ class Analysis:
 
     @property
     def over_bound(self) -> float | None:
-        """Simulated time as a multiple of the lower bound; None where the bound is 0."""
+        """Simulated time relative to the lower bound. None if the bound is 0."""
         return self.timeline.finish_s / self.bound.seconds if self.bound.seconds > 0 else None
 
     def _by_rank(self, end: str) -> list[float]:
@@ -134,10 +134,10 @@ def analyse(
     """Count, simulate and bound a program.
 
     Args:
-        program: Checked or not; its messages must have a route.
-        network: Network with as many ranks.
-        size_bytes: The larger buffer of a rank, in or out.
-        reduce_s_per_byte: Time to add a received byte.
+        program: Program, checked or not; its messages must have a route.
+        network: Network with the same number of ranks.
+        size_bytes: Larger buffer of a rank, in or out, in bytes.
+        reduce_s_per_byte: Time to reduce a received byte, in seconds.
 
     Raises:
         TopologyError: The network has another number of ranks.
@@ -159,13 +159,13 @@ def analyse(
 
 
 def edge_name(network: Network, number: int) -> str:
-    """Ends of an edge, such as "gpu0 to gpu3"."""
+    """Endpoints of an edge, such as "gpu0 to gpu3"."""
     edge = network.edges[number]
     return f"{network.vertices[edge.source]} to {network.vertices[edge.target]}"
 
 
 def analysis_object(found: Analysis) -> dict[str, Any]:
-    """Figures of a program as `wirewise show --json` writes them."""
+    """Figures of a program, as written by `wirewise show --json`."""
     busiest = found.busiest_edge
     return {
         "name": found.program.name,

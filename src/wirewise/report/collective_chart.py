@@ -1,4 +1,4 @@
-"""Which algorithm is fastest for which size: simulated times over message sizes, on logarithmic scales."""
+"""Fastest algorithm by size: simulated times over message sizes, on logarithmic scales."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_EVENTS = 400_000
 
 
 class SizeTimes(NamedTuple):
-    """Seconds of a program for each size."""
+    """Time of a program for each size, in seconds."""
 
     title: str
     sizes: tuple[float, ...]
@@ -32,7 +32,7 @@ class SizeTimes(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Sizes where some programs are faster than all others."""
+    """Range of sizes, and the programs that are fastest in it."""
 
     titles: tuple[str, ...]
     from_bytes: float
@@ -40,7 +40,7 @@ class Range(NamedTuple):
 
 
 def curves(found: Sequence[Analysis], titles: Sequence[str]) -> list[SizeTimes]:
-    """Simulated times of all programs, and last the lower bound."""
+    """Simulated times of all programs, followed by the lower bound."""
     events = max(one.messages for one in found) or 1
     sizes = tuple(SIZES[i] for i in svg.thin(len(SIZES), max(_MOST_EVENTS // events, 3)))
     drawn = [
@@ -68,9 +68,9 @@ def _bound_s(found: Sequence[Analysis], size_bytes: float) -> float:
 
 
 def fastest(drawn: Sequence[SizeTimes]) -> list[Range]:
-    """Ranges of sizes with the programs that are fastest there, those alike together.
+    """Ranges of sizes with the fastest programs; equal neighbours are merged.
 
-    Where two lines cross is interpolated on logarithmic scales.
+    Crossovers are interpolated on logarithmic scales.
     """
     *programs, _ = drawn
     sizes = programs[0].sizes
@@ -104,7 +104,7 @@ def _boundary(before: Sequence[SizeTimes], after: Sequence[SizeTimes], place: in
 
 
 def crossover_chart(drawn: Sequence[SizeTimes], width: float = 900, height: float = 400) -> str:
-    """Time over size, both logarithmic; the bound is dashed; empty where a program sends nothing."""
+    """Plot time over size, both logarithmic, with a dashed bound; empty if a program sends nothing."""
     values = [s for curve in drawn for s in curve.seconds if s > 0]
     if not values or min(min(curve.seconds) for curve in drawn[:-1]) <= 0:
         return ""
@@ -113,7 +113,9 @@ def crossover_chart(drawn: Sequence[SizeTimes], width: float = 900, height: floa
     x = Scale(math.log10(sizes[0]), math.log10(sizes[-1]), frame.left, frame.right)
     y = Scale(math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1, frame.bottom, frame.top)
     parts = [_axes(frame, x, y)]
-    labels = svg.apart([y(math.log10(max(curve.seconds[-1], 1e-12))) for curve in drawn], frame.bottom, 15.0)
+    labels = svg.spread_labels(
+        [y(math.log10(max(curve.seconds[-1], 1e-12))) for curve in drawn], frame.bottom, 15.0
+    )
     for number, (curve, at) in enumerate(zip(drawn, labels, strict=True)):
         last = number == len(drawn) - 1
         dots = [

@@ -1,4 +1,4 @@
-"""What the viewer's script draws, as plain lists: programs with simulated times, recorded runs, networks."""
+"""Data for the viewer's script, as plain lists: programs with simulated times, recorded runs, networks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wirewise.report.figures import factor, seconds, size
 from wirewise.trace import Match, Trace, match
 from wirewise.units import format_rate
 
-__all__ = ["cut_words", "network_object", "places", "program_object", "trace_objects"]
+__all__ = ["cut_words", "network_object", "program_object", "trace_objects", "vertex_positions"]
 
 
 def program_object(found: Analysis, title: str) -> dict[str, Any]:
-    """A program with its memories at the start, its messages and when the simulator has them."""
+    """Program with initial memories, messages and their simulated times."""
     program, timeline = found.program, found.timeline
     chunks, ends_s = range(program.chunks), _short(timeline.end_s.ravel().tolist())
     return {
@@ -73,7 +73,7 @@ def _routes(network: Network, messages: Iterable[Message]) -> dict[str, list[int
 
 
 def cut_words(found: Analysis) -> str:
-    """Why no program can be faster, and how near this one is."""
+    """Explain the lower bound, and how close this program is."""
     tight, where = found.bound, found.network.name
     if tight.seconds <= 0:
         return ""
@@ -92,20 +92,20 @@ def cut_words(found: Analysis) -> str:
 
 
 def network_object(network: Network) -> dict[str, Any]:
-    """Vertices with places between -1 and 1, and directed edges."""
+    """Vertices with coordinates between -1 and 1, and directed edges."""
     return {
         "name": network.name,
         "ranks": network.ranks,
         "names": list(network.vertices),
-        "places": [[round(x, 3), round(y, 3)] for x, y in places(network)],
+        "places": [[round(x, 3), round(y, 3)] for x, y in vertex_positions(network)],
         "edges": [[e.source, e.target, e.bandwidth_bytes_per_s] for e in network.edges],
     }
 
 
-def places(network: Network) -> list[tuple[float, float]]:
-    """Where to draw each vertex: ranks on a circle, each other one amid its neighbours (Tutte 1963).
+def vertex_positions(network: Network) -> list[tuple[float, float]]:
+    """Coordinates of each vertex: ranks on a circle, others at the centre of their neighbours (Tutte 1963).
 
-    Those that fall on one place are moved apart.
+    Coincident vertices are moved apart.
     """
     found = [*_circle(network.ranks), *[(0.0, 0.0)] * (len(network.vertices) - network.ranks)]
     near: list[set[int]] = [set() for _ in network.vertices]
@@ -141,18 +141,18 @@ def _apart(found: list[tuple[float, float]], fixed: int, least: float = 0.2) -> 
 def trace_objects(
     trace: Trace, title: str, network: int, step: int | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A recorded run and its ranks as a network of hosts: messages as they were, collectives as spans.
+    """Recorded run, and its ranks as a network of hosts: messages as recorded, collectives as spans.
 
-    What travels inside a collective of a library is not recorded; it is drawn as the time that each rank is in it.
+    Messages inside a library's collective are not recorded; it is drawn as the time that each rank spends in it.
 
     Args:
         trace: Trace on aligned clocks.
         title: Name of the run.
-        network: Number that the network gets in the page.
-        step: Number of the step that is shown; None: the whole run.
+        network: Index of the network in the page.
+        step: Step to show. Defaults to the whole run.
 
     Raises:
-        TraceError: No communication was recorded in it.
+        TraceError: No communication was recorded in the step.
     """
     found = [one for one in match(trace) if step is None or one.step == step]
     if not found:

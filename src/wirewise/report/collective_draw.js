@@ -11,9 +11,14 @@ const inks = (printing) => {
 };
 
 /* Neighbouring ranks differ in hue, and in lightness too where there are many. */
+const colours = new Map();
 const rankColour = (rank, ranks) => {
-  const light = ranks > 8 && rank % 2 ? 68 : 52;
-  return `hsl(${Math.round((360 * rank) / ranks + 205) % 360} 62% ${light}%)`;
+  if (!colours.has(ranks)) {
+    const light = (n) => (ranks > 8 && n % 2 ? 68 : 52);
+    const of = (_, n) => `hsl(${Math.round((360 * n) / ranks + 205) % 360} 62% ${light(n)}%)`;
+    colours.set(ranks, Array.from({ length: ranks }, of));
+  }
+  return colours.get(ranks)[rank];
 };
 
 const prepare = (canvas, width, height) => {
@@ -27,16 +32,30 @@ const prepare = (canvas, width, height) => {
   return pen;
 };
 
-/* Where things lie on a stage of this width; `small`: one of the strip's pictures. */
-const layout = (view, width, small) => {
-  const room = small ? 150 : 430;
-  const row = Math.max(small ? 3 : 11, Math.min(small ? 20 : 46, room / view.ranks));
+/* Where things lie on a stage of this width; `small`: one of the strip's pictures; `ranks`: those that have rows. */
+const layout = (view, width, small, ranks = everyRank(view), zoom = 1) => {
+  const room = small ? 150 : 430 * zoom;
+  const row = Math.max(small ? 2 : 11, Math.min(small ? 20 : 46, room / ranks.length));
   const label = small ? 18 : 72;
   const arcs = Math.min(small ? 44 : 150, width * (view.chunks ? 0.2 : 0.5));
   const top = small ? 2 : 20;
   const grid = width - label - arcs;
   const edges = chunkEdges(view).map((part) => label + grid * part);
-  return { row, label, arcs, top, grid, edges, height: top + row * view.ranks + 4, small };
+  const at = new Map(ranks.map((rank, number) => [rank, number]));
+  const middle = (rank) => top + row * (at.get(rank) + 0.5);
+  return { row, label, arcs, top, grid, edges, height: top + row * ranks.length + 4, small, ranks, at, middle };
+};
+
+const everyRank = (view) => Array.from({ length: view.ranks }, (_, rank) => rank);
+
+/* Ranks of words such as "0-7, 12"; all where they name none. */
+const chosenRanks = (view, words) => {
+  const wanted = new Set();
+  for (const [, first, last] of words.matchAll(/(\d+)(?:\s*-\s*(\d+))?/g)) {
+    for (let rank = +first; rank <= Math.min(+(last ?? first), view.ranks - 1); rank++) wanted.add(rank);
+  }
+  const found = everyRank(view).filter((rank) => wanted.has(rank));
+  return found.length ? found : everyRank(view);
 };
 
 /* Where chunks begin and the last one ends, as parts of a row: each is as wide as its part of the bytes. */
@@ -64,7 +83,7 @@ const columnUnder = (view, place, x) => {
 
 const drawStage = (canvas, width, replay, held, moving, options = {}) => {
   const { view } = replay;
-  const place = layout(view, width, options.small);
+  const place = layout(view, width, options.small, options.ranks, options.zoom);
   const pen = prepare(canvas, width, place.height);
   const ink = inks(options.printing);
   drawLabels(pen, view, place, ink, moving);
@@ -85,8 +104,8 @@ const drawLabels = (pen, view, place, ink, moving) => {
   const busy = new Set(moving.flatMap(({ number }) => view.messages[number].slice(SOURCE, TARGET + 1)));
   const size = Math.min(13, place.row * 0.85);
   pen.textBaseline = "middle";
-  for (let rank = 0; rank < view.ranks; rank++) {
-    const y = place.top + place.row * (rank + 0.5);
+  for (const rank of place.ranks) {
+    const y = place.middle(rank);
     pen.fillStyle = rankColour(rank, view.ranks);
     const chip = Math.min(10, place.row - 2);
     pen.fillRect(place.small ? 3 : 0, y - chip / 2, chip, chip);
@@ -97,11 +116,24 @@ const drawLabels = (pen, view, place, ink, moving) => {
   }
 };
 
-/* Numbers of chunks above the grid, where there is room. */
+/* Numbers of chunks above the grid: of each one, or of as many as have room. */
 const drawHeads = (pen, replay, place, ink) => {
   const { view } = replay;
   pen.fillStyle = ink.soft;
   pen.textAlign = "center";
+  const longest = chunkName(view, view.chunks - 1);
+  const mean = place.grid / view.chunks;
+  const every = [1, 2, 5, 10, 20, 50, 100, 200, 500].find((n) => fitted(pen, longest, 11, mean * n - 3)) ?? view.chunks;
+  if (every > 1) {
+    pen.font = `${Math.min(11, fitted(pen, longest, 11, mean * every - 3) || 11)}px ${FONT}`;
+    for (let chunk = 0; chunk < view.chunks; chunk += every) {
+      const x = place.edges[chunk];
+      pen.fillRect(x, 14, 0.8, 5);
+      pen.fillText(chunkName(view, chunk), Math.max(x + (place.edges[chunk + 1] - x) / 2, place.label + 4), 9);
+    }
+    pen.textAlign = "start";
+    return;
+  }
   for (let chunk = 0; chunk < view.chunks; chunk++) {
     const name = chunkName(view, chunk);
     const wide = place.edges[chunk + 1] - place.edges[chunk];
@@ -116,15 +148,19 @@ const drawHeads = (pen, replay, place, ink) => {
 const drawCells = (pen, replay, held, place, ink) => {
   const { view } = replay;
   const lane = place.row > 8 ? Math.min(5, place.row / 6) : 0.6;
-  for (let rank = 0; rank < view.ranks; rank++) {
-    const y = place.top + place.row * rank + lane / 2;
+  const boxes = Array.from({ length: replay.columns }, (_, column) => {
+    const { x, wide } = cellAt(view, place, column);
+    const gap = wide > 7 ? Math.min(3, wide / 7) : 0;
+    // Where segments are too narrow for gaps, chunks still have them.
+    const last = (column + 1) % view.segments === 0 && wide * view.segments > 7;
+    return { x, w: wide - (gap || (last ? 1.5 : 0)) };
+  });
+  for (const rank of place.ranks) {
+    const y = place.top + place.row * place.at.get(rank) + lane / 2;
     for (let column = 0; column < replay.columns; column++) {
       const chunk = Math.floor(column / view.segments);
-      const { x, wide } = cellAt(view, place, column);
-      const gap = wide > 7 ? Math.min(3, wide / 7) : 0;
-      // Where segments are too narrow for gaps, chunks still have them.
-      const last = (column + 1) % view.segments === 0 && wide * view.segments > 7;
-      const box = { x, y, w: wide - (gap || (last ? 1.5 : 0)), h: place.row - lane };
+      const { x, w } = boxes[column];
+      const box = { x, y, w, h: place.row - lane };
       const set = held[rank * replay.columns + column];
       pen.fillStyle = ink.panel;
       pen.fillRect(box.x, box.y, box.w, box.h);
@@ -154,8 +190,11 @@ const drawSet = (pen, replay, set, box) => {
     return;
   }
   if (box.w < 3 * view.group.length) {
-    pen.fillStyle = `hsl(205 62% 42% / ${ranks.length / view.group.length})`;
-    if (ranks.length) pen.fillRect(box.x, box.y, box.w, box.h);
+    // As high as the logarithm of how many values are in: a faint colour for one of 64 was nothing to see.
+    const part = Math.log2(1 + ranks.length) / Math.log2(1 + view.group.length);
+    const high = part === 1 ? box.h : Math.min(box.h * part, box.h - 1);
+    pen.fillStyle = part === 1 ? "hsl(150 55% 38%)" : "hsl(205 62% 48%)";
+    if (ranks.length) pen.fillRect(box.x, box.y + box.h - high, box.w, high);
     return;
   }
   const wide = box.w / view.group.length;
@@ -167,7 +206,8 @@ const drawSet = (pen, replay, set, box) => {
 
 /* Where a chunk has to be at the end: dashed until it is there complete. */
 const drawGoal = (pen, box, reached, ink) => {
-  if (box.w < 12 || box.h < 5) return;
+  // Among many ranks its dashes would hide what is in the cells.
+  if (box.w < 12 || box.h < 10) return;
   pen.lineWidth = reached ? 1.6 : 1;
   pen.strokeStyle = reached ? ink.ink : ink.soft;
   pen.setLineDash(reached ? [] : [2, 2.5]);
@@ -190,8 +230,10 @@ const fitted = (pen, text, size, width) => {
 };
 
 const drawName = (pen, name, box, ink) => {
+  // Measuring text is slow, and nothing of it fits into small cells: 16 thousand of 128 ranks took seconds.
+  if (box.h < 10 || box.w < 9) return;
   const size = fitted(pen, name, Math.min(12, box.h * 0.6), box.w - 4);
-  if (!size || box.h < 10) return;
+  if (!size) return;
   pen.font = `600 ${size}px ${FONT}`;
   const [x, y] = [box.x + box.w / 2, box.y + box.h / 2 + 0.5];
   pen.textAlign = "center";
@@ -210,7 +252,9 @@ const drawTokens = (pen, replay, moving, place, ink) => {
   const high = Math.max(place.row * 0.5, 2);
   for (const { number, segment, part } of moving) {
     const message = view.messages[number];
-    const y = place.top + place.row * (message[SOURCE] + (message[TARGET] - message[SOURCE]) * part + 0.5);
+    const [from, to] = [place.middle(message[SOURCE]), place.middle(message[TARGET])];
+    if (Number.isNaN(from) || Number.isNaN(to)) continue;
+    const y = from + (to - from) * part;
     replay.each(number, (transfer, chunk) => {
       for (let s = 0; s < view.segments; s++) {
         if (segment !== -1 && segment !== s) continue;
@@ -232,9 +276,9 @@ const drawTokens = (pen, replay, moving, place, ink) => {
 const drawDoing = (pen, view, time_s, place, ink) => {
   pen.font = `${Math.min(13, place.row * 0.7)}px ${FONT}`;
   pen.fillStyle = ink.ink;
-  for (let rank = 0; rank < view.ranks; rank++) {
+  for (const rank of place.ranks) {
     const found = view.doing[rank].filter(([start, end]) => start <= time_s && time_s < end).map((one) => one[2]);
-    pen.fillText(listed([...new Set(found)], 3), place.label + 6, place.top + place.row * (rank + 0.5));
+    pen.fillText(listed([...new Set(found)], 3), place.label + 6, place.middle(rank));
   }
 };
 
@@ -246,13 +290,13 @@ const drawArcs = (pen, view, moving, place) => {
   const seen = new Set();
   for (const { number } of moving) {
     const [, source, target, , , size] = view.messages[number];
-    if (seen.has(source * view.ranks + target)) continue;
+    if (seen.has(source * view.ranks + target) || !place.at.has(source) || !place.at.has(target)) continue;
     seen.add(source * view.ranks + target);
     const wide = thickness(view, size) * (place.small ? 0.45 : 1);
     const up = target < source;
     const shift = place.row * (up ? -0.12 : 0.12);
-    const from = place.top + place.row * (source + 0.5) + shift;
-    const to = place.top + place.row * (target + 0.5) - shift;
+    const from = place.middle(source) + shift;
+    const to = place.middle(target) - shift;
     const reach = left + (place.arcs - 22) * (0.25 + 0.75 * (Math.abs(source - target) / Math.max(view.ranks - 1, 1)));
     pen.strokeStyle = pen.fillStyle = rankColour(source, view.ranks);
     pen.lineWidth = wide;

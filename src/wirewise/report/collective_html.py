@@ -1,4 +1,4 @@
-"""The parts of the viewer's page that are the same for all programs."""
+"""Parts of the viewer's page common to all programs."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ CONTROLS = (
     '<option value="1" selected>1</option><option value="2">2</option><option value="4">4</option></select></label>'
     '<fieldset><label><input type="radio" name="mode" id="mode-steps" checked><span>steps</span></label>'
     '<label><input type="radio" name="mode" id="mode-time"><span>time</span></label></fieldset>'
+    '<label>Zoom <select id="zoom"><option value="1" selected>1</option><option value="2">2</option>'
+    '<option value="4">4</option></select></label>'
+    '<label>Ranks <input type="text" id="ranks" size="9" placeholder="all, or 0-7, 12" title="Rows to show"></label>'
     '<label{alone}>Show <select id="left">{options}</select></label>'
     '<label{alone}>beside <select id="right"><option value="-1">nothing</option>{options}</select></label>'
     '<button type="button" id="quiz-toggle" aria-pressed="false" title="Guess the next step (q)">Quiz</button></div>'
@@ -40,7 +43,8 @@ _CUT = '<li><i class="red"></i>the tight cut: no program gets its bytes through 
 _MEMORY = (
     "A row is the memory of a rank and a column a chunk, as wide as its part of the data. The colour of a cell is the "
     "rank that its value comes from; "
-    "where values are added, a cell has one stripe for each rank whose value is in, and their number. Dashed: has to "
+    "where values are added, a cell has one stripe for each rank whose value is in, and their number; in narrow cells "
+    "its height is the logarithm of the number, and green is all. Dashed: has to "
     "be here complete at the end; solid frame: is. "
 )
 _TIMES = (
@@ -56,7 +60,7 @@ _RECORDED = (
 
 
 def panes(recorded: bool) -> str:
-    """The two sides: memories, times, network; of a recorded run, times and pairs of ranks."""
+    """The two panes: memories, times, network; for a recorded run, times and pairs of ranks."""
     stages = "".join(
         f'<div class="pane side{side}"><h3 id="title{side}"></h3><p class="said" id="said{side}" '
         f'aria-live="polite"></p><canvas id="stage{side}" role="img" '

@@ -92,16 +92,18 @@ class Replay {
     return held;
   }
 
-  /* Cells after the steps below `step`. */
+  /* Cells after the steps below `step`; goes on from the last ones asked for, where those are earlier. */
   atStep(step) {
     const { segments } = this.view;
-    const held = this.spread();
-    for (const numbers of this.byStep.slice(0, step)) {
+    const known = this.known && this.known.step <= step ? this.known : { step: 0, held: this.spread() };
+    const held = known.held.slice();
+    this.known = { step, held };
+    for (const numbers of this.byStep.slice(known.step, step)) {
       for (const number of numbers) {
         for (let s = 0; s < segments; s++) this.deliver(held, this.columns, segments, s, number);
       }
     }
-    return held;
+    return held.slice();
   }
 
   /* Cells at a moment. Writes of a cell count in the order of steps, whenever they came. */

@@ -5,10 +5,12 @@ const data = JSON.parse(byId("views").textContent);
 const STEP_S = 1.1, RUN_S = 9;
 /* Most pictures of the strip. */
 const STRIP = 36;
+/* Ranks above which pictures of the strip wait until they are seen. */
+const MANY = 32;
 const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 /* `position`: steps done, with a fraction while one goes on; or seconds. */
-const state = { shown: [0], steps: true, position: 0, playing: false, speed: 1, quiz: null, right: 0, asked: 0 };
+const state = { shown: [0], steps: true, position: 0, playing: false, speed: 1, quiz: null, right: 0, asked: 0, zoom: 1, ranks: "" };
 const replays = new Map();
 let printing = false;
 
@@ -26,6 +28,9 @@ const stops = () => {
   return [...new Set(shownReplays().flatMap((replay) => replay.events))].sort((a, b) => a - b);
 };
 
+/* Rows that are shown, and how large. */
+const rows = ({ view }) => ({ ranks: chosenRanks(view, state.ranks), zoom: state.zoom });
+
 const moment = (replay) => {
   if (!state.steps) return { held: replay.atTime(state.position), moving: replay.movingAtTime(state.position) };
   const position = Math.min(state.position, replay.view.steps);
@@ -37,7 +42,8 @@ const draw = () => {
     const canvas = byId(`stage${side}`);
     const { held, moving } = moment(replay);
     const next = state.steps && !moving.length && state.quiz === null ? replay.movingAtStep(state.position + 1e-9) : [];
-    drawStage(canvas, canvas.clientWidth, replay, held, moving, { printing, next, time_s: state.position });
+    canvas.style.width = `${100 * state.zoom}%`;
+    drawStage(canvas, canvas.clientWidth, replay, held, moving, { printing, next, time_s: state.position, ...rows(replay) });
     byId(`said${side}`).textContent = said(replay, held, moving);
     lightEdges(replay, moving);
     const marker = byId(`now${side}`);
@@ -166,8 +172,21 @@ const picture = (replay, at) => {
     show();
     move(at);
   });
-  drawStage(canvas, 232, replay, held, inSteps ? moving.map((one) => ({ ...one, part: 0 })) : moving, { small: true, printing });
+  const drawn = () =>
+    drawStage(canvas, 232, replay, held, inSteps ? moving.map((one) => ({ ...one, part: 0 })) : moving, { small: true, printing });
+  // Of many ranks a picture takes a while: those that nobody looks at are not drawn.
+  if (printing || view.ranks <= MANY) drawn();
+  else whenSeen(button, drawn);
   return button;
+};
+
+const whenSeen = (one, action) => {
+  const observer = new IntersectionObserver((entries) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    observer.disconnect();
+    action();
+  });
+  observer.observe(one);
 };
 
 const element = (tag, name, text) => {
@@ -374,9 +393,11 @@ const start = () => {
     remember();
   };
   for (const id of ["left", "right"]) byId(id).addEventListener("change", choose);
+  byId("zoom").addEventListener("change", (event) => { state.zoom = +event.target.value; draw(); });
+  byId("ranks").addEventListener("input", (event) => { state.ranks = event.target.value; draw(); });
   const keys = { " ": toggle, ArrowRight: forward, ArrowLeft: back, Home: actions.first, End: actions.last, q: toggleQuiz, m: () => setMode(!state.steps) };
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, input[type=radio]")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, input[type=radio], input[type=text]")) return;
     if (event.key === " " && event.target.matches("button")) return;
     const choice = byId("quiz").querySelectorAll(".choice")[event.key - 1];
     const action = choice ? () => choice.click() : keys[event.key];
@@ -388,7 +409,13 @@ const start = () => {
     byId(`stage${side}`).addEventListener("pointermove", (event) => point(event, side));
     byId(`times${side}`).addEventListener("pointermove", (event) => pointTime(event, side));
   }
-  new ResizeObserver(() => show()).observe(byId("viewer"));
+  let wide = byId("viewer").clientWidth;
+  new ResizeObserver(() => {
+    // The first call comes at once, and a change of height needs no new pictures.
+    if (byId("viewer").clientWidth === wide) return;
+    wide = byId("viewer").clientWidth;
+    show();
+  }).observe(byId("viewer"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
   addEventListener("beforeprint", () => { printing = true; show(); });
   addEventListener("afterprint", () => { printing = false; show(); });
@@ -401,8 +428,9 @@ const point = (event, side) => {
   const replay = replayOf(state.shown[side]);
   const { view } = replay;
   const canvas = event.target;
-  const place = layout(view, canvas.clientWidth, false);
-  const rank = Math.floor((event.offsetY - place.top) / place.row);
+  const { ranks: shown, zoom } = rows(replay);
+  const place = layout(view, canvas.clientWidth, false, shown, zoom);
+  const rank = place.ranks[Math.floor((event.offsetY - place.top) / place.row)] ?? -1;
   const column = columnUnder(view, place, event.offsetX);
   if (rank < 0 || rank >= view.ranks) delete canvas.dataset.tip;
   else if (!view.chunks || column < 0) canvas.dataset.tip = `rank ${rank}`;

@@ -1,6 +1,6 @@
-"""One HTML file that shows programs of collectives: memories, messages, times, the network and what it all costs.
+"""HTML viewer for collective programs: memories, messages, times, the network and the cost.
 
-Plays step by step or in simulated time; two programs beside each other; loads nothing from elsewhere.
+Plays step by step or in simulated time, with two programs side by side, in one self-contained file.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _TERMS = {"tight cut": "Ranks whose links to the others limit every program most
 
 
 def collective_html(found: Sequence[Analysis]) -> str:
-    """The page of one or several programs.
+    """Render the page of one or several programs.
 
     Args:
         found: Programs on one network; the first is shown first.
 
     Raises:
-        InputError: No program, several networks, or a page of more than `MOST_BYTES`.
+        InputError: There is no program, there are several networks, or the page exceeds `MOST_BYTES`.
     """
     if not found or any(one.network != found[0].network for one in found):
         raise InputError("got no program, or several networks; give at least one program, all on one network")
@@ -85,16 +85,16 @@ def collective_html(found: Sequence[Analysis]) -> str:
 
 
 def recorded_html(trace: Trace, title: str, step: int | None = None) -> str:
-    """The page of a recorded run: its messages and collectives over time.
+    """Render the page of a recorded run: its messages and collectives over time.
 
     Args:
         trace: Trace on aligned clocks.
-        title: Name of the run on the page.
-        step: Number of the step that is shown; None: the whole run.
+        title: Title of the run on the page.
+        step: Step to show. Defaults to the whole run.
 
     Raises:
         TraceError: Nothing was sent.
-        InputError: A page of more than `MOST_BYTES`.
+        InputError: The page exceeds `MOST_BYTES`.
     """
     view, network = collective_data.trace_objects(trace, title, 0, step)
     part = "the whole run" if step is None else f"step {step}"
@@ -111,7 +111,7 @@ def recorded_html(trace: Trace, title: str, step: int | None = None) -> str:
 
 
 def recorded_rows(trace: Trace, step: int | None = None) -> TextTable:
-    """Pairs of ranks that messages went between: number, bytes, time under way.
+    """Pairs of ranks with messages: number, bytes, time in flight.
 
     Raises:
         TraceError: Nothing was sent.
@@ -127,7 +127,7 @@ def recorded_rows(trace: Trace, step: int | None = None) -> TextTable:
 
 
 def titles(found: Sequence[Analysis]) -> list[str]:
-    """What each program is called: its name, with collective and ranks where they differ, and a number if alike."""
+    """Title of each program: its name, with collective and ranks if they differ, and a number if equal."""
     kinds = {(one.program.collective, one.program.ranks) for one in found}
     programs = [one.program for one in found]
     told = [
@@ -140,7 +140,7 @@ def titles(found: Sequence[Analysis]) -> list[str]:
 
 
 def sentence(found: Sequence[Analysis], named: Sequence[str]) -> str:
-    """What the page says first."""
+    """First sentence of the page."""
     best = min(range(len(found)), key=lambda place: found[place].timeline.finish_s)
     one = found[best]
     where = f"{size(one.size_bytes)} on {one.network.name}"
@@ -157,7 +157,7 @@ def sentence(found: Sequence[Analysis], named: Sequence[str]) -> str:
 
 
 def cost_rows(found: Sequence[Analysis], named: Sequence[str]) -> TextTable:
-    """One row a program; the meaning of the columns is at the end of the page."""
+    """One row per program; the columns are explained at the end of the page."""
     titles_ = ["program", *_COLUMNS]
     return TextTable(titles_, [_cost_row(one, title) for one, title in zip(found, named, strict=True)])
 

@@ -1,28 +1,38 @@
-"""One HTML file about variants that were measured next to each other, the same for every system."""
+"""Page of measured variants as one HTML file, the same for every system."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from html import escape
+from typing import Protocol
 
 from wirewise.report import shell
 from wirewise.report.bars import Bar, bars_chart
 from wirewise.report.figures import seconds, signed
-from wirewise.results import Comparison, PlanRecord, PredictedStep, Variant
+from wirewise.results import Comparison, Variant
 
 __all__ = ["best_of", "comparison_html", "fastest", "predicted_variant"]
+
+
+class _Step(Protocol):
+    @property
+    def step_s(self) -> float: ...
+    @property
+    def predicted_step_s(self) -> float: ...
+    @property
+    def error(self) -> float: ...
 
 
 def comparison_html(
     found: Comparison, title: str, sections: Iterable[str] = (), *, first: Iterable[str] = ()
 ) -> str:
-    """The page as text: sentence, cards, bars and table, sections of the system, notes.
+    """Render the page: sentence, cards, bars and table, sections of the system, notes.
 
     Args:
-        found: What was compared.
-        title: Text of the browser's window.
-        sections: HTML that follows the table.
-        first: HTML that comes before bars and table.
+        found: Comparison to show.
+        title: Title of the window.
+        sections: HTML after the table.
+        first: HTML before bars and table.
     """
     parts = [
         shell.head(found.kind, found.sentence),
@@ -36,18 +46,18 @@ def comparison_html(
 
 
 def best_of(name: str, best: str, reference: str | None = None) -> str:
-    """Colour of a variant, by whether it is the reference of the others, or the best."""
+    """Colour of a variant: that of the baseline, of the best, or of the others."""
     if name == reference:
         return "c0"
     return "c2" if name == best else "c1"
 
 
-def predicted_variant(step: PredictedStep | PlanRecord, colour: str, cells: Mapping[str, str]) -> Variant:
-    """A variant whose step was measured and predicted.
+def predicted_variant(step: _Step, colour: str, cells: Mapping[str, str]) -> Variant:
+    """Variant with a measured and a predicted step.
 
     Args:
-        step: Seconds of the step, measured and predicted.
-        colour: Colour of the bar, by `best_of`.
+        step: Step time in seconds, measured and predicted.
+        colour: Colour of the bar, from `best_of`.
         cells: Cells of the table by column.
     """
     words = f"{seconds(step.step_s)} (predicted {seconds(step.predicted_step_s)}, {signed(step.error)})"
@@ -55,7 +65,7 @@ def predicted_variant(step: PredictedStep | PlanRecord, colour: str, cells: Mapp
 
 
 def fastest(name: str, of: int, noun: str, took: str) -> str:
-    """First words of a sentence: what is the fastest, and how long it takes.
+    """Start of a sentence that names the fastest variant and its time.
 
     Args:
         name: Name of the fastest variant.
@@ -79,4 +89,4 @@ def _table(found: Comparison) -> str:
     if not found.meanings:
         return shell.table(found.titles, found.rows)
     rows = [(escape(title), cells, found.meanings[title]) for title, *cells in found.rows]
-    return shell.explained({name: one.colour for name, one in found.variants.items()}, rows)
+    return shell.measures_table({name: one.colour for name, one in found.variants.items()}, rows)

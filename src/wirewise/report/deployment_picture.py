@@ -1,4 +1,4 @@
-"""A plan of deployment as a picture: which device has how many rows of each op group."""
+"""Picture of a deployment plan: batch rows of each op group on each device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLOURS = {"allreduce": "c0", "ps": "c1", "duplicate": "c2", "mp": "c3"}
 
 
 def deployment_chart(plan: DeploymentPlan) -> str:
-    """A row for each op group, a column for each device, a bar as long as its share of the batch; too many: nothing."""
+    """Draw a row per op group and a column per device, with bars for fractions of the batch; empty if too many."""
     if len(plan.groups) * plan.world_size > _MOST:
         return ""
     names = [g.ops[0] if len(g.ops) == 1 else f"{g.ops[0]} to {g.ops[-1]}" for g in plan.groups]
@@ -44,7 +44,7 @@ def deployment_chart(plan: DeploymentPlan) -> str:
 
 
 def deployment_section(plan: DeploymentPlan) -> str:
-    """The section of a page about who runs what, as HTML."""
+    """HTML section with the devices and rows of each op group."""
     step, baseline = figures.seconds(plan.predicted_step_s), figures.seconds(plan.baseline_step_s)
     lead = (
         f"A bar is a device's share of the {plan.batch} rows of an op group, coloured by what becomes of gradients. A "

@@ -1,4 +1,4 @@
-"""The jobs of a queue as a picture: which cluster gave what to whom, over time."""
+"""Picture of a queue's jobs: resources of each cluster over time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wirewise.plans import JobPlan
 from wirewise.report import figures, shell, svg
 from wirewise.report.svg import Scale
 
-__all__ = ["Occupied", "jobs_chart", "jobs_section", "occupied_chart"]
+__all__ = ["OccupiedSpan", "jobs_chart", "jobs_section", "occupied_chart"]
 
 _WIDTH, _HIGH, _BETWEEN = 1000.0, 9.0, 14.0
 """Pixels of the picture, of a job, and between clusters."""
@@ -18,21 +18,21 @@ _MOST = 4000
 _COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5")
 
 
-class Occupied(NamedTuple):
-    """A time in which a job has the same of a cluster."""
+class OccupiedSpan(NamedTuple):
+    """Time span in which a job's resources on a cluster are constant."""
 
     job: str
     cluster: int
     start_s: float
     end_s: float
     amount: str
-    """What it has, in words."""
+    """Description of its resources."""
 
 
 def jobs_chart(plan: JobPlan) -> str:
-    """A bar for each allotment in its cluster's lanes; too many are not drawn."""
+    """Draw a bar per allotment in its cluster's lanes; empty if too many."""
     bars = [
-        Occupied(
+        OccupiedSpan(
             one.job,
             one.cluster,
             one.start * plan.slot_s,
@@ -44,13 +44,13 @@ def jobs_chart(plan: JobPlan) -> str:
     return occupied_chart(plan.clusters, bars, plan.predicted_s)
 
 
-def occupied_chart(clusters: Sequence[str], bars: Sequence[Occupied], until_s: float) -> str:
-    """A bar for each time in its cluster's lanes; empty where there are too many to draw.
+def occupied_chart(clusters: Sequence[str], bars: Sequence[OccupiedSpan], until_s: float) -> str:
+    """Draw a bar per time span in its cluster's lanes; empty if too many.
 
     Args:
         clusters: Names of the clusters.
-        bars: Times, in order of start.
-        until_s: Last second of the picture.
+        bars: Time spans, ordered by start.
+        until_s: End of the picture, in seconds.
     """
     if len(bars) > _MOST:
         return ""
@@ -82,9 +82,9 @@ def occupied_chart(clusters: Sequence[str], bars: Sequence[Occupied], until_s: f
     return svg.document(_WIDTH, top + 18, "Jobs on clusters over time", "".join([*marks, *parts]))
 
 
-def _lanes(bars: Sequence[Occupied]) -> list[list[Occupied]]:
+def _lanes(bars: Sequence[OccupiedSpan]) -> list[list[OccupiedSpan]]:
     """Bars dealt out so that those of a lane follow each other."""
-    lanes: list[list[Occupied]] = []
+    lanes: list[list[OccupiedSpan]] = []
     for one in bars:
         for lane in lanes:
             if lane[-1].end_s <= one.start_s:
@@ -96,7 +96,7 @@ def _lanes(bars: Sequence[Occupied]) -> list[list[Occupied]]:
 
 
 def jobs_section(plan: JobPlan) -> str:
-    """The section of a page about who runs where and when, as HTML."""
+    """HTML section with the cluster and time of each job."""
     lead = "A bar is a job with the same processors and accelerators of a cluster; seconds are simulated."
     chart = jobs_chart(plan)
     if not chart:

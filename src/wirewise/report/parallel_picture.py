@@ -1,4 +1,4 @@
-"""A parallel plan as a picture: modules coloured by how they are cut, what travels for them, and a step over time."""
+"""Picture of a parallel plan: modules coloured by sharding, their communication, and a step over time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CUTS = {
     "cut by dimension 0": "p-pack",
     "cut by dimension 1": "p-marginal",
     "cut by another dimension": "p-dense",
-    "addends": "p-reduce",
+    "partial sums": "p-reduce",
 }
 _KINDS = {
     "all_reduce": "all-reduce",
@@ -37,23 +37,23 @@ _PHASES = {"forward": "p-central", "recompute": "p-unpack", "backward": "p-pack"
 
 
 class ModuleRow(NamedTuple):
-    """A module in the picture, or several that are treated alike."""
+    """Module in the picture, or several with the same sharding."""
 
     name: str
     module: str
-    """Qualified name of the module, of the first one where several share the row."""
+    """Qualified name of the module, or of the first that shares the row."""
     stage: int
     parameter: tuple[str, ...]
-    """Placement of its largest parameter, [mesh dimensions]; none: it has none."""
+    """Placement of its largest parameter, [mesh dimensions]; empty if it has no parameters."""
     output: tuple[str, ...]
     """Placement of the last output of its forward pass."""
     forward: tuple[tuple[str, int], ...]
-    """Kind of what travels in the forward pass, and bytes that a rank sends in a step."""
+    """Kinds of communication in the forward pass, with the bytes that a rank sends per step."""
     backward: tuple[tuple[str, int], ...]
 
 
 def module_rows(plan: ParallelPlan, graph: OperatorGraph) -> list[ModuleRow]:
-    """Modules in the order of the forward pass; blocks that repeat and are treated alike share their rows."""
+    """Modules in forward order; repeated blocks with the same sharding share rows."""
     sent = _sent(plan, graph)
     members: dict[str, list[int]] = defaultdict(list)
     for number, node in enumerate(graph.nodes):
@@ -124,7 +124,7 @@ def _within(module: str, prefix: str) -> bool:
 def _sent(
     plan: ParallelPlan, graph: OperatorGraph
 ) -> defaultdict[tuple[str, str], tuple[tuple[str, int], ...]]:
-    """What travels for the operators of each module in each phase: kind, and bytes that a rank sends in a step."""
+    """Messages of the operators of each module in each phase: kind, and bytes that a rank sends in a step."""
     found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
 
     def add(number: int, step: MoveStep, often: int) -> None:
@@ -147,12 +147,12 @@ def _sent(
 def parallel_sections(
     plan: ParallelPlan, graph: OperatorGraph | None, links: Links | None = None
 ) -> Iterator[str]:
-    """Sections of a page about a plan, from HTML.
+    """HTML sections of a page about a parallel plan.
 
     Args:
         plan: Plan to draw.
-        graph: Training step that it is for; None: the picture of the modules is left out.
-        links: Links between its ranks, for a step over time; None: that is left out.
+        graph: Training step of the plan. None to leave out the picture of the modules.
+        links: Links between its ranks, to show a step over time. None to leave that out.
     """
     yield shell.cards(_cards(plan))
     if graph is None:
@@ -272,7 +272,7 @@ def _modules_chart(plan: ParallelPlan, rows: Sequence[ModuleRow], skips: Sequenc
 def _cut(word: str) -> str:
     (one,) = parse_placements([word])
     if one.kind != "S":
-        return "whole" if one.kind == "R" else "addends"
+        return "whole" if one.kind == "R" else "partial sums"
     return f"cut by dimension {one.dim}" if one.dim < 2 else "cut by another dimension"
 
 
@@ -280,7 +280,7 @@ def _told(word: str) -> str:
     (one,) = parse_placements([word])
     if one.kind == "S":
         return f"dimension {one.dim} in parts{f' of each of {one.factor} blocks' * (one.factor > 1)}"
-    return "whole on every rank" if one.kind == "R" else "ranks have addends"
+    return "whole on every rank" if one.kind == "R" else "ranks have partial sums"
 
 
 def _travels(plan: ParallelPlan) -> tuple[list[str], list[list[str]]]:

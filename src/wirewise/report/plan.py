@@ -17,7 +17,7 @@ _Cells = tuple[str, list[str], list[list[str]]]
 
 
 def plan_html(plan: Plan) -> str:
-    """The plan as HTML tables with its headline; all text is escaped."""
+    """Render a plan as HTML tables with its headline; all text is escaped."""
     headline = plan.headline.partition(":")[0]
     grids = "".join(_table(*cells, kind="channels") for cells in channel_tables(plan))
     more = f'<div class="grids">{grids}</div>' if grids else ""
@@ -25,9 +25,9 @@ def plan_html(plan: Plan) -> str:
 
 
 def channel_tables(plan: Plan) -> list[_Cells]:
-    """Headline, column titles and rows of each exchange: mean bits from each rank to each rank.
+    """Headline, column titles and rows for each exchange: mean bits from each rank to each rank.
 
-    Empty for plans that say nothing of channels, and for more than 16 ranks.
+    Empty for plans without channels, and for more than 16 ranks.
     """
     if not isinstance(plan, BitWidthPlan) or plan.world_size > _MOST_RANKS:
         return []

@@ -1,4 +1,4 @@
-"""One HTML file about a prediction: what every rank does when under a plan, and where the time goes."""
+"""Page of a prediction as one HTML file: timeline of every rank under a plan, and breakdown of the time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wirewise.plans import Plan
 from wirewise.report import shell, svg
 from wirewise.report.figures import percent, seconds
 from wirewise.report.plan import plan_html
-from wirewise.report.waterfall import KIND_COLOURS, Box, lanes_chart, stacked
+from wirewise.report.waterfall import KIND_COLOURS, Box, lanes_chart, stack_boxes
 from wirewise.sim.prediction import COMMUNICATING, Prediction
 
 __all__ = ["prediction_html"]
@@ -23,7 +23,7 @@ _MOVING = ("wire", "reduce")
 
 
 def prediction_html(found: Prediction, plan: Plan) -> str:
-    """The page as text."""
+    """Render the page as HTML text."""
     sentence = (
         f"{_unit(found)} on {found.timeline.world_size} ranks: {seconds(found.step_s)} {found.source} under the "
         f"{found.family} plan by {found.planner}"
@@ -59,7 +59,9 @@ def _cards(found: Prediction) -> str:
 def _timeline(found: Prediction) -> str:
     rows = _rows(found)
     shown = dict(list(rows.items())[i] for i in svg.thin(len(rows), _MOST_ROWS))
-    deepest = {lane: max((len(stacked(row[lane])) for row in shown.values()), default=0) for lane in _LANES}
+    deepest = {
+        lane: max((len(stack_boxes(row[lane])) for row in shown.values()), default=0) for lane in _LANES
+    }
     lanes = {lane: min(max(_LANE, _THIN * most), _MOST_HIGH) for lane, most in deepest.items() if most}
     colours = _colours(found.phases_s)
     chart = lanes_chart(shown, lanes, colours, f"{_unit(found)} on every rank, {found.source}")
@@ -99,7 +101,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def _colours(phases: Iterable[str]) -> dict[str, str]:
-    """Phases with colours: those of their own name or of recorded ops; the others what is left, in turns."""
+    """Colour of each phase: that of its name or of a recorded op; other phases alternate between the unused colours."""
     known = {**KIND_COLOURS, **{colour: colour for colour in (*_BUSY, *_MOVING)}}
     found = {phase: known.get(phase, "") for phase in phases}
     for phase in found:

@@ -1,4 +1,4 @@
-"""A recovery plan as pictures: stages and their logs, recoveries over time, storage against recomputation."""
+"""Pictures of a recovery plan: stages and their logs, recoveries over time, storage against recomputation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_BARS = 24
 
 
 def recovery_sections(plan: RecoveryPlan) -> Iterator[str]:
-    """Sections of a page about a plan, from HTML."""
+    """HTML sections of a page about a recovery plan."""
     yield _stages_section(plan)
     if plan.recoveries:
         yield _recoveries_section(plan)
@@ -44,7 +44,7 @@ def recovery_sections(plan: RecoveryPlan) -> Iterator[str]:
 
 
 def policy_rows(plan: RecoveryPlan) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows of the plan and of other policies at the same failures."""
+    """Titles and rows of the plan and of other policies at the same failure rate."""
     return (
         ["policy", "copy every, steps", "overhead", "lost to a failure", "goodput"],
         [

@@ -1,4 +1,4 @@
-"""A replayed trace as the objects that `--json` writes; what is undefined or not finite is None."""
+"""Replayed trace as JSON objects for `--json`; undefined or non-finite values are None."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["analysis_object", "report_object"]
 def report_object(
     trace: Trace, report: ReplayReport, links: Links, baselines: dict[str, float]
 ) -> dict[str, Any]:
-    """What `wirewise sim` found."""
+    """Result of `wirewise sim` as a JSON object."""
     return {
         "measured_step_s": report.measured_step_s,
         **_prediction(report),
@@ -44,7 +44,7 @@ def report_object(
 
 
 def analysis_object(trace: Trace, analysis: TraceAnalysis) -> dict[str, Any]:
-    """What `wirewise trace show` found: `report_object`, the diagnosis, all changes, sensitivities, ranks."""
+    """Result of `wirewise trace show`: `report_object`, the diagnosis, all changes, sensitivities, ranks."""
     found = analysis.diagnosis
     rows = zip(trace.ranks, analysis.ranks, analysis.compute_s, strict=True)
     return {

@@ -1,4 +1,4 @@
-"""One HTML file about a trace: what bounds the step, where it goes, what changes would give."""
+"""Page of a trace as one HTML file: bottleneck of the step, breakdown of its time, effect of changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wirewise.report.waterfall import shown_ranks, waterfall, waterfall_legend
 from wirewise.results import Comparison, Variant
 from wirewise.sim.analysis import TraceAnalysis
 from wirewise.sim.breakdown import Breakdown
-from wirewise.sim.diagnose import words
+from wirewise.sim.diagnose import describe_change
 from wirewise.trace.records import Trace
 
 __all__ = ["replay_html"]
@@ -25,12 +25,12 @@ _PARTS = {
 
 
 def replay_html(trace: Trace, analysis: TraceAnalysis, section: str = "") -> str:
-    """The page as text.
+    """Render the page as HTML text.
 
     Args:
         trace: Trace on aligned clocks.
-        analysis: What a replay of this trace found.
-        section: HTML that comes first, such as what a plan gave.
+        analysis: Replay analysis of this trace.
+        section: HTML placed first, such as the result of a plan.
     """
     report, ranks = analysis.report, shown_ranks(trace, analysis.diagnosis.straggler_rank)
     hosts = list(dict.fromkeys(rank.header.host for rank in trace.ranks))
@@ -120,7 +120,7 @@ def _cards(analysis: TraceAnalysis) -> tuple[tuple[str, str, str], ...]:
         (
             "Best change tried",
             signed(-found.gain_s / report.predicted_step_s) if found.best_change else MISSING,
-            words(found.best_change) if found.best_change else "none gives 1 %",
+            describe_change(found.best_change) if found.best_change else "none gives 1 %",
         ),
         (
             "Straggler",

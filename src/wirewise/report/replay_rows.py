@@ -9,7 +9,7 @@ from wirewise.report import svg
 from wirewise.report.figures import MISSING, finite, percent, seconds, signed, significant
 from wirewise.sim.analysis import TraceAnalysis
 from wirewise.sim.breakdown import Breakdown
-from wirewise.sim.diagnose import words
+from wirewise.sim.diagnose import describe_change
 from wirewise.sim.steps import ReplayReport, StepPrediction
 from wirewise.sim.stragglers import processor_seconds
 from wirewise.trace.clocks import ClockQuality
@@ -46,14 +46,14 @@ _MOST_STEPS = 12
 
 
 class TextTable(NamedTuple):
-    """A table; all cells are text."""
+    """Table whose cells are all text."""
 
     titles: list[str]
     rows: list[list[str]]
 
 
 def rank_rows(trace: Trace, analysis: TraceAnalysis) -> TextTable:
-    """Ranks with their hosts, ops, compute and processor time; the straggler is marked."""
+    """Ranks with their hosts, ops, compute and CPU time; the straggler is marked."""
     spent = processor_seconds(trace)
     known = [] if spent is None else ["on a processor", "waiting for one"]
     titles = ["rank", "host", "ops", "compute a step", *known, ""]
@@ -96,7 +96,7 @@ def step_rows(report: ReplayReport) -> TextTable:
 
 
 def breakdown_rows(found: Breakdown, after: StepPrediction | None = None) -> TextTable:
-    """Where the time of the mean rank goes, and with changes."""
+    """Breakdown of the mean rank's time, before and after changes."""
     titles = ["part of the mean rank's step", "replayed", *(["with the change"] if after else [])]
     columns = [found, *([after.breakdown] if after else [])]
     rows = [[name, *(seconds(getattr(one, part)) for one in columns)] for part, name in PARTS.items()]
@@ -104,7 +104,7 @@ def breakdown_rows(found: Breakdown, after: StepPrediction | None = None) -> Tex
 
 
 def critical_rows(report: StepPrediction, most: int = 10) -> TextTable:
-    """The ops that take most of the critical path."""
+    """Ops with the most time on the critical path."""
     taken: dict[tuple[str, str, int], float] = defaultdict(float)
     for op in report.critical_path:
         taken[op.name, op.kind, op.rank] += op.end_s - op.start_s
@@ -119,7 +119,7 @@ def critical_rows(report: StepPrediction, most: int = 10) -> TextTable:
 
 
 def baseline_rows(report: ReplayReport, baselines: dict[str, float]) -> TextTable:
-    """The replay and simpler predictions against what was measured."""
+    """Replay and simpler predictions compared with the measurement."""
     rows = [["measured", seconds(report.measured_step_s), ""]]
     rows.append(["replay", seconds(report.predicted_step_s), signed(report.error)])
     for name, value in baselines.items():
@@ -128,23 +128,25 @@ def baseline_rows(report: ReplayReport, baselines: dict[str, float]) -> TextTabl
 
 
 def what_if_rows(analysis: TraceAnalysis) -> TextTable:
-    """Changes, what a step would take with each, or why that is not known."""
+    """Changes with their predicted step times, or why these are unknown."""
     base = analysis.report.predicted_step_s
     rows = []
     for row in analysis.what_ifs:
         found = row.prediction
         if found is None:
-            rows.append([words(row.change), row.change, MISSING, MISSING, row.refused])
+            rows.append([describe_change(row.change), row.change, MISSING, MISSING, row.refused])
             continue
         low, high = found.ci95_s
         interval = f"95 %: {seconds(low)} to {seconds(high)}"
         after = found.predicted_step_s
-        rows.append([words(row.change), row.change, seconds(after), signed(after / base - 1), interval])
+        rows.append(
+            [describe_change(row.change), row.change, seconds(after), signed(after / base - 1), interval]
+        )
     return TextTable(["change", "--what-if", "step", "longer by", ""], rows)
 
 
 def link_rows(analysis: TraceAnalysis, hosts: list[str]) -> TextTable:
-    """What faster links give."""
+    """Gains of faster links."""
     rates = analysis.links.bandwidth_out_bytes_per_s
     rows = []
     for one in analysis.link_sensitivity:
@@ -163,7 +165,7 @@ def link_rows(analysis: TraceAnalysis, hosts: list[str]) -> TextTable:
 
 
 def op_rows(analysis: TraceAnalysis) -> TextTable:
-    """What faster ops give."""
+    """Gains of faster ops."""
     rows = [
         [one.name, str(one.rank), f"{one.s_per_s:.2f} s", seconds(one.kink_s)]
         for one in analysis.op_sensitivity

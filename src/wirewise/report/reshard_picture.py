@@ -1,4 +1,4 @@
-"""What a reshard plan sends when, as a picture: transfers on the interfaces of hosts over time, coloured by round."""
+"""Picture of a reshard plan: transfers on the interfaces of hosts over time, coloured by round."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from wirewise.cost.links import Links
 from wirewise.plans import ReshardPlan
 from wirewise.report import figures, shell, svg
 from wirewise.report.svg import Scale
-from wirewise.sim.lowering.reshard import Travel, simulate_tasks
+from wirewise.sim.lowering.reshard import SliceTimes, simulate_tasks
 
 __all__ = ["drawn_links", "reshard_section", "way_rows"]
 
 _WIDTH, _HIGH, _MOST_HIGH, _BETWEEN, _COLOURS = 1000.0, 16.0, 96.0, 8.0, 7
 """Pixels of the picture, of a bar, of the bars of an interface, and between interfaces; colours of rounds."""
 _SAME = 0.01
-"""Share of the picture by which a transfer may begin before another ends and still stand behind it."""
+"""Fraction of the picture by which a transfer may begin before another ends and still stand behind it."""
 _MOST = 1500
 """Transfers that are drawn at most."""
 _ANY = 1e9
-"""Bytes a second of interfaces where a plan says nothing of them."""
+"""Bytes per second of interfaces where a plan says nothing of them."""
 
 
 class _Bar(NamedTuple):
-    travel: Travel
+    travel: SliceTimes
     depth: int
     """Place below others that use the interface at the same time."""
 
 
 def drawn_links(plan: ReshardPlan) -> Links:
-    """Links on which a plan is drawn where nobody says which it has: all as fast as the interfaces of its bound."""
+    """Links for drawing a plan without links: all as fast as the interfaces of its bound."""
     rate = plan.busiest.bandwidth_bytes_per_s / max(len(plan.busiest.hosts), 1)
     links = Links.uniform(max(plan.hosts) + 1, rate if 0 < rate < np.inf else _ANY)
     return replace(links, host_of_rank=np.array(plan.hosts))
 
 
-def way_rows(plan: ReshardPlan, travels: Sequence[Travel]) -> dict[str, list[Travel]]:
-    """Transfers of each interface that has any: out of each host, into it, and between ranks inside it."""
-    found: dict[tuple[int, int], list[Travel]] = {}
+def way_rows(plan: ReshardPlan, travels: Sequence[SliceTimes]) -> dict[str, list[SliceTimes]]:
+    """Transfers of each used interface: out of each host, into it, and between ranks inside it."""
+    found: dict[tuple[int, int], list[SliceTimes]] = {}
     for one in travels:
         ways: set[tuple[int, int]] = set()
         for here, there in one.tree.edges:
@@ -57,13 +57,13 @@ def way_rows(plan: ReshardPlan, travels: Sequence[Travel]) -> dict[str, list[Tra
 def reshard_section(
     plan: ReshardPlan, links: Links, *, title: str = "When what travels", about: str = ""
 ) -> str:
-    """The section of a page about the transfers of a plan, from HTML.
+    """HTML section with the transfers of a plan.
 
     Args:
         plan: Plan whose transfers are drawn.
-        links: Links between its ranks, on which they are simulated.
+        links: Links between its ranks, for the simulation.
         title: Title of the section.
-        about: Sentence that comes first.
+        about: Introductory sentence in HTML.
     """
     travels = [one for one in simulate_tasks(plan.tasks, plan.chunk_bytes, links) if one.end_s > one.start_s]
     if not travels or len(travels) > _MOST:
@@ -81,7 +81,7 @@ def reshard_section(
     )
 
 
-def _chart(plan: ReshardPlan, travels: Sequence[Travel]) -> str:
+def _chart(plan: ReshardPlan, travels: Sequence[SliceTimes]) -> str:
     end_s = max(one.end_s for one in travels)
     rows = {name: _stacked(own, _SAME * end_s) for name, own in way_rows(plan, travels).items()}
     left = 20 + max(svg.text_width(name, 12.5) for name in rows)
@@ -104,7 +104,7 @@ def _chart(plan: ReshardPlan, travels: Sequence[Travel]) -> str:
     return svg.document(_WIDTH, bottom + 26, "Transfers of the plan over time", "".join(parts))
 
 
-def _stacked(travels: Sequence[Travel], tolerance_s: float) -> list[_Bar]:
+def _stacked(travels: Sequence[SliceTimes], tolerance_s: float) -> list[_Bar]:
     found, free = list[_Bar](), list[float]()
     for one in sorted(travels, key=lambda travel: (travel.start_s, travel.task)):
         depth = next((n for n, until in enumerate(free) if until <= one.start_s + tolerance_s), len(free))

@@ -1,4 +1,4 @@
-"""What all pages share: one HTML file that loads nothing, with head line, cards, sections and tables."""
+"""Common parts of all pages: one self-contained HTML file with headline, cards, sections and tables."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from wirewise.files import atomic_file
 __all__ = [
     "ROOMY",
     "cards",
-    "explained",
     "figure",
     "head",
     "legend",
+    "measures_table",
     "notes",
     "page",
     "section",
     "table",
     "terms",
-    "unbroken",
+    "tie_units",
     "write_page",
 ]
 
@@ -33,13 +33,13 @@ _NOTHING = ("", "-", "\N{EN DASH}")
 
 
 def page(title: str, sections: Iterable[str], *, style: str = "", script: str = "") -> str:
-    """A whole page; the sections are HTML, the title is text.
+    """Render a whole page; the sections are HTML, the title is text.
 
     Args:
-        title: Text of the browser's window.
-        sections: HTML of the page in its order.
-        style: Rules that follow those of all pages.
-        script: Script that follows that of all pages.
+        title: Title of the window.
+        sections: HTML sections, in order.
+        style: CSS appended to that of all pages.
+        script: Script appended to that of all pages.
     """
     assets = resources.files("wirewise.report")
     style = (assets / "colours.css").read_text("utf-8") + (assets / "page.css").read_text("utf-8") + style
@@ -54,54 +54,55 @@ def page(title: str, sections: Iterable[str], *, style: str = "", script: str = 
 
 
 def write_page(text: str, path: str | os.PathLike[str]) -> None:
-    """Write a page or a picture; an older file at `path` stays whole until the new one is complete.
+    """Write a page or a picture atomically.
 
     Args:
-        text: HTML or SVG of a whole file.
+        text: Complete HTML or SVG.
         path: File to write.
 
     Raises:
-        InputError: The folder or the disk does not take the file.
+        InputError: The folder is not writable.
     """
     with atomic_file(path) as file:
-        file.write(text.encode())
+        # Names of files may hold bytes that are no text.
+        file.write(text.encode(errors="backslashreplace"))
 
 
 def head(kind: str, sentence: str) -> str:
-    """The first lines of a page, from text."""
-    return f'<header><p class="kind">{escape(kind)}</p><h1>{escape(unbroken(sentence))}</h1></header>'
+    """Headline of a page, from text."""
+    return f'<header><p class="kind">{escape(kind)}</p><h1>{escape(tie_units(sentence))}</h1></header>'
 
 
 def section(title: str, lead: str, body: str) -> str:
-    """A section from HTML; empty where it has no body."""
+    """Section from HTML; empty without a body."""
     told = f'<p class="lead">{lead}</p>' if lead else ""
     return f"<section><h2>{title}</h2>{told}{body}</section>" if body else ""
 
 
 def figure(chart: str, legend: str = "") -> str:
-    """A drawing below its legend, from HTML; empty where there is no drawing."""
+    """Drawing below its legend, from HTML; empty without a drawing."""
     return f"{legend}<figure>{chart}</figure>" if chart else ""
 
 
 def legend(colours: Mapping[str, str], remark: str = "") -> str:
-    """Meanings of colours, from text.
+    """Colour legend, from text.
 
     Args:
-        colours: CSS class of the colour of each meaning.
-        remark: Text that follows, without a colour.
+        colours: CSS class of the colour for each meaning.
+        remark: Text after the legend.
     """
     items = "".join(f'<li><i class="chip {kind}"></i>{escape(name)}</li>' for name, kind in colours.items())
     return f'<ul class="legend">{items}{f"<li>{escape(remark)}</li>" if remark else ""}</ul>'
 
 
 def notes(title: str, sentences: Iterable[str], facts: Mapping[str, str] | None = None) -> str:
-    """A section of sentences and of facts by name, from text; empty without both."""
-    items = "".join(f"<li>{escape(unbroken(text))}</li>" for text in sentences)
+    """Section of sentences and named facts, from text; empty without both."""
+    items = "".join(f"<li>{escape(tie_units(text))}</li>" for text in sentences)
     return section(title, "", (f'<ul class="how">{items}</ul>' if items else "") + terms(facts or {}))
 
 
 def terms(meanings: Mapping[str, str], kind: str = "") -> str:
-    """Names with what they mean, from text; a command is set as code.
+    """Definition list, from text; commands are set as code.
 
     Args:
         meanings: Meaning or value of each name.
@@ -119,14 +120,14 @@ def cards(figures: Iterable[tuple[str, str, str]]) -> str:
     """Title, large figure and detail of each card, from text; empty without cards."""
     body = "".join(
         f'<div class="card"><h3>{escape(title)}</h3><p class="big">{escape(value)}</p>'
-        f"<p>{escape(unbroken(detail))}</p></div>"
+        f"<p>{escape(tie_units(detail))}</p></div>"
         for title, value, detail in figures
     )
     return f'<div class="cards">{body}</div>' if body else ""
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table from text; columns of figures are set to the right; empty without rows."""
+    """Table from text, with numeric columns right-aligned; empty without rows."""
     cells = [list(row) for row in rows]
     if not cells:
         return ""
@@ -151,12 +152,12 @@ def _figures(cells: Iterable[str]) -> bool:
     return 2 * sum(bool(_NUMBER.match(cell)) for cell in told) >= len(told)
 
 
-def explained(
+def measures_table(
     columns: Mapping[str, str], rows: Iterable[tuple[str, Sequence[str], str]], kind: str = ""
 ) -> str:
-    """A table with a row a measure: its name, a figure for each column, what it means.
+    """Table with one row per measure: its name, a figure for each column, and its meaning.
 
-    The meanings are left out where the columns take their room, and on narrow screens.
+    Meanings are left out if there are many columns, and on narrow screens.
 
     Args:
         columns: CSS class of the colour of each column's title.
@@ -180,8 +181,8 @@ def explained(
     )
 
 
-def unbroken(text: str) -> str:
-    """The text with numbers tied to their units, so that no line ends between them."""
+def tie_units(text: str) -> str:
+    """Join numbers to their units with non-breaking spaces."""
     return re.sub(
         r"(?<=\d) (?=(?:%|us|ms|s|min|h|[kMGT]?bit/s|[kMGT]?B|points)\b|%)", "\N{NO-BREAK SPACE}", text
     )

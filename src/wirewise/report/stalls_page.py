@@ -1,4 +1,4 @@
-"""Stalls in words: what each part of a step costs, with its interval."""
+"""Stalls in words: cost of each part of a step, with its interval."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _COLOURS = {
 def stalls_comparison(
     kind: str, sentence: str, rows: Sequence[tuple[str, Amount]], notes: Sequence[str]
 ) -> Comparison:
-    """The parts of a step, for terminals and pages.
+    """Comparison of the parts of a step, for terminals and pages.
 
     Args:
-        kind: What was measured, in a few words.
+        kind: Kind of measurement, in a few words.
         sentence: Main finding in one sentence.
         rows: Name and seconds of each part of a step; the last one is the total.
-        notes: What a reader should know, and how a replay agrees.
+        notes: Caveats, and agreement with a replay.
     """
     total_s = rows[-1][1].mean_s
     return Comparison(

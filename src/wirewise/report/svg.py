@@ -1,4 +1,4 @@
-"""Pieces of SVG charts: scales, ticks, lines, labels. Colours are CSS classes of the page and picture."""
+"""Building blocks of SVG charts: scales, ticks, lines, labels. Colours are CSS classes of page and picture."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from itertools import pairwise
 __all__ = [
     "Frame",
     "Scale",
-    "across",
-    "apart",
     "axes",
     "circle",
     "document",
     "grid",
+    "horizontal_line",
     "number",
     "polyline",
     "rect",
+    "spread_labels",
     "text",
     "text_width",
     "thin",
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Scale:
-    """A linear map from values to pixels."""
+    """Linear map from values to pixels."""
 
     low: float
     high: float
@@ -43,7 +43,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Frame:
-    """The plot area inside a chart, in pixels."""
+    """Plot area inside a chart, in pixels."""
 
     left: float
     top: float
@@ -52,7 +52,7 @@ class Frame:
 
 
 def ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:
-    """About `count` round values from `low` to `high`; `whole`: whole numbers, of things that are counted."""
+    """About `count` round tick values from `low` to `high`; integers only if `whole`."""
     if not high > low:
         return [low]
     raw = (high - low) / max(count, 1)
@@ -65,24 +65,24 @@ def ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> li
 
 
 def number(value: float) -> str:
-    """A coordinate with one decimal at most."""
+    """Format a coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start") -> str:
-    """A line of escaped text."""
+    """Line of escaped text."""
     names = f' class="{kind}"' if kind else ""
     where = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f'<text x="{number(x)}" y="{number(y)}"{names}{where}>{escape(content)}</text>'
 
 
 def text_width(content: str, pixels: float = 12.0) -> float:
-    """About the width of a text in a sans-serif font of that size; errs on the wide side."""
+    """Approximate width of a text in a sans-serif font of that size, in pixels; an upper estimate."""
     return 0.62 * pixels * len(content)
 
 
 def rect(x: float, y: float, width: float, height: float, kind: str, tip: str = "") -> str:
-    """A box; `tip` is shown when the pointer is on it."""
+    """Box, with `tip` as its tooltip."""
     shown = f' data-tip="{escape(tip)}"' if tip else ""
     return (
         f'<rect x="{number(x)}" y="{number(y)}" width="{max(width, 0):.2f}" height="{max(height, 0):.2f}" '
@@ -91,18 +91,18 @@ def rect(x: float, y: float, width: float, height: float, kind: str, tip: str = 
 
 
 def circle(x: float, y: float, radius: float, kind: str, tip: str = "") -> str:
-    """A dot; `tip` is shown when the pointer is on it."""
+    """Dot, with `tip` as its tooltip."""
     shown = f' data-tip="{escape(tip)}"' if tip else ""
     return f'<circle cx="{number(x)}" cy="{number(y)}" r="{radius:g}" class="{kind}"{shown}/>'
 
 
-def across(frame: Frame, y: float, kind: str) -> str:
+def horizontal_line(frame: Frame, y: float, kind: str) -> str:
     """A line from the left to the right of a frame."""
     return f'<path d="M{number(frame.left)} {number(y)}H{number(frame.right)}" class="{kind}"/>'
 
 
 def polyline(dots: Sequence[tuple[float, float]], kind: str) -> str:
-    """A line through the dots; breaks where a coordinate is not finite."""
+    """Line through the dots, broken at non-finite coordinates."""
     path, pen = [], "M"
     for x, y in dots:
         if math.isfinite(x) and math.isfinite(y):
@@ -116,9 +116,9 @@ def polyline(dots: Sequence[tuple[float, float]], kind: str) -> str:
 def axes(
     frame: Frame, x: Scale, y: Scale, x_title: str, y_format: str = "{:g}", *, whole: bool = False
 ) -> str:
-    """Horizontal grid lines with values at the left, values along the bottom, the title of the x axis.
+    """Horizontal grid lines with values at the left, values along the bottom, and the x-axis title.
 
-    `whole`: the x axis counts things, so that only whole numbers stand at it.
+    `whole` restricts the ticks of the x axis to integers.
     """
     # The margin below a positive quantity is room for labels, not for values.
     least = 0.0 if y.low < 0 <= y.low + 0.5 * (y.high - y.low) else y.low
@@ -128,30 +128,30 @@ def axes(
 
 
 def grid(frame: Frame, along: Mapping[float, str], up: Mapping[float, str], x_title: str) -> str:
-    """Axes of a chart whose values are known.
+    """Axes with given tick labels.
 
     Args:
         frame: Area of the plot.
-        along: Text at each place of the x axis, in pixels.
-        up: Text at each place of the y axis, in pixels.
+        along: Label at each position of the x axis, in pixels.
+        up: Label at each position of the y axis, in pixels.
         x_title: Title of the x axis.
     """
     lines = [
-        across(frame, at, "grid") + text(frame.left - 8, at + 4, told, "tick", "end")
+        horizontal_line(frame, at, "grid") + text(frame.left - 8, at + 4, told, "tick", "end")
         for at, told in up.items()
     ]
     values = [text(at, frame.bottom + 18, told, "tick", "middle") for at, told in along.items()]
     title = text(frame.right, frame.bottom + 36, x_title, "tick", "end")
-    return "".join([*lines, *values, across(frame, frame.bottom, "axis"), title])
+    return "".join([*lines, *values, horizontal_line(frame, frame.bottom, "axis"), title])
 
 
-def apart(heights: Sequence[float], bottom: float, least: float = 14.0) -> list[float]:
-    """The heights in their order, moved so far that names there do not lie on each other.
+def spread_labels(heights: Sequence[float], bottom: float, least: float = 14.0) -> list[float]:
+    """Spread label positions so that labels do not overlap, keeping their order.
 
     Args:
-        heights: Places wished for, in pixels from the top.
-        bottom: Largest place that is taken.
-        least: Pixels between two names.
+        heights: Preferred positions, in pixels from the top.
+        bottom: Largest allowed position, in pixels.
+        least: Minimum distance between two labels, in pixels.
     """
     order = sorted(range(len(heights)), key=heights.__getitem__)
     placed = list(heights)
@@ -164,14 +164,14 @@ def apart(heights: Sequence[float], bottom: float, least: float = 14.0) -> list[
 
 
 def thin(length: int, most: int) -> list[int]:
-    """Some of the numbers 0 to length - 1, `most` of them, evenly spaced, first and last kept."""
+    """Select `most` of the numbers 0 to length - 1, evenly spaced, with first and last kept."""
     if length <= most:
         return list(range(length))
     return sorted({round(i * (length - 1) / (most - 1)) for i in range(most)})
 
 
 def document(width: float, height: float, label: str, body: str) -> str:
-    """An SVG element that scales with its container; `label` is read aloud."""
+    """SVG element that scales with its container; `label` is for screen readers."""
     return (
         f'<svg viewBox="0 0 {number(width)} {number(height)}" role="img" aria-label="{escape(label)}" '
         f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'

@@ -1,4 +1,4 @@
-"""A result as text in a terminal or a pipe."""
+"""Comparison as text in a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -7,38 +7,37 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wirewise.report import figures
-from wirewise.report.page import modes_comparison
-from wirewise.results import Comparison, RunResult
+from wirewise.results import Comparison
 
-__all__ = ["plain_console", "print_result"]
+__all__ = ["plain_console", "print_comparison"]
 
 _PIPE_WIDTH = 200
 """Columns where there is no terminal: wide enough that no cell wraps."""
 
 
 def plain_console(*, to_stderr: bool = False) -> Console:
-    """A console that writes what it is given: nothing is read as markup, and pipes get wide plain lines."""
+    """Console without markup; output is wide plain lines when piped."""
     console = Console(stderr=to_stderr, markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console
 
 
-def print_result(result: RunResult, console: Console | None = None) -> None:
-    """Write the summary sentence, the table of modes and the notes to standard output.
+def print_comparison(found: Comparison, focus: str | None = None, console: Console | None = None) -> None:
+    """Print the sentence, the table and the notes of a comparison.
 
     Args:
-        result: What to show.
-        console: Console to write to; by default standard output.
+        found: Comparison to write.
+        focus: Variant to print in bold. None for none.
+        console: Output console. Defaults to standard output.
     """
-    console, found = console or plain_console(), modes_comparison(result)
+    console = console or plain_console()
     # The first line is one line in a pipe too: programs read it.
     console.print(Text(found.sentence, style="bold"), soft_wrap=not console.is_terminal)
-    if result.modes:
+    if found.variants:
         console.print()
-        console.print(_table(found, figures.focus_name(result)))
-    for note in result.notes:
+        console.print(_table(found, focus))
+    for note in found.notes:
         console.print(Text(f"Note: {note}"), soft_wrap=not console.is_terminal)
 
 

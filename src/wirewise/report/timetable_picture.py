@@ -1,4 +1,4 @@
-"""The timetable of a pipeline as a picture: what every position computes when, and what travels between positions."""
+"""Picture of a pipeline timetable: actions of every position over time, and messages between positions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from wirewise.report.svg import Scale
 from wirewise.results import MeasuredPass
 from wirewise.sim.pipelines import PipelineSimulation, simulate_pipeline
 
-__all__ = ["TimetableBar", "bars_of", "measured_bars", "planned_run", "timetable_chart", "timetable_section"]
+__all__ = [
+    "TimetableBar",
+    "bars_of",
+    "measured_bars",
+    "simulate_plan",
+    "timetable_chart",
+    "timetable_section",
+]
 
 _WIDTH, _HIGH, _BETWEEN = 1000.0, 24.0, 16.0
 """Pixels of the picture, of a bar, and between positions, where messages cross."""
@@ -33,11 +40,11 @@ _ORDER_ONLY = (1.0, 2.0, 1.0)
 
 
 class TimetableBar(NamedTuple):
-    """A pass, an update of parameters, or a message."""
+    """Pass, parameter update or message."""
 
     position: int
     target: int
-    """Position that gets a message; -1: it is none."""
+    """Receiving position of a message; -1 for other bars."""
     phase: str
     stage: int
     update: int
@@ -45,11 +52,11 @@ class TimetableBar(NamedTuple):
     start_s: float
     end_s: float
     gradient: bool = False
-    """Whether a message carries a gradient back."""
+    """Whether a message carries a gradient."""
 
 
 def bars_of(run: PipelineSimulation, replica: int = 0) -> list[TimetableBar]:
-    """What one pipeline of a run does; exchanges between replicas belong to the first."""
+    """Bars of one pipeline of a run; exchanges between replicas are shown in the first."""
     return [
         TimetableBar(
             op.position,
@@ -68,7 +75,7 @@ def bars_of(run: PipelineSimulation, replica: int = 0) -> list[TimetableBar]:
 
 
 def measured_bars(plan: StagePlan, passes: Sequence[MeasuredPass]) -> list[TimetableBar]:
-    """Passes as they were carried out: an update, or two of those that follow each other without a flush."""
+    """Executed passes: of one update, or of two successive ones without a flush."""
     first = 0 if plan.weight_versions > 1 else 1
     found = [
         TimetableBar(
@@ -82,7 +89,7 @@ def measured_bars(plan: StagePlan, passes: Sequence[MeasuredPass]) -> list[Timet
 
 
 def _whole_updates(bars: Sequence[TimetableBar], updates: int) -> list[TimetableBar]:
-    """What is done until some updates are, from 0 on."""
+    """Bars until some updates are done, from 0 on."""
     own = [bar for bar in bars if bar.update < updates and bar.target < 0]
     begin_s = min((bar.start_s for bar in own), default=0.0)
     end_s = max((bar.end_s for bar in own), default=0.0)
@@ -93,14 +100,14 @@ def _whole_updates(bars: Sequence[TimetableBar], updates: int) -> list[Timetable
     ]
 
 
-def planned_run(plan: StagePlan, updates: int | None = None) -> PipelineSimulation:
-    """A plan's timetable with the seconds that the plan itself keeps.
+def simulate_plan(plan: StagePlan, updates: int | None = None) -> PipelineSimulation:
+    """Simulate a plan's timetable with the times stored in the plan.
 
-    Messages have their links for themselves; exchanges and updates of parameters take no time.
+    Messages have no contention; exchanges and parameter updates take no time.
 
     Args:
         plan: Plan whose timetable is simulated.
-        updates: Updates that follow each other; None: one, or two where there is no flush between them.
+        updates: Number of successive updates. Defaults to one, or two without a flush between them.
     """
     count, none = len(plan.stages), np.zeros(len(plan.stages))
     passes = np.array(plan.pass_s or (_ORDER_ONLY,) * count, dtype=np.float64)
@@ -132,13 +139,13 @@ def timetable_chart(
     *,
     told: Callable[[float], str] = figures.seconds,
 ) -> str:
-    """Bars of every position over time, messages as arrows between them; measured bars below simulated ones.
+    """Draw bars of every position over time, with messages as arrows; measured bars are below simulated ones.
 
     Args:
         names: Name of each position.
-        simulated: Passes, updates and messages that were simulated.
-        measured: Passes, updates and messages as they were carried out, on the same clock; none: they were not.
-        told: Words for a duration.
+        simulated: Simulated passes, updates and messages.
+        measured: Executed passes, updates and messages, on the same clock; empty if not executed.
+        told: Function that formats a duration.
     """
     both = [*simulated, *measured]
     if not both:
@@ -178,19 +185,19 @@ def timetable_section(
     about: str = "",
     more: str = "",
 ) -> str:
-    """The section of a page about a plan's timetable, from HTML.
+    """HTML section with a plan's timetable.
 
     Args:
         plan: Plan whose timetable is drawn.
-        measured: Passes as they were carried out, on one clock; none: they were not.
+        measured: Executed passes, on one clock; empty if not executed.
         title: Title of the section.
-        about: Sentence that comes first.
-        more: What follows the picture.
+        about: Introductory sentence in HTML.
+        more: HTML after the picture.
     """
-    bars, updates = bars_of(planned_run(plan)), plan.weight_versions
+    bars, updates = bars_of(simulate_plan(plan)), plan.weight_versions
     if measured and updates > 1:
         # Passes of the next update are among them as well.
-        bars = _whole_updates(bars_of(planned_run(plan, updates + 1)), updates)
+        bars = _whole_updates(bars_of(simulate_plan(plan, updates + 1)), updates)
     below = measured_bars(plan, measured)
     names = [_name(plan, position) for position in range(plan.positions)]
     shown = {phase: colour for phase, colour in _COLOURS.items() if any(bar.phase == phase for bar in bars)}

@@ -1,4 +1,4 @@
-"""What each rank recorded by itself: tables, the object that `--json` writes, and one HTML file."""
+"""Records of each rank separately: tables, JSON object, and one HTML file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["idle_rows", "usage_html", "usage_object", "use_rows"]
 
 
 def use_rows(uses: Sequence[RankUse]) -> TextTable:
-    """Seconds of a step of each rank, and what share of its communication computation covers."""
+    """Breakdown of each rank's step in seconds, and the fraction of communication that overlaps with compute."""
     parts_of_time = ["compute", "communication", "exposed", "overlap", "copies", "idle"]
     late = any(use.late_wait_s for use in uses)
     titles = ["rank", "step", "lane", "its time", *parts_of_time, *(["for late ranks"] if late else [])]
@@ -33,7 +33,7 @@ def use_rows(uses: Sequence[RankUse]) -> TextTable:
 
 
 def idle_rows(uses: Sequence[RankUse]) -> TextTable:
-    """Why devices were idle, in shares of their wall clock; no rows where none was recorded."""
+    """Causes of device idle time, as fractions of wall-clock time; no rows if none was recorded."""
     data = any(use.data_wait_s for use in uses)
     titles = [
         "rank",
@@ -53,7 +53,7 @@ def idle_rows(uses: Sequence[RankUse]) -> TextTable:
 
 
 def usage_object(trace: Trace, uses: Sequence[RankUse], verdict: Verdict) -> dict[str, Any]:
-    """What `wirewise trace show` tells without a replay."""
+    """Result of `wirewise trace show` without a replay, as a JSON object."""
     return {
         "summary": verdict.sentence,
         "bound": verdict.bound,
@@ -72,7 +72,7 @@ def usage_object(trace: Trace, uses: Sequence[RankUse], verdict: Verdict) -> dic
 
 
 def usage_html(trace: Trace, uses: Sequence[RankUse], verdict: Verdict) -> str:
-    """Page of a trace that is not replayed, as text."""
+    """Render the page of a trace that is not replayed."""
     sections = [
         shell.head(f"wirewise trace \N{MIDDLE DOT} {len(uses)} ranks recorded", verdict.sentence),
         shell.section(

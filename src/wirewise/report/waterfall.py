@@ -1,4 +1,4 @@
-"""One step of all ranks as it was recorded: compute, communication and waiting, the critical path outlined."""
+"""One recorded step of all ranks: compute, communication and waits, with the critical path outlined."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from wirewise.trace.match import match, transfer_starts
 from wirewise.trace.records import Op, Trace
 from wirewise.trace.segments import pieces
 
-__all__ = ["KIND_COLOURS", "Box", "lanes_chart", "shown_ranks", "stacked", "waterfall", "waterfall_legend"]
+__all__ = [
+    "KIND_COLOURS",
+    "Box",
+    "lanes_chart",
+    "shown_ranks",
+    "stack_boxes",
+    "waterfall",
+    "waterfall_legend",
+]
 
 KIND_COLOURS = {
     "forward": "central",
@@ -34,7 +42,7 @@ _NARROW, _NEAR, _GROUP = 1.2, 0.5, 3.0
 
 
 class Box(NamedTuple):
-    """An op, a piece of one, or several that are too short to be told apart."""
+    """Op, part of an op, or several merged short ops."""
 
     start_s: float
     end_s: float
@@ -51,19 +59,19 @@ class Box(NamedTuple):
 
 
 def shown_ranks(trace: Trace, also: int | None) -> list[int]:
-    """16 ranks at most, evenly spaced, `also` among them."""
+    """Select at most 16 ranks, evenly spaced, including `also`."""
     chosen = set(svg.thin(trace.world_size, _MOST_RANKS))
     return sorted(chosen | ({also} if also is not None else set()))
 
 
 def waterfall(trace: Trace, step: int, critical: Collection[tuple[int, int]], ranks: list[int]) -> str:
-    """The step as SVG; empty where nothing of it was recorded.
+    """Draw the step as SVG; empty if nothing of it was recorded.
 
     Args:
         trace: Trace on aligned clocks.
-        step: Number of the step.
-        critical: Ops on the critical path, as (rank, place in its list).
-        ranks: Ranks that are shown.
+        step: Index of the step.
+        critical: Ops on the critical path, as (rank, index in its list).
+        ranks: Ranks to show.
     """
     matches = match(trace)
     starts = {
@@ -82,13 +90,13 @@ def lanes_chart(
     colours: Mapping[str, str],
     label: str,
 ) -> str:
-    """What each row does when, one lane below the other, as SVG; empty without boxes.
+    """Draw rows of boxes over time, one lane below another, as SVG; empty without boxes.
 
     Args:
-        rows: Boxes of each lane in order of their start, by the name of the row.
+        rows: Boxes of each lane, ordered by start, by row name.
         lanes: Height of each lane.
-        colours: Phase of the page whose colour each kind of box has.
-        label: Text that is read aloud.
+        colours: Page phase whose colour each kind of box has.
+        label: Text for screen readers.
     """
     boxes = [box for row in rows.values() for lane in row.values() for box in lane]
     if not boxes:
@@ -110,7 +118,7 @@ def lanes_chart(
 
 
 def waterfall_legend(trace: Trace, step: int) -> str:
-    """Kinds of ops that occur, as HTML."""
+    """Legend of the op kinds in a step, as HTML."""
     found = {op.kind for rank in trace.ranks for op in rank.ops if op.step == step}
     colours = {kind: f"p-{colour}" for kind, colour in KIND_COLOURS.items() if kind in found}
     return shell.legend(colours, "outlined: on the critical path")
@@ -145,7 +153,7 @@ def _boxes(
 def _lane(
     boxes: list[Box], x: Scale, top: float, size: float, name: str, colours: Mapping[str, str]
 ) -> list[str]:
-    rows = stacked(boxes)
+    rows = stack_boxes(boxes)
     high = size / max(len(rows), 1)
     parts = []
     # What is outlined comes last, so that no neighbour covers its outline.
@@ -155,8 +163,8 @@ def _lane(
     return parts
 
 
-def stacked(boxes: Iterable[Box]) -> list[list[Box]]:
-    """Boxes in order of their start, in rows: those that overlap are drawn below each other."""
+def stack_boxes(boxes: Iterable[Box]) -> list[list[Box]]:
+    """Stack boxes in rows so that overlapping ones are below each other, ordered by start."""
     rows: list[list[Box]] = []
     for box in boxes:
         row = next((row for row in rows if row[-1].end_s <= box.start_s), None)

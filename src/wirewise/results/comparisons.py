@@ -1,22 +1,19 @@
-"""One comparison of variants that pages show."""
+"""Compared variants, and predicted steps."""
 
 from __future__ import annotations
 
 import msgspec
 
-__all__ = [
-    "Comparison",
-    "Variant",
-]
+__all__ = ["Comparison", "PredictedStep", "Variant"]
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the variants of a comparison: its row of the table and its bar, ready to be shown."""
+    """Variant of a comparison: its table row and its bar, formatted."""
 
     cells: dict[str, str]
-    """Figures of its row of the table by the titles of the columns, the same for all variants."""
+    """Cells of its table row by column title, the same for all variants."""
     length: float | None = None
-    """Value that its bar shows, in one unit for all variants; None: no bar."""
+    """Value of its bar, in the same unit for all variants. None for no bar."""
     words: str = ""
     """Text at the end of the bar."""
     colour: str = "c1"
@@ -24,13 +21,13 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Variants of a job that were measured next to each other, in the words of terminals and pages.
+    """Comparison of variants of a job measured in one run, with text for terminals and pages.
 
-    Everything that systems have in common is here; a page adds sections of its own.
+    It holds everything that systems have in common; a page adds its own sections.
     """
 
     kind: str
-    """Command, and on what it ran."""
+    """Command and environment of the run."""
     sentence: str
     """Result with its conditions."""
     cards: tuple[tuple[str, str, str], ...] = ()
@@ -43,24 +40,38 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Name of a variant in the singular: "plan", "mode", "method"."""
     variants: dict[str, Variant]
     goal: float = 0.0
-    """Value that a dashed line marks among the bars; 0: no line."""
+    """Value marked by a dashed line in the bar chart; 0: no line."""
     meanings: dict[str, str] = {}
-    """Meanings of the figures by their titles; if given, the table has a row a figure and a column a variant."""
+    """Meanings of the figures by title; if given, the table has one row per figure and one column per variant."""
     notes: tuple[str, ...] = ()
-    """Sentences that a reader of the figures must know: what is emulated, simulated, left out."""
+    """Caveats of the figures: emulated, simulated and omitted parts."""
     facts: dict[str, str] = {}
-    """Versions, settings and the like by name."""
+    """Versions, settings and other facts by name."""
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """Titles above `rows`."""
+        """Column titles of `rows`."""
         if self.meanings:
             return ("", *self.variants)
         return (self.what, *next((one.cells for one in self.variants.values()), {}))
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """Rows of the table: one a variant, or where meanings are given one a figure."""
+        """Table rows: one per variant, or one per figure if meanings are given."""
         if self.meanings:
             return [(title, *(one.cells[title] for one in self.variants.values())) for title in self.meanings]
         return [(name, *one.cells.values()) for name, one in self.variants.items()]
+
+
+class PredictedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured and predicted step time; a step of a pipeline is an update of its weights."""
+
+    step_s: float
+    """Median seconds of a step."""
+    predicted_step_s: float
+    """Simulated seconds of a step."""
+
+    @property
+    def error(self) -> float:
+        """Relative error: predicted / measured - 1."""
+        return self.predicted_step_s / self.step_s - 1.0

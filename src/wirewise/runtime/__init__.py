@@ -1,4 +1,4 @@
-"""Carry plans out on torch process groups."""
+"""Execution of plans on torch process groups."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
-"""Tensors by name: which of them travel together, and whether ranks have the same ones."""
+"""Named tensors: which to communicate together, and whether ranks have the same ones."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["alike_groups", "description", "digests", "first_and_last"]
+__all__ = ["alike_groups", "description", "digests", "first_and_last", "replace_in_groups"]
 
 _GROUP_BYTES = 2**24
 """Tensors of one message hold about so much: a copy of it is made."""
 
 
 def alike_groups(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
-    """Names of tensors of one type on one device, in groups of at least 16 MiB but the last ones."""
+    """Group tensors of one dtype and device, by name, into groups of at least 16 MiB, except the last ones."""
     held: dict[Any, list[str]] = {}
     for name, tensor in tensors.items():
         group = held.setdefault((tensor.dtype, tensor.device), [])
@@ -26,15 +26,31 @@ def alike_groups(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
     yield from held.values()
 
 
+@torch.no_grad()
+def replace_in_groups(tensors: Mapping[str, Tensor], exchange: Callable[[list[str], Tensor], Tensor]) -> None:
+    """Exchange tensors in place, those of one type and device as one flat tensor.
+
+    Args:
+        tensors: Tensors by name.
+        exchange: Takes the names of a group and a copy of its elements, [elements], and returns as many new ones.
+            Tensors of a group whose exchange raises keep their values.
+    """
+    for names in alike_groups(tensors):
+        group = [tensors[name] for name in names]
+        flat = exchange(names, torch.cat([tensor.reshape(-1) for tensor in group]))
+        for tensor, part in zip(group, flat.split([one.numel() for one in group]), strict=True):
+            tensor.copy_(part.view(tensor.shape))
+
+
 def digests(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Digests, int64 [tensors]: what each tensor's place, name, shape and type come to."""
+    """Digest of each tensor's index, name, shape and dtype, int64 [tensors]."""
     told = (f"{place} {description(tensors, place)}" for place in range(len(tensors)))
     found = [hashlib.sha256(text.encode()).digest()[:8] for text in told]
     return torch.tensor([int.from_bytes(d, "little", signed=True) for d in found], dtype=torch.int64)
 
 
 def description(tensors: Mapping[str, Tensor], place: int) -> str:
-    """Name, type and shape of a tensor by its place, or that there is none."""
+    """Describe a tensor by its index: name, shape and dtype, or that it does not exist."""
     if place >= len(tensors):
         return "none"
     name = list(tensors)[place]
@@ -42,5 +58,5 @@ def description(tensors: Mapping[str, Tensor], place: int) -> str:
 
 
 def first_and_last(names: Sequence[str]) -> str:
-    """Names of a group for messages."""
+    """Summarise the names of a group for messages."""
     return repr(names[0]) if len(names) == 1 else f"{names[0]!r} to {names[-1]!r}"

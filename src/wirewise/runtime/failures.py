@@ -1,4 +1,4 @@
-"""Which rank failed first, or where ranks wait that do not make the same calls, agreed on through a shared store."""
+"""Agreement by a shared store on which rank failed first, or where ranks with different calls are deadlocked."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _SOME_GAVE_UP = "wirewise/gave-up"
 
 
 class Failures:
-    """What ranks that waited in vain tell each other.
+    """Reports of ranks that timed out.
 
     Args:
         rank: Index of this rank.
         peers: All other ranks.
-        store: A torch store that all ranks share; None: nothing can be told.
+        store: Torch store shared by all ranks. None if reports cannot be shared.
     """
 
     def __init__(self, rank: int, peers: Iterable[int], store: Any) -> None:
@@ -27,7 +27,7 @@ class Failures:
         """Names of the exchanges in which peers that reported waited."""
 
     def others_gave_up(self) -> bool:
-        """Whether another rank has reported that it waits in vain."""
+        """Whether another rank has reported a timeout."""
         try:
             if self._store is None or not self._store.check([_SOME_GAVE_UP]):
                 return False
@@ -37,10 +37,10 @@ class Failures:
             return False
 
     def first(self, peer: int | None, place: str = "") -> int | None:
-        """Report whom this rank waited for, listen to what the others report, and conclude who failed first.
+        """Report which rank this one waited for, read the reports of others, and infer which rank failed first.
 
         Args:
-            peer: The peer that this rank waited for; None if it waited for all.
+            peer: Peer that this rank waited for. None if it waited for all.
             place: Name of the exchange in which it waited.
         """
         if self._store is None:
@@ -70,14 +70,14 @@ class Failures:
 def first_failed(
     waited_for: int | None, reports: Mapping[int, int | None], peers: Iterable[int]
 ) -> int | None:
-    """The rank that failed before all others; the one that was waited for, or None, where that can't be told.
+    """Infer the rank that failed first; falls back to the awaited peer, or None.
 
-    A rank that reports is alive, so one is looked for that has not reported: the end of the chain of who waited for
-    whom, or a rank that others name, or the only silent one (of a sum nobody knows whose part is missing).
+    A rank that reports is alive, so a rank without a report is sought: the end of the wait-for chain, or a rank that
+    others name, or the only one without a report (in a sum, nobody knows whose part is missing).
 
     Args:
-        waited_for: The peer that this rank waited for, where it waited for a certain one.
-        reports: Rank that each peer waited for, or None, of the peers that gave up.
+        waited_for: Peer that this rank waited for. None if it waited for all.
+        reports: Rank that each timed-out peer waited for, or None.
         peers: All other ranks.
     """
     suspect = waited_for

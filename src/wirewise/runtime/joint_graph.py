@@ -6,8 +6,9 @@ The graph is traced with fake tensors, so a model without memory (made on the de
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import isfinite
@@ -28,13 +29,14 @@ from torch._functorch._aot_autograd.descriptors import (
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensor, FakeTensorMode
-from torch.fx.traceback import annotate
+from torch.fx import traceback
 
 from wirewise.errors import InputError
-from wirewise.runtime.data_parallel.capture import TRACING, FunctionalLoss, Loss, StepInputs, tensors_of, tidy
+from wirewise.runtime.data_parallel.capture import FunctionalLoss, Loss, StepInputs, tensors_of, tidy, tracing
 from wirewise.runtime.data_parallel.categories import flops_of
+from wirewise.runtime.decompositions import DECOMPOSITIONS, SimplerFunctions, remove_checks
 from wirewise.runtime.python_state import traced_alike
-from wirewise.runtime.refusals import refused
+from wirewise.runtime.refusals import trace_refusal
 from wirewise.runtime.whole_modules import WholeModules
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 from wirewise.trace.repeats import repeated_blocks
@@ -50,7 +52,7 @@ _MOST_WHOLE = 32
 
 @dataclass(frozen=True)
 class JointStep(StepInputs):
-    """A training step as a graph for planners, and as one that runs."""
+    """Training step as a graph for planners, and in executable form."""
 
     graph: OperatorGraph
     """Nodes of `module` by name, in the same order."""
@@ -60,27 +62,52 @@ class JointStep(StepInputs):
 
 
 def model_loss(model: nn.Module, inputs: Any) -> Tensor:
-    """The loss of a model that returns it: the model called with the inputs, a tuple as its arguments."""
-    found: Tensor = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
-    return found
+    """Compute the loss of a model that returns it, or returns an output with an attribute `loss`, as transformers do.
+
+    Args:
+        model: Model to call with the inputs.
+        inputs: A tuple or list is passed as positional arguments; a dict as keyword arguments if forward accepts them
+            all, else as one argument; anything else as one argument.
+    """
+    if isinstance(inputs, tuple | list):
+        result = model(*inputs)
+    elif isinstance(inputs, dict) and _takes(model, inputs):
+        result = model(**inputs)
+    else:
+        result = model(inputs)
+    loss: Tensor = getattr(result, "loss", result)
+    return loss
+
+
+def _takes(model: nn.Module, names: Iterable[str]) -> bool:
+    """Whether the forward pass of a model takes arguments of these names."""
+    try:
+        inspect.signature(model.forward).bind(**dict.fromkeys(names))
+    except TypeError:
+        return False
+    return True
 
 
 def capture_step(model: nn.Module, inputs: Any, loss: Loss = model_loss, *, whole: bool = True) -> JointStep:
-    """Forward, loss and backward of a model as one functional graph of ATen operators.
+    """Capture forward, loss and backward of a model as one functional graph of ATen operators.
 
-    Products with an added bias are a product and a sum; checks of values, and operators that do nothing, such as
-    detach, are left out. A module whose forward pass depends on values is taken as a whole, one operator forward and
-    one backward, where the model has memory, and the graph has a note of it.
+    Products with an added bias become a product and a sum, and embedding bags of equal length look-ups and sums;
+    checks of values and no-op operators, such as detach, are removed. A module whose forward pass depends on values
+    is captured as a whole, one operator forward and one backward, if the model has real tensors, and the graph notes
+    it.
 
     Args:
-        model: Parameters and buffers hold all its tensors. Nothing of it changes.
-        inputs: Any nest of tensors; later batches have its shapes.
-        loss: Loss of the model and the inputs, a scalar; by default what the model returns.
-        whole: Whether modules that cannot be captured are taken as wholes.
+        model: Model whose tensors are all parameters and buffers. It is not changed.
+        inputs: Nested tensors; later batches must have the same shapes. Output of a transformers tokenizer is a dict.
+        loss: Function of model and inputs that returns a scalar loss. Defaults to the model's result, or its
+            attribute `loss`.
+        whole: Whether modules that cannot be captured are taken as a whole.
 
     Raises:
         InputError: The step cannot be captured; the message names the line of the model and what to change.
     """
+    if isinstance(inputs, Mapping):
+        inputs = dict(inputs)
     leaves, structure = tensors_of(inputs)
     opaque = WholeModules(model, inputs, loss)
 
@@ -96,7 +123,7 @@ def capture_step(model: nn.Module, inputs: Any, loss: Loss = model_loss, *, whol
         except InputError:
             raise
         except Exception as error:
-            refusal = refused(type(model).__name__, error)
+            refusal = trace_refusal(type(model).__name__, error)
             if not whole or len(opaque.modules) >= _MOST_WHOLE or not opaque.take(error):
                 raise refusal from error
     module.__dict__["whole_modules"] = opaque  # its operators look the modules up, and do not keep them
@@ -105,7 +132,7 @@ def capture_step(model: nn.Module, inputs: Any, loss: Loss = model_loss, *, whol
 
 @dataclass
 class _Ends:
-    """What the outputs of a traced graph are."""
+    """Meaning of the outputs of a traced graph."""
 
     loss: fx.Node
     gradients: dict[str, fx.Node]
@@ -130,21 +157,15 @@ def _traced(
         return found.reshape(())
 
     with ExitStack() as stack:
-        stack.enter_context(TRACING)
+        stack.enter_context(tracing())
         step = FunctionalLoss(model, checked, structure)
         leaves = _with_shapes(step, leaves)
         stack.enter_context(_named_modules(model))
-        joint = aot_export_joint_with_descriptors(
-            stack, step, tuple(leaves), decompositions={_ATEN.addmm.default: _addmm}
-        )
+        stack.enter_context(SimplerFunctions())
+        joint = aot_export_joint_with_descriptors(stack, step, tuple(leaves), decompositions=DECOMPOSITIONS)
         module = joint.graph_module
     assert isinstance(module, fx.GraphModule)
     return module, _tidied(module, model)
-
-
-def _addmm(bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    product = left @ right
-    return (product if alpha == 1 else product * alpha) + (bias if beta == 1 else bias * beta)
 
 
 def _with_shapes(step: FunctionalLoss, leaves: Sequence[Tensor]) -> list[Tensor]:
@@ -173,10 +194,12 @@ def _with_shapes(step: FunctionalLoss, leaves: Sequence[Tensor]) -> list[Tensor]
 def _named_modules(model: nn.Module) -> Iterator[None]:
     """Note the name of the module whose forward pass runs, for the nodes that are traced meanwhile."""
     inside: list[Any] = []
+    # Annotations of a trace that was broken off are still current, and would name nodes of this one.
+    around = traceback.current_meta.pop("custom", None)
 
     def enter(name: str) -> Any:
         def before(module: nn.Module, arguments: Any) -> None:
-            inside.append(annotate({_MODULE: name}))
+            inside.append(traceback.annotate({_MODULE: name}))
             inside[-1].__enter__()
 
         return before
@@ -193,11 +216,17 @@ def _named_modules(model: nn.Module) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+        while inside:
+            inside.pop().__exit__(None, None, None)
+        traceback.current_meta.pop("custom", None)
+        if around is not None:
+            traceback.current_meta["custom"] = around
 
 
 def _tidied(module: fx.GraphModule, model: nn.Module) -> _Ends:
     """Give placeholders the names of what they are, let the loss's own gradient be 1, and name the outputs."""
     graph = module.graph
+    remove_checks(graph)
     graph.set_codegen(fx.graph.CodeGen())  # arguments one by one, not as two lists
     parameters, buffers = (
         tuple(dict(named).keys()) for named in (model.named_parameters(), model.named_buffers())
@@ -403,7 +432,7 @@ def _value(node: fx.Node) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...],
 def _arguments(
     node: fx.Node, numbers: dict[fx.Node, int]
 ) -> tuple[tuple[int, ...], tuple[str, ...], dict[str, Any]]:
-    """Numbers of the inputs, their roles, and all other arguments by name."""
+    """Indices of the inputs, their roles, and all other arguments by name."""
     if node.op == "output":
         results: Any = node.args[0]
         return tuple(numbers[one] for one in results), ("result",) * len(results), {}

@@ -1,4 +1,4 @@
-"""Named points of a step and of a recovery, at which tests and `wirewise lab run --fault` let a rank fail."""
+"""Named points of a step and of a recovery, at which tests and `wirewise lab run --fault` inject faults."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import msgspec
 
 from wirewise.decoding import decode_json
 
-__all__ = ["FAULTS", "POINTS", "InjectedFault", "at", "listen", "reach"]
+__all__ = ["FAULTS", "POINTS", "InjectedFault", "announce_position", "listen", "notify_point"]
 
 FAULTS = "WIREWISE_FAULTS"
-"""Environment variable with the faults to carry out, a JSON list of `InjectedFault`."""
+"""Environment variable with the faults to execute, a JSON list of `InjectedFault`."""
 
 POINTS = {
     "batch": "a batch was drawn, before the forward pass",
@@ -41,18 +41,18 @@ POINTS = {
 
 
 class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault at a point."""
+    """Fault injected at a point."""
 
     act: Literal["kill", "stop"]
     """SIGKILL or SIGSTOP, which a rank sends to itself."""
     rank: int
     point: str
     index: int | None = None
-    """Index at which it strikes; None: at any."""
+    """Index at which it is injected. None for any."""
     step: int | None = None
-    """Step that is under way, counted from 0; None: any."""
+    """Step in which it is injected, counted from 0. None for any."""
     claim: str
-    """File that is made when it is carried out, with the seconds since 1970, the rank and the process id; a fault whose
+    """File that is made when it is executed, with the seconds since 1970, the rank and the process id; a fault whose
     file is there is over, also for the process that takes the rank's place."""
 
 
@@ -60,20 +60,20 @@ _listener: Callable[[str, int], None] | None = None
 _place = (0, 0)
 
 
-def reach(point: str, index: int = 0) -> None:
-    """Say that this process has come to a point; costs nothing where nobody listens."""
+def notify_point(point: str, index: int = 0) -> None:
+    """Notify listeners that this process has reached a point; free if there are none."""
     if _listener is not None:
         _listener(point, index)
 
 
 def listen(listener: Callable[[str, int], None] | None) -> None:
-    """Call a function at every point with its name and index; None ends that."""
+    """Call a function at every point with its name and index; None removes it."""
     global _listener
     _listener = listener
 
 
-def at(rank: int, step: int) -> None:
-    """Say which rank this process is and which step is under way; faults of the environment are armed by that."""
+def announce_position(rank: int, step: int) -> None:
+    """Announce the rank of this process and the current step, which arms faults from the environment."""
     global _place
     _place = rank, step
     if _listener is None and os.environ.get(FAULTS):
@@ -81,7 +81,7 @@ def at(rank: int, step: int) -> None:
 
 
 class _Faults:
-    """Carries out the faults of the environment."""
+    """Executes the faults of the environment."""
 
     def __init__(self, text: str) -> None:
         self._faults = decode_json(text.encode(), list[InjectedFault])
@@ -100,4 +100,4 @@ class _Faults:
                 file.write(f"{time.time()!r} {fault.rank} {os.getpid()}\n")
         except FileExistsError:
             return
-        os.kill(os.getpid(), signal.SIGKILL if fault.act == "kill" else signal.SIGSTOP)
+        signal.raise_signal(signal.SIGKILL if fault.act == "kill" else signal.SIGSTOP)

@@ -1,14 +1,17 @@
-"""State of a model that torch's tracers do not see: Python's random numbers, counters, attributes that a pass changes.
+"""Python state of a model, invisible to torch's tracers: random numbers, counters, attributes that a pass changes.
 
-A tracer runs the forward pass once. What the pass reads and changes besides tensors of parameters, buffers and the
-batch is then what it was in that one run, in every later step. Such a model is refused by the line that changes it.
+A tracer runs the forward pass once. State that the pass reads and changes, other than tensors of parameters, buffers
+and the batch, would keep its traced value in every later step. Such a model is refused, with the line that changes
+it.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,9 +25,16 @@ from torch import Tensor, fx, nn
 from wirewise.errors import InputError
 from wirewise.runtime.refusals import is_users_file, line_of
 
-__all__ = ["ChangesError", "PythonState", "refuse_changes", "traced_alike"]
+__all__ = ["TRACING", "ChangesError", "PythonState", "refuse_changes", "traced_alike"]
 
 T = TypeVar("T")
+
+TRACING = threading.Lock()
+"""Held while torch traces: ranks that are threads share the state of its tracers.
+
+`torch.fx` replaces `nn.Module.__call__` for all threads. Of two traces that overlap, the later one to end puts the
+replacement of the other back, and every model of the process fails from then on.
+"""
 
 _OWN = frozenset(vars(nn.Module())) | {"forward", "training"}
 """Attributes that torch keeps in every module, and what stands in for a forward pass while it is traced."""
@@ -34,7 +44,7 @@ _DEEP, _LONG = 3, 1000
 
 
 class ChangesError(InputError):
-    """A forward pass changes state that a tracer does not see."""
+    """Forward pass that changes state invisible to a tracer."""
 
 
 class _Held(NamedTuple):
@@ -44,12 +54,12 @@ class _Held(NamedTuple):
 
 
 class PythonState:
-    """What a forward pass might carry on from step to step without a tracer seeing it.
+    """Snapshot of state that a forward pass might carry from step to step, invisible to a tracer.
 
     Args:
-        model: Model whose modules' attributes are looked at, and those of their classes.
-        functions: Further functions of a step, such as the loss, whose closures and globals are looked at, as those of
-            the forward passes are.
+        model: Model whose modules' and classes' attributes are included.
+        functions: Further functions of a step, such as the loss, whose closures and globals are included, like those
+            of the forward passes.
     """
 
     def __init__(self, model: nn.Module, functions: Iterable[Any] = ()) -> None:
@@ -58,7 +68,7 @@ class PythonState:
         self.values = {name: read() for name, read in self.readers()}
 
     def readers(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """What is looked at: its name, and what reads it now."""
+        """Names of the state, with functions that read its current value."""
         yield "Python's random numbers (random)", lambda: random.getstate()
         if "numpy" in sys.modules:
             yield (
@@ -84,16 +94,16 @@ class PythonState:
         yield from _of_function(getattr(kind, "forward", None))
 
     def differing(self, later: PythonState) -> list[str]:
-        """Names of what another look found changed, or new."""
+        """Names that changed or are new in a later snapshot."""
         missing = object()
         return [name for name, value in later.values.items() if self.values.get(name, missing) != value]
 
     def moving(self, later: PythonState) -> list[str]:
-        """Names of what changed and is no tensor that was set anew."""
+        """Names that changed and are not newly set tensors."""
         return [name for name in self.differing(later) if not _is_tensor(later.values[name])]
 
     def restore(self) -> None:
-        """Put the attributes of all modules back."""
+        """Restore the attributes of all modules."""
         for module, own in self._kept:
             forward = vars(module).get("forward")
             vars(module).clear()
@@ -111,18 +121,18 @@ def traced_alike(
     *,
     tensors: bool = True,
 ) -> T:
-    """What a tracer makes of a model, if it would make the same of it in the next step.
+    """Trace a model, and check that its trace would be the same in the next step.
 
-    Attributes of modules are afterwards what they were. Values that are kept after the first pass, such as tables of
-    positions, are no state; tensors that a pass sets anew before it reads them are none either.
+    Attributes of modules are restored. Values cached in the first pass, such as position tables, are not state; nor
+    are tensors that a pass sets before it reads them.
 
     Args:
-        model: Model that is traced.
+        model: Model to trace.
         functions: Further functions of the step.
-        trace: Traces the step.
-        code: What was traced as text.
-        run: Runs the forward pass in earnest; None: the model has no memory.
-        tensors: Whether tensors that attributes keep are looked at; else whoever traces does that.
+        trace: Function that traces the step.
+        code: Function that returns the trace as text.
+        run: Function that runs the forward pass on real tensors. None if the model has none.
+        tensors: Whether to include tensors in attributes; otherwise the tracer handles them.
 
     Raises:
         InputError: Names what the forward pass changes, and the line.
@@ -151,11 +161,11 @@ def traced_alike(
 
 @contextmanager
 def refuse_changes(model: nn.Module, what: str) -> Iterator[None]:
-    """Raise where the forward passes inside change state that nobody would repeat.
+    """Raise if the forward passes inside change state that would not be replayed.
 
     Args:
-        model: Module that is run.
-        what: Why it may not change any.
+        model: Module to run.
+        what: Reason why it must not change any state.
 
     Raises:
         InputError: Names the state.
@@ -194,7 +204,9 @@ def _line_that_changes(
         last = (frame.f_code.co_filename, frame.f_lineno) if event == "line" else last
         return look
 
-    tracer = sys.gettrace()
+    tracer, collecting = sys.gettrace(), gc.isenabled()
+    # Callbacks of the garbage collector may run between two lines of the model.
+    gc.disable()
     sys.settrace(look)
     try:
         run()
@@ -202,6 +214,8 @@ def _line_that_changes(
         pass
     finally:
         sys.settrace(tracer)
+        if collecting:
+            gc.enable()
     return found[0] if found else ""
 
 
@@ -268,7 +282,7 @@ def _is_numpys(value: Any) -> bool:
 
 
 def _record_of(value: Any) -> dict[str, Any] | None:
-    """Attributes of a plain object, past what its class does when they are asked for; None: it is something else."""
+    """Attributes of a plain object, past what its class does when they are asked for; None if it is something else."""
     if isinstance(value, nn.Module | type | ModuleType) or callable(value):
         return None
     if type(value).__module__.partition(".")[0] in ("torch", "builtins", "logging"):

@@ -1,4 +1,4 @@
-"""Ranges of wirewise in a profile of torch: `wirewise::halo`, `wirewise::commit`, ..."""
+"""Profiler ranges of wirewise: `wirewise::halo`, `wirewise::commit`, ..."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-__all__ = ["profiled"]
+__all__ = ["profile_range"]
 
 _NOTHING = nullcontext()
 
 
-def profiled(name: str) -> AbstractContextManager[Any]:
-    """Name what runs within it in a profile; without a profiler it costs a fraction of a microsecond.
+def profile_range(name: str) -> AbstractContextManager[Any]:
+    """Name the enclosed code in a profile; without a profiler it costs a fraction of a microsecond.
 
     Args:
-        name: Name of the phase, which gets the prefix "wirewise::".
+        name: Name of the phase, prefixed by "wirewise::".
     """
     # A range takes 5 us also where nobody records.
     recorded = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]

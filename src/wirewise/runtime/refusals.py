@@ -1,4 +1,4 @@
-"""Why torch cannot trace a model, in words: the user's own line, and what to change there."""
+"""Explanations of why torch cannot trace a model: the user's own line, and how to change it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from wirewise.errors import InputError
 
-__all__ = ["is_users_file", "line_of", "own_line", "refused"]
+__all__ = ["is_users_file", "line_of", "trace_refusal", "user_code_line"]
 
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1] / "runtime"))
 _PYTHON = sysconfig.get_path("stdlib")
@@ -36,11 +36,11 @@ _HINTS = {
         "it takes a tensor that is neither a parameter nor a buffer: register_buffer it, or move it into the batch"
     ),
 }  # fmt: skip
-"""What to change, by words of torch's error."""
+"""Remedies, by words of torch's error."""
 
 
-def refused(model: str, error: Exception) -> InputError:
-    """The refusal of a model whose training step cannot be traced.
+def trace_refusal(model: str, error: Exception) -> InputError:
+    """Make the error for a model whose training step cannot be traced.
 
     Args:
         model: Name of the model.
@@ -52,14 +52,14 @@ def refused(model: str, error: Exception) -> InputError:
         (hint for words, hint in _HINTS.items() if any(word in f"{reason} {error}" for word in words)),
         "change that line so that it uses tensors of fixed shapes and torch's own operations",
     )
-    where = own_line(error)
+    where = user_code_line(error)
     return InputError(
         f"the training step of {model} cannot be captured{f' at {where}' if where else ''} ({reason}); {hint}"
     )
 
 
-def own_line(error: Exception) -> str:
-    """File, line and code of the last frame that is neither torch's nor ours; nothing where there is none."""
+def user_code_line(error: Exception) -> str:
+    """File, line and code of the innermost frame in user code; empty if there is none."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users_file(f.filename)]
     return line_of(frames[-1].filename, frames[-1].lineno or 0) if frames else ""
 
@@ -70,6 +70,6 @@ def line_of(file: str, number: int) -> str:
 
 
 def is_users_file(file: str) -> bool:
-    """Whether code of a file is neither torch's, Python's nor ours."""
+    """Whether a file is user code, being neither torch's, Python's nor ours."""
     own = file.startswith(_PYTHON) and "site-packages" not in file
     return not own and not file.startswith((*_INSIDE, "<"))

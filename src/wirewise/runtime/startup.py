@@ -1,4 +1,4 @@
-"""The start of a job's default process group, which names the ranks that do not come."""
+"""Start of a job's default process group, with errors that name missing ranks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from wirewise.allocation import take_place
 from wirewise.errors import InputError, PeerError
 from wirewise.hosts import integer_variable
+from wirewise.hosts.allocation import adopt_srun_rank
 
-__all__ = ["companion", "join_group", "meet", "start_group"]
+__all__ = ["companion", "join_group", "rendezvous", "start_group"]
 
 _POLL_S = 0.05
 _GRACE_S = 1.0
@@ -23,19 +23,19 @@ _GRACE_S = 1.0
 
 
 def start_group(timeout_s: float, backend: str = "gloo") -> None:
-    """Start torch's default process group, with rank and world size from the environment: RANK, or what srun sets.
+    """Start torch's default process group, with rank and world size from the environment: RANK, or srun's variables.
 
-    Torch itself waits as long by default as half an hour, and then says how many ranks came, not which did not.
+    torch itself waits for half an hour by default, and then reports how many ranks joined, not which did not.
 
     Args:
-        timeout_s: Seconds that the other ranks have to come, and that a call of the group may take.
-        backend: "gloo", or "nccl" with the device that LOCAL_RANK names.
+        timeout_s: Timeout for the other ranks to join, and of a call of the group, in seconds.
+        backend: "gloo", or "nccl" with the device of LOCAL_RANK.
 
     Raises:
-        InputError: A variable is missing, no number, or a rank that the job does not have.
-        PeerError: Ranks did not come; the message names them.
+        InputError: A variable is missing, not a number, or an invalid rank.
+        PeerError: Ranks did not join; the message names them.
     """
-    take_place()
+    adopt_srun_rank()
     if backend == "nccl":
         torch.cuda.set_device(integer_variable("LOCAL_RANK"))
     rank, size = integer_variable("RANK"), integer_variable("WORLD_SIZE", least=1)
@@ -45,18 +45,18 @@ def start_group(timeout_s: float, backend: str = "gloo") -> None:
         raise InputError(
             "the environment variable MASTER_ADDR is not set; expected the address of rank 0, as torchrun sets it"
         )
-    store = meet(rank, size, host, integer_variable("MASTER_PORT", least=1), timeout_s=timeout_s)
+    store = rendezvous(rank, size, host, integer_variable("MASTER_PORT", least=1), timeout_s=timeout_s)
     join_group(store, rank, size, timeout_s, backend)
 
 
 def join_group(store: Store, rank: int, size: int, timeout_s: float, backend: str = "gloo") -> None:
-    """Start torch's default process group over a store that all its ranks share.
+    """Start torch's default process group over a given store.
 
     Args:
-        store: Store in which the ranks find each other; no other group may have used its keys.
+        store: Store for the rendezvous, with keys unused by other groups.
         rank: Rank of this process in the group.
         size: Number of ranks of the group.
-        timeout_s: Seconds that the other ranks have to join, and that a call of the group may take.
+        timeout_s: Timeout for the other ranks to join, and of a call of the group, in seconds.
         backend: "gloo", or "nccl" with the current device.
     """
     timeout = timedelta(seconds=timeout_s)
@@ -64,13 +64,13 @@ def join_group(store: Store, rank: int, size: int, timeout_s: float, backend: st
 
 
 def companion(store: Store, rank: int, size: int, timeout_s: float) -> dist.ProcessGroup:
-    """Start a bare group of gloo beside torch's default one, for messages in host memory that can be interrupted.
+    """Start a bare gloo group beside torch's default one, for interruptible messages in host memory.
 
     Args:
-        store: Store in which the ranks find each other; no other group may have used its keys.
+        store: Store for the rendezvous, with keys unused by other groups.
         rank: Rank of this process in the group.
         size: Number of ranks of the group.
-        timeout_s: Seconds that the other ranks have to join, and that a call of the group may take.
+        timeout_s: Timeout for the other ranks to join, and of a call of the group, in seconds.
     """
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
@@ -80,18 +80,18 @@ def companion(store: Store, rank: int, size: int, timeout_s: float) -> dist.Proc
     return gloo(store, rank, size, options)  # type: ignore[no-any-return]
 
 
-def meet(rank: int, size: int, host: str, port: int, *, timeout_s: float) -> Store:
-    """Wait until all ranks share a store.
+def rendezvous(rank: int, size: int, host: str, port: int, *, timeout_s: float) -> Store:
+    """Open a store and wait until all ranks have joined it.
 
     Args:
         rank: Rank of this process; rank 0 opens the store, unless torchrun has.
         size: Number of ranks.
         host: Address of the store.
         port: Port of the store.
-        timeout_s: Seconds that the other ranks have to come.
+        timeout_s: Seconds to wait for the other ranks.
 
     Raises:
-        PeerError: Ranks did not come; the message names them.
+        PeerError: Ranks did not join; the message names them.
     """
     deadline, timeout = time.monotonic() + timeout_s, timedelta(seconds=timeout_s)
     opens = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"

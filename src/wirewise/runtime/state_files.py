@@ -1,7 +1,7 @@
-"""States in files that appear whole or not at all, and that are never read with another content than was written.
+"""State files that are written atomically, and verified by digests when read.
 
-A file is: magic number, bytes of frame and of tensors, digest of these and of the frame; the frame (`trees.pack`); the
-tensors one behind the other; their digest.
+A file is: magic number, bytes of frame and of tensors, digest of these and of the frame; the frame (`trees.pack`);
+the tensors, concatenated; their digest.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _AT_ONCE = 2**22
 
 
 def write_state(path: str | os.PathLike[str], tree: Tree) -> None:
-    """Write a state; the file is on disk when this returns.
+    """Write a state durably.
 
     Args:
-        path: File to write, in a folder that is there.
+        path: Output file, in an existing folder.
         tree: Dictionaries, lists and tuples of tensors, numbers and texts.
 
     Raises:
-        InputError: The disk does not take it, and an older file is still whole; or a value that is none of these.
+        InputError: The disk is not writable, and an older file is left intact; or a value is unsupported.
     """
     frame, tensors = pack(tree)
     size = sum(tensor.nbytes for tensor in tensors)
@@ -51,10 +51,10 @@ def write_state(path: str | os.PathLike[str], tree: Tree) -> None:
 
 
 def read_state(path: str | os.PathLike[str]) -> Tree:
-    """The state in a file, its tensors on the CPU; nothing in it is executed.
+    """Read a state from a file, with tensors on the CPU; nothing in it is executed.
 
     Raises:
-        InputError: The file is not there, is cut off, holds one wrong bit, or something that would run code.
+        InputError: The file is missing, truncated or damaged, or holds something that would run code.
     """
     try:
         with Path(path).open("rb") as file:

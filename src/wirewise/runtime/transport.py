@@ -1,13 +1,13 @@
-"""Point-to-point messages between ranks, collected in the order in which they arrive.
+"""Point-to-point messages between ranks, collected in order of arrival.
 
 gloo's receives cannot be polled, so one daemon thread for each peer waits for its message and reports the
 arrival; NCCL messages of one exchange start as one group, because single ones would wait for each other. A peer that
-dies or falls silent becomes a `PeerError` on every rank, and the ranks agree through the store on *which* peer it was.
+dies or stops responding becomes a `PeerError` on every rank, and the ranks agree through the store on *which* peer
+it was.
 """
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import queue
 import re
@@ -25,8 +25,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from wirewise.errors import InputError, PeerError
 from wirewise.log import logger
-from wirewise.runtime.alike import alike_groups, description, digests, first_and_last
+from wirewise.runtime.alike import description, digests, first_and_last, replace_in_groups
+from wirewise.runtime.calls import CallLog
 from wirewise.runtime.failures import Failures
+from wirewise.runtime.script_calls import leak_group, watch
 
 __all__ = ["PendingExchange", "Transport", "transport_of"]
 
@@ -34,6 +36,7 @@ _log = logger("transport")
 _MEASURED = "the exchange of measured values"
 _GRACE_S = 3.0
 _GAVE_UP = "another rank gave up"
+_APART = "the ranks make other calls"
 _LOST = "a rank of the group was lost"
 _LOOK_S = 0.25
 """How often a rank that waits looks whether another has given up."""
@@ -44,12 +47,15 @@ class Transport:
 
     Args:
         group: A torch process group (gloo or NCCL), or a bare `ProcessGroupGloo`.
-        timeout_s: Seconds to wait for any one message before the peer counts as silent.
-        store: A torch store that all ranks share; with it an error names the rank that failed first.
-        is_lost: Tells whether the group is known to have lost a rank, so that nobody needs to wait on; None: never.
+        timeout_s: Seconds to wait for a message before its sender counts as hung.
+        store: Torch store shared by all ranks; with it, errors name the rank that failed first.
+        is_lost: Function that returns whether the group is known to have lost a rank, which ends waits. Defaults to
+            never.
+        calls: Name of this transport's calls, if all ranks make the same ones in the same order from one thread; with
+            a store, ranks with other calls are then detected within seconds. Defaults to no detection.
 
     Raises:
-        InputError: A timeout that is none.
+        InputError: The timeout is invalid.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class Transport:
         timeout_s: float = 120.0,
         store: Any = None,
         is_lost: Callable[[], bool] | None = None,
+        calls: str = "",
     ):
         self.group = group
         self.is_lost = is_lost or (lambda: False)
@@ -75,6 +82,9 @@ class Transport:
         """Messages travel between devices (NCCL); otherwise those of a device are staged in pinned host memory."""
         self.peers = [(self.rank + r) % self.world_size for r in range(1, self.world_size)]
         self._failures = Failures(self.rank, self.peers, store)
+        self.calls = CallLog(self.rank, self.peers, store, calls) if calls and store is not None else None
+        if self.calls is not None:
+            watch(self.calls)
         self._jobs: dict[int, queue.SimpleQueue] = {}
         self._threads: list[threading.Thread] = []
         # Also at the end of a program that never calls `close`.
@@ -85,10 +95,15 @@ class Transport:
 
         Args:
             what: Name of the exchange for error messages ("forward1 of epoch 12").
-            tag: Number that no other exchange in flight uses.
-            receives: Buffer for each peer that will send; empty buffers are passed over.
+            tag: Tag unique among exchanges in flight.
+            receives: Buffer for each peer that will send; empty buffers are skipped.
         """
+        self._note(what)
         return PendingExchange(self, what, tag, receives)
+
+    def _note(self, what: str) -> None:
+        if self.calls is not None:
+            self.calls.note(what)
 
     def exchange(
         self, what: str, tag: int, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]
@@ -117,7 +132,7 @@ class Transport:
         self._carry_out(lambda: self.group.allreduce([tensor], options), what)
 
     def all_gather(self, tensor: torch.Tensor, what: str) -> list[torch.Tensor]:
-        """Tensors of equal shape from all ranks, in rank order."""
+        """Gather equal-shaped tensors of all ranks, in rank order."""
         if self.world_size == 1:
             return [tensor]
         if tensor.is_cuda != self.on_device:
@@ -127,10 +142,10 @@ class Transport:
         return out
 
     def slowest(self, values: ArrayLike, what: str = _MEASURED) -> NDArray[np.float64]:
-        """Largest value of any rank, place by place: seconds of the rank that took longest.
+        """Maximum over the ranks, elementwise, such as the seconds of the slowest rank.
 
         Args:
-            values: A number or a nest of numbers, of one shape on all ranks.
+            values: Number or nested numbers, of the same shape on all ranks.
             what: Name of the exchange for error messages.
 
         Returns:
@@ -142,11 +157,11 @@ class Transport:
         return self._reduced(values, what, dist.ReduceOp.MAX)
 
     def total(self, values: ArrayLike, what: str = _MEASURED) -> NDArray[np.float64]:
-        """Sum over the ranks, place by place; arguments and errors as `slowest`."""
+        """Sum over the ranks, elementwise; arguments and errors as in `slowest`."""
         return self._reduced(values, what, dist.ReduceOp.SUM)
 
     def mean(self, values: ArrayLike, what: str = _MEASURED) -> NDArray[np.float64]:
-        """Mean over the ranks, place by place; arguments and errors as `slowest`."""
+        """Mean over the ranks, elementwise; arguments and errors as in `slowest`."""
         return self.total(values, what) / self.world_size
 
     def _reduced(self, values: ArrayLike, what: str, op: Any) -> NDArray[np.float64]:
@@ -162,30 +177,28 @@ class Transport:
         *,
         compared: bool = False,
     ) -> None:
-        """Give all ranks the values of rank 0, in place, several tensors at a time.
+        """Broadcast the tensors of rank 0 to all ranks, in place, several tensors at a time.
 
         Args:
-            tensors: Tensors by name, of any type and on any device, in one order on all ranks.
+            tensors: Tensors by name, of any dtype and on any device, in the same order on all ranks.
             what: Name of the exchange for error messages.
-            compared: Whether names, shapes and types are known to be those of rank 0; else they are compared first.
+            compared: Whether names, shapes and dtypes are known to be those of rank 0; otherwise they are compared
+                first.
 
         Raises:
-            InputError: A tensor that differs in name, shape or type; raised on every rank, and names the tensor.
+            InputError: A tensor differs in name, shape or dtype; raised on every rank, with the tensor's name.
             PeerError: A peer is gone.
         """
         if self.world_size == 1:
             return
         if not compared:
             self._compare(tensors, what)
-        for names in alike_groups(tensors):
-            group = [tensors[name] for name in names]
-            flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
-            flat = self._broadcast_flat(flat, f"{what} ({first_and_last(names)})")
-            for tensor, part in zip(group, flat.split([t.numel() for t in group]), strict=True):
-                tensor.detach().copy_(part.view(tensor.shape))
+        replace_in_groups(
+            tensors, lambda names, flat: self._broadcast_flat(flat, f"{what} ({first_and_last(names)})")
+        )
 
     def from_first(self, content: bytes, what: str) -> bytes:
-        """What rank 0 gives; the other ranks' `content` is not used.
+        """Broadcast bytes from rank 0; those of other ranks are ignored.
 
         Raises:
             PeerError: A peer is gone.
@@ -198,7 +211,7 @@ class Transport:
         return self._broadcast_flat(sent, what).numpy().tobytes() if sent.numel() else b""
 
     def from_all(self, content: bytes, what: str) -> list[bytes]:
-        """What each rank gives, of any length, in rank order.
+        """Gather bytes from each rank, of any length, in rank order.
 
         Raises:
             PeerError: A peer is gone.
@@ -236,7 +249,7 @@ class Transport:
         return staged.to(flat.device)
 
     def staged(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor, or a copy of it, on the side that the process group reads."""
+        """The tensor, or a copy of it, on the device that the process group uses."""
         if tensor.is_cuda == self.on_device:
             return tensor
         return tensor.cuda() if self.on_device else tensor.cpu()
@@ -251,6 +264,7 @@ class Transport:
 
     def _carry_out(self, collective: Callable[[], dist.Work], what: str) -> None:
         if self.on_device:
+            self._note(what)
             # Without a timeout only later work on the device would wait.
             self.guard(lambda: collective().wait(self.timeout), what)
             self.check_group(what)
@@ -258,7 +272,7 @@ class Transport:
             self.complete(collective, what)
 
     def check_group(self, what: str) -> None:
-        """Raise if the group was aborted: what was under way on the device then ended with whatever its buffers held.
+        """Raise if the group was aborted, as device operations in flight then ended with undefined buffers.
 
         Raises:
             PeerError: A rank of the group is lost.
@@ -267,13 +281,14 @@ class Transport:
             raise PeerError(f"{what} was aborted: {_LOST}")
 
     def complete(self, collective: Callable[[], dist.Work], what: str) -> None:
-        """Start a collective and wait for it; errors as `wait_for`."""
+        """Start a collective and wait for it; errors as in `wait_for`."""
+        self._note(what)
         started: list[dist.Work] = []
         self.guard(lambda: started.append(collective()), what)
         self.wait_for(started[0], what)
 
     def guard(self, action: Callable[[], object], what: str, peer: int | None = None) -> None:
-        """Run a blocking call of torch and turn its failure into a `PeerError` that names the peer."""
+        """Run a blocking call of torch, and convert its failure to a `PeerError` that names the peer."""
         try:
             action()
         except PeerError:
@@ -282,7 +297,7 @@ class Transport:
             raise self.failure(what, peer, str(error)) from error
 
     def wait_for(self, work: dist.Work, what: str) -> None:
-        """Wait for a collective; a rank that waits for one that gave up gives up too, so that the dead one stays.
+        """Wait for a collective; a rank that waits for one that gave up gives up too, so that the dead rank is found.
 
         Raises:
             PeerError: A peer is gone, or another rank has given up.
@@ -291,8 +306,8 @@ class Transport:
             # With a timeout NCCL would block the host; its watchdog looks after silent peers.
             self.guard(work.wait, what)
             return
-        deadline, lost = time.monotonic() + self.timeout_s, False
-        while (left := deadline - time.monotonic()) > 0:
+        start_s, lost = time.monotonic(), False
+        while (left := start_s + self.timeout_s - time.monotonic()) > 0:
             try:
                 # torch takes less than a millisecond for no limit.
                 work.wait(datetime.timedelta(seconds=min(max(left, 0.01), _LOOK_S)))
@@ -306,15 +321,40 @@ class Transport:
                 self.check_group(what)
                 return
             if lost:
-                _keep_for_ever(self.group)
+                leak_group(self.group)
                 raise self.failure(what, None, _LOST)
             lost = self.is_lost()
-            if self.others_gave_up():
-                raise self.failure(what, None, _GAVE_UP)
+            self.check_peers(what, time.monotonic() - start_s)
+        leak_group(self.group)
         raise self.failure(what, None, "timed out")
 
+    def check_peers(self, what: str, waits_s: float) -> None:
+        """Raise if a wait is known to be futile.
+
+        Args:
+            what: Name of the exchange.
+            waits_s: Time that this rank has been waiting in it, in seconds.
+
+        Raises:
+            PeerError: Another rank gave up, left with an error, or makes different calls.
+        """
+        gave_up = self.others_gave_up()
+        if gave_up or (self.calls is not None and self.calls.fault(waits_s)):
+            leak_group(self.group)
+            raise self.failure(what, None, _GAVE_UP if gave_up else _APART)
+
+    def leave(self, error: Exception, where: str) -> None:
+        """Publish that this rank left the common calls with an error; a later call withdraws it.
+
+        Args:
+            error: Exception that was raised; errors caused by other ranks are not published.
+            where: Name of the call that raised it.
+        """
+        if self.calls is not None and not isinstance(error, PeerError):
+            self.calls.leave(error, where)
+
     def others_gave_up(self) -> bool:
-        """Whether another rank has reported that it waits in vain."""
+        """Whether another rank has reported a timeout."""
         return self._failures.others_gave_up()
 
     def waiter(self, peer: int) -> queue.SimpleQueue:
@@ -328,15 +368,21 @@ class Transport:
         return self._jobs[peer]
 
     def close(self) -> None:
-        """End the waiting threads; one that still waits for a silent peer is left to its timeout."""
+        """End the waiting threads; one that is blocked on a hung peer is left to its timeout."""
         _end(self._jobs, self._threads)
 
     def failure(self, what: str, peer: int | None, cause: str) -> PeerError:
-        """Describe a failed wait, naming the rank that failed first where the store can tell."""
+        """Make the error of a failed wait, which names the rank that failed first if the store has it."""
         if peer is None and len(self.peers) == 1:
             (peer,) = self.peers
         _log.info("waited in vain in %s for %s: %s", what, "all" if peer is None else f"rank {peer}", cause)
         first = self._failures.first(peer, what)
+        if (
+            cause in (_GAVE_UP, _APART)
+            and self.calls is not None
+            and (text := self.calls.fault(float("inf")))
+        ):
+            return PeerError(text)
         if self._apart(what):
             return self._apart_failure(what)
         silent = "imed out" in cause or "timeout" in cause.lower()
@@ -373,12 +419,12 @@ class Transport:
 def transport_of(
     process_group: dist.ProcessGroup | Transport | None = None, *, timeout_s: float = 120.0, store: Any = None
 ) -> Transport:
-    """The ranks of a process group; without one, those of the default group.
+    """Get the transport of a process group, which defaults to the default group.
 
     Args:
-        process_group: Group, or its transport, which is returned.
-        timeout_s: Seconds to wait for any one message before the peer counts as silent.
-        store: A torch store that all ranks share; the default group brings its own.
+        process_group: Group, or its transport, which is returned unchanged.
+        timeout_s: Seconds to wait for a message before its sender counts as hung.
+        store: Torch store shared by all ranks; the default group has its own.
     """
     if isinstance(process_group, Transport):
         return process_group
@@ -398,11 +444,13 @@ def _other_side(buffer: torch.Tensor) -> torch.Tensor:
 def _end(jobs: dict[int, queue.SimpleQueue], threads: list[threading.Thread]) -> None:
     for of_peer in jobs.values():
         of_peer.put(None)
-    # A thread that lets go of torch's objects while the interpreter shuts down would abort the process.
+    # A thread that lets go of torch's objects while the interpreter shuts down would abort the process. Those that wait
+    # in vain share the time: one for each of 63 peers would have kept a failed rank for three minutes.
+    deadline = time.monotonic() + _GRACE_S
     for thread in threads:
         # The collector may come to a transport in any thread, also in one of its own.
         if thread is not threading.current_thread():
-            thread.join(_GRACE_S)
+            thread.join(max(0.0, deadline - time.monotonic()))
     jobs.clear()
     threads.clear()
 
@@ -420,7 +468,7 @@ def _serve(jobs: queue.SimpleQueue) -> None:
 
 
 class PendingExchange:
-    """One exchange in flight."""
+    """Exchange in flight."""
 
     def __init__(self, transport: Transport, what: str, tag: int, receives: Mapping[int, torch.Tensor]):
         self.transport, self.what, self.tag = transport, what, tag
@@ -478,7 +526,7 @@ class PendingExchange:
         )
 
     def launch(self) -> None:
-        """Say that all sends are posted; messages between devices start only now, as one group."""
+        """Mark all sends as posted; messages between devices start only now, as one group."""
         if self._operations:
             self.transport.guard(
                 lambda: self._works.extend(dist.batch_isend_irecv(self._operations)), self.what
@@ -486,10 +534,10 @@ class PendingExchange:
             self._operations = []
 
     def arrivals(self) -> Iterator[int]:
-        """Peers in the order in which their messages land.
+        """Yield peers in the order in which their messages arrive.
 
         Raises:
-            PeerError: A peer closed its connection or sent nothing within the timeout.
+            PeerError: A peer closed its connection or timed out.
         """
         while self._landed:
             yield self._landed.pop(0)
@@ -508,37 +556,36 @@ class PendingExchange:
             yield peer
 
     def expects(self, peer: int) -> bool:
-        """Whether a message of this peer belongs to the exchange, landed or not."""
+        """Whether a message of this peer belongs to the exchange, arrived or not."""
         return peer in self._expected
 
     def drain(self) -> None:
-        """Wait until every message has landed; `arrivals` still reports each of them once."""
+        """Wait until every message has arrived; `arrivals` still yields each of them once."""
         self._landed = list(self.arrivals())
 
     def land(self, peers: Iterable[int]) -> None:
-        """Declare messages as arrived (rows restored from a checkpoint or a log)."""
+        """Mark messages as arrived (rows restored from a checkpoint or a log)."""
         landed = list(peers)
         self._landed += landed
         self._expected |= set(landed)
 
     @property
     def waits(self) -> bool:
-        """Whether messages are expected, and none has come that was not asked for yet."""
+        """Whether messages are expected, and none is ready to be yielded."""
         return bool(self._open) and not self._landed and self._arrived.empty()
 
     def _next_arrival(self) -> tuple[int, float]:
         """The next peer whose message has landed, and when."""
-        deadline, lost = time.monotonic() + self.transport.timeout_s + _GRACE_S, False
-        while time.monotonic() < deadline:
+        start_s, lost = time.monotonic(), False
+        while time.monotonic() < start_s + self.transport.timeout_s + _GRACE_S:
             try:
                 peer, at, error = self._arrived.get(timeout=_LOOK_S)
             except queue.Empty:
-                if self.transport.others_gave_up():
-                    raise self.transport.failure(self.what, None, _GAVE_UP) from None
                 if lost:
-                    _keep_for_ever(self.transport.group)
+                    leak_group(self.transport.group)
                     raise self.transport.failure(self.what, None, _LOST) from None
                 lost = self.transport.is_lost()
+                self.transport.check_peers(self.what, time.monotonic() - start_s)
                 continue
             if error is not None:
                 raise self.transport.failure(self.what, peer, error)
@@ -546,13 +593,8 @@ class PendingExchange:
         raise self.transport.failure(self.what, min(self._open), "timed out")
 
     def wait_sends(self) -> None:
-        """Wait until every posted buffer may be written again."""
+        """Wait until every sent buffer may be overwritten."""
         for peer, work, _ in self._sends:
             self.transport.guard(partial(work.wait, self.transport.timeout), self.what, peer)
             self.sent_s[peer] = time.perf_counter()
         self._sends.clear()
-
-
-def _keep_for_ever(group: dist.ProcessGroup) -> None:
-    """Never let a group be destroyed: one of its threads waits still, and destroying it would wait for that thread."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

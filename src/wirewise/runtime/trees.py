@@ -1,4 +1,4 @@
-"""Nested states as bytes and back, without code: dictionaries, lists and tuples of tensors, numbers and texts."""
+"""Serialisation of nested states without code: dictionaries, lists and tuples of tensors, numbers and texts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Tree = Any
 
 
 def pack(tree: Tree) -> tuple[bytes, list[Tensor]]:
-    """A tree as its frame, with all but the contents of tensors, and its tensors in the frame's order.
+    """Split a tree into a frame with everything except tensor contents, and its tensors in the frame's order.
 
     Raises:
-        InputError: A value that a frame cannot hold without code.
+        InputError: A value cannot be stored without code.
     """
     tensors: list[Tensor] = []
 
@@ -44,11 +44,11 @@ def pack(tree: Tree) -> tuple[bytes, list[Tensor]]:
 
 
 def unpack(frame: bytes, fill: Callable[[list[Tensor]], None]) -> Tree:
-    """The tree of a frame.
+    """Rebuild the tree of a frame.
 
     Args:
-        frame: Frame that `pack` gave; nothing in it is executed.
-        fill: Writes the contents of the tensors, which lie on the CPU, in the frame's order.
+        frame: Frame from `pack`; nothing in it is executed.
+        fill: Function that fills the tensors on the CPU, in the frame's order.
 
     Raises:
         InputError: The frame is damaged, or holds code.
@@ -75,7 +75,7 @@ def unpack(frame: bytes, fill: Callable[[list[Tensor]], None]) -> Tree:
 
 
 def digest_of(tree: Tree) -> str:
-    """Sixteen hex digits of a tree: names, types, shapes and all bytes."""
+    """Digest of a tree, sixteen hex digits, over names, dtypes, shapes and all bytes."""
     found = hashlib.blake2b(digest_size=8)
     for path, leaf in _leaves(tree, ""):
         if isinstance(leaf, Tensor):
@@ -99,7 +99,7 @@ def _checksum(data: NDArray[np.uint8]) -> bytes:
 
 
 def checksum_of(tensor: Tensor) -> int:
-    """Checksum of the bytes of a tensor, of 64 bits: weighted by place on the CPU, a plain sum on a device."""
+    """64-bit checksum of a tensor's bytes: weighted by position on the CPU, a plain sum on a device."""
     data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     if data.device.type == "cpu":
         sums = _checksum(data.numpy())
@@ -115,7 +115,7 @@ def _weights() -> NDArray[np.int64]:
 
 
 def raw_bytes(tensor: Tensor) -> Tensor:
-    """Contents of a tensor as bytes on the CPU, uint8 [bytes]; a view where it lies there in one piece."""
+    """Contents of a tensor as bytes on the CPU, uint8 [bytes]; a view if it is contiguous there."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
@@ -150,7 +150,7 @@ def _mapped(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
 
 
 def copied(tree: Tree, into: Tree = None) -> Tree:
-    """Copy of a tree, in the memory of tensors of `into` that stand at the same place and fit."""
+    """Copy a tree, reusing the memory of matching tensors of `into`."""
     if isinstance(tree, Tensor):
         if isinstance(into, Tensor) and _kind(into) == _kind(tree):
             return into.copy_(tree.detach())

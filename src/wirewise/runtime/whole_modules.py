@@ -1,4 +1,4 @@
-"""Modules that a tracer cannot look into, taken as one operator forward and one backward that run the module itself."""
+"""Modules that a tracer cannot trace, captured as one operator forward and one backward that run the module itself."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
 from wirewise.runtime.python_state import PythonState, refuse_changes
-from wirewise.runtime.refusals import own_line
+from wirewise.runtime.refusals import user_code_line
 
 __all__ = ["WholeModules"]
 
 _NUMBERS = itertools.count()
+_TENSOR = object()
+_CONSTANTS = (type(None), bool, int, float, str, torch.dtype)
 _STATE_BYTES = len(torch.get_rng_state())
 _DEVICE_STATE_BYTES = 16
 """Bytes of a GPU's state: a seed and an offset."""
@@ -42,6 +44,8 @@ class _Unit(nn.Module):
         self.outputs = [(one.shape, one.dtype) for one in outputs]
         self.state = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
         self.arguments: Any = None
+        self.constants: list[Any] = []
+        """Leaves of the arguments, `_TENSOR` in the place of each tensor."""
         self.absent: frozenset[int] = frozenset()
         """Tensors that had no gradient in the last backward pass, as those of a branch that was not taken."""
         self.number = next(_NUMBERS)
@@ -59,7 +63,9 @@ class _Unit(nn.Module):
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The outputs of the module with its parameters and buffers from the front of the tensors."""
         count = len(self.state)
-        args, kwargs = pytree.tree_unflatten(list(tensors[count:]), self.arguments)
+        given = iter(tensors[count:])
+        leaves = [next(given) if one is _TENSOR else one for one in self.constants]
+        args, kwargs = pytree.tree_unflatten(leaves, self.arguments)
         state = dict(zip(self.state, tensors[:count], strict=True))
         found = pytree.tree_leaves(_called_as_it_is(self.module, state, args, kwargs))
         if [one.shape for one in found] != [shape for shape, _ in self.outputs]:
@@ -168,10 +174,10 @@ torch.library.register_autograd("wirewise::whole_module", _differentiate, setup_
 
 
 class WholeModules:
-    """Modules of a model that are taken as wholes while its step is traced.
+    """Modules of a model that are captured as a whole while its step is traced.
 
     Args:
-        model: Owner of the modules.
+        model: Model with the modules.
         inputs: Inputs of its loss.
         loss: Loss of the model and the inputs.
     """
@@ -182,10 +188,10 @@ class WholeModules:
         self.notes: list[str] = []
 
     def take(self, error: Exception) -> bool:
-        """Take the innermost module in whose forward pass an error arose as a whole; whether there is such a one.
+        """Capture the innermost module whose forward pass raised as a whole; returns whether there is one.
 
-        The model itself is never taken, nor a module that changes its buffers or returns other things than tensors, nor
-        any of a model without memory, whose outputs have shapes that nobody knows.
+        The model itself never is, nor a module that changes its buffers or returns anything but tensors, nor any of a
+        model without real tensors, whose output shapes would be unknown.
         """
         names = {id(module): name for name, module in self._model.named_modules() if name}
         found = next((names[id(own)] for own in _owners(error) if id(own) in names), None)
@@ -199,20 +205,20 @@ class WholeModules:
         self.modules[found] = _UNITS[unit.number] = unit
         self.notes.append(
             f"module {found} ({type(unit.module).__name__}) is taken as a whole, which every rank computes for itself, "
-            f"because torch cannot trace {own_line(error)}"
+            f"because torch cannot trace {user_code_line(error)}"
         )
         return True
 
     @property
     def without_memory(self) -> bool:
-        """Whether the model or the batch has shapes alone."""
+        """Whether the model or the batch has fake tensors only."""
         held = [*self._model.parameters(), *self._model.buffers(), *pytree.tree_leaves(self._inputs)]
         return any(isinstance(one, FakeTensor) or getattr(one, "is_meta", False) for one in held)
 
     def run(self) -> set[str]:
-        """Run the forward pass and the loss; names of buffers that it changes.
+        """Run the forward pass and the loss; returns the names of buffers that they change.
 
-        Afterwards buffers and random numbers are as they were.
+        Buffers and random states are restored afterwards.
         """
         before = {key: buffer.clone() for key, buffer in self._model.named_buffers()}
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -251,7 +257,7 @@ class WholeModules:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the forward passes of the modules be single operators."""
+        """Replace the forward passes of the modules by single operators."""
         for unit in self.modules.values():
             unit.module.__dict__["forward"] = _Replaced(unit)
         try:
@@ -262,7 +268,7 @@ class WholeModules:
 
     @staticmethod
     def named(node: fx.Node) -> str:
-        """What a node that runs a whole module is called, "module.CLASS"; nothing: it runs none."""
+        """Name of a node that runs a whole module, "module.CLASS"; empty for other nodes."""
         ops = torch.ops.wirewise
         backward = node.target is ops.whole_module_backward.default
         if not backward and node.target is not ops.whole_module.default:
@@ -272,15 +278,15 @@ class WholeModules:
 
     @staticmethod
     def draws(node: fx.Node) -> bool:
-        """Whether a node runs a whole module that draws random numbers, forward."""
+        """Whether a node runs a whole module that uses random numbers in forward."""
         number: Any = node.args[-1] if node.args else -1
         return node.target is torch.ops.wirewise.whole_module.default and _UNITS[number].draws
 
     @staticmethod
     def without_gradient(node: fx.Node) -> bool:
-        """Whether a gradient was none in the last backward pass, as of a branch that was not taken.
+        """Whether a gradient was None in the last backward pass, as of a branch not taken.
 
-        The node that runs a whole module makes zeros of it, which an optimizer would take for a gradient.
+        The node of a whole module returns zeros for it, which an optimizer would treat as a gradient.
         """
         if node.target is torch.ops.aten.add.Tensor:
             return all(
@@ -302,14 +308,18 @@ class _Replaced(NamedTuple):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, arguments = pytree.tree_flatten((args, kwargs))
-        if not all(isinstance(one, Tensor) for one in leaves):
+        constants = [_TENSOR if isinstance(one, Tensor) else one for one in leaves]
+        if others := [one for one in constants if one is not _TENSOR and not isinstance(one, _CONSTANTS)]:
             raise InputError(
-                f"module {self.unit.name} is taken as a whole and called with {leaves}; expected tensors only"
+                f"module {self.unit.name} is taken as a whole and called with {type(others[0]).__name__}; expected "
+                "tensors, numbers and texts"
             )
-        self.unit.arguments = arguments
+        self.unit.arguments, self.unit.constants = arguments, constants
         module = self.unit.module
         state = [one for _, one in (*module.named_parameters(), *module.named_buffers())]
-        found = torch.ops.wirewise.whole_module([*state, *leaves], self.unit.number)
+        found = torch.ops.wirewise.whole_module(
+            [*state, *(one for one in leaves if isinstance(one, Tensor))], self.unit.number
+        )
         return pytree.tree_unflatten(list(found[:-1]), self.unit.structure)
 
 

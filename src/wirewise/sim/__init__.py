@@ -1,4 +1,4 @@
-"""Simulated time lines of plans; every figure from here is simulated, never measured."""
+"""Simulated timelines of plans; every figure from here is simulated, never measured."""
 
 from __future__ import annotations
 

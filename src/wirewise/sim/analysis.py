@@ -1,4 +1,4 @@
-"""All that a report on a trace says: its replay, what bounds it, what changes would give."""
+"""Complete analysis of a trace for a report: its replay, its bottleneck, and the effect of changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wirewise.sim.diagnose import (
     NO_LATENCY,
     Diagnosis,
     diagnose,
-    straggler_gone,
+    remove_straggler,
 )
 from wirewise.sim.links import prepare
 from wirewise.sim.sensitivity import LinkSensitivity, OpSensitivity, link_sensitivity, op_sensitivity
@@ -29,7 +29,7 @@ from wirewise.sim.traces import TraceRecording, record
 from wirewise.sim.whatif import parse
 from wirewise.trace.chrome import places
 from wirewise.trace.dataflow import COLLECTIVES, Dataflow, coarsen
-from wirewise.trace.files import unheard
+from wirewise.trace.files import ignore_progress
 from wirewise.trace.records import Trace
 from wirewise.trace.sketch import GraphSketch
 
@@ -67,7 +67,7 @@ _SENSITIVE_OPS = 10
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """One change that was tried."""
+    """Change that was tried."""
 
     change: str
     """Change as text that `whatif.parse` takes."""
@@ -77,7 +77,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceAnalysis(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trace tells; nothing but the trace and this is needed to draw a report."""
+    """Analysis of a trace; a report needs only the trace and this."""
 
     report: ReplayReport
     diagnosis: Diagnosis
@@ -99,29 +99,33 @@ class TraceAnalysis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def analyse(
-    trace: Trace, what_ifs: Sequence[str] = WHAT_IFS, heard: Callable[[str], None] = unheard
+    trace: Trace,
+    what_ifs: Sequence[str] = WHAT_IFS,
+    log: Callable[[str], None] = ignore_progress,
+    recording: TraceRecording | None = None,
 ) -> TraceAnalysis:
-    """Replay a trace, with each change alone and as it is, and name what bounds a step.
+    """Replay a trace unchanged and with each change alone, and name the bottleneck of a step.
 
     Args:
         trace: Trace on aligned clocks.
-        what_ifs: Changes to try, each as `whatif.parse` takes it. Those that tell of stragglers and of data that
-            comes late are added, and those of links left out where all ranks are on one host. A change that does
-            not fit the job is kept with the reason.
-        heard: Called with words on how far it is.
+        what_ifs: Changes to try, in the format of `whatif.parse`. Those that detect stragglers and late data are
+            added, and those of links left out if all ranks are on one host. A change that does not fit the job is
+            kept with the reason.
+        log: Called with progress messages.
+        recording: Steps and links of the trace. Defaults to the result of `record`.
 
     Raises:
         InputError: Raised by `replay_trace`.
     """
-    heard("building the graphs of the steps")
-    found, seconds = record(trace), compute_seconds(trace)
-    heard(f"replaying {len(found.steps)} steps")
+    log("building the graphs of the steps")
+    found, seconds = recording or record(trace), compute_seconds(trace)
+    log(f"replaying {len(found.steps)} steps")
     report = replay_steps(found.steps, found.links, interference=found.interference)
     rows = []
     for change in (*_possible(trace, what_ifs), *_own(trace, seconds)):
-        heard(f"replaying them with {change}")
+        log(f"replaying them with {change}")
         rows.append(_try(found, change))
-    heard("looking for what bounds the step")
+    log("looking for what bounds the step")
     known = {row.change: row.prediction for row in rows if row.prediction is not None}
     typical = typical_step(found, report)
     replayed = replay_step(found, typical)
@@ -143,19 +147,19 @@ def analyse(
 
 
 def typical_step(recording: TraceRecording, report: ReplayReport) -> RecordedStep:
-    """The step whose measured time is nearest to the median."""
+    """Step with the measured time nearest to the median."""
     measured = np.array([step.measured_s for step in report.per_step])
     return recording.steps[int(np.argmin(np.abs(measured - np.median(measured))))]
 
 
 def replay_step(recording: TraceRecording, step: RecordedStep) -> StepReplay:
-    """One step alone, its ranks beginning as they did."""
+    """Replay a single step, with its ranks' recorded start times."""
     begin = step.begin_s - step.begin_s.min()
     return replay(step.dataflow, recording.links, begin_s=begin)
 
 
 def critical_ops(trace: Trace) -> set[tuple[int, int]]:
-    """Traced ops on the critical path of any step, as (rank, place in its list).
+    """Traced ops on the critical path of any step, as (rank, index in its list).
 
     Args:
         trace: Trace on aligned clocks.
@@ -172,7 +176,7 @@ def critical_ops(trace: Trace) -> set[tuple[int, int]]:
 
 
 def baselines(recording: TraceRecording) -> dict[str, float]:
-    """Mean seconds of a step by "daydream", "sum" and "max" over 8 steps at most."""
+    """Mean step time by "daydream", "sum" and "max" over at most 8 steps, in seconds."""
     places = np.unique(np.linspace(0, len(recording.steps) - 1, _MOST_STEPS).round().astype(int))
     graphs = [recording.steps[place].dataflow for place in places]
     functions = {"daydream": one_rank_s, "sum": sum_of_parts_s, "max": slower_part_s}
@@ -195,7 +199,7 @@ def _possible(trace: Trace, what_ifs: Sequence[str]) -> list[str]:
 def _own(trace: Trace, compute_s: NDArray[np.float64]) -> list[str]:
     """Changes that only some traces have."""
     straggler = find_straggler(trace, compute_s)
-    found = [straggler_gone(straggler)] if straggler else []
+    found = [remove_straggler(straggler)] if straggler else []
     if find_uneven(compute_s):
         found.append(BALANCED)
     if any(op.kind == "data" for rank in trace.ranks for op in rank.ops):
@@ -221,10 +225,10 @@ def _smaller(recording: TraceRecording, step: RecordedStep) -> StepReplay:
 
 
 def one_rank_s(dataflow: Dataflow, links: Links, rank: int = 0) -> float:
-    """Seconds of a step from one rank's graph alone, in the style of Daydream (Zhu et al., USENIX ATC 2020).
+    """Step time from one rank's graph alone, in the style of Daydream (Zhu et al., USENIX ATC 2020), in seconds.
 
-    Each transfer takes bytes * 2 (N - 1) / N over the rate of the rank's interface, without latency, other
-    ranks or sharing of the link.
+    Each transfer takes bytes * 2 (N - 1) / N over the bandwidth of the rank's interface, ignoring latency, other
+    ranks and contention.
     """
     sketch = GraphSketch.of(dataflow)
     rate = float(links.bandwidth_out_bytes_per_s[dataflow.hosts[rank]])
@@ -253,10 +257,10 @@ def _parts(dataflow: Dataflow, links: Links) -> tuple[float, float]:
 
 
 def sum_of_parts_s(dataflow: Dataflow, links: Links) -> float:
-    """Compute plus communication: nothing overlaps."""
+    """Compute plus communication, without overlap, in seconds."""
     return sum(_parts(dataflow, links))
 
 
 def slower_part_s(dataflow: Dataflow, links: Links) -> float:
-    """The larger of compute and communication: all that can overlaps."""
+    """Larger of compute and communication, with full overlap, in seconds."""
     return max(_parts(dataflow, links))

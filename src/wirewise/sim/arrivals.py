@@ -1,7 +1,7 @@
-"""Time in collectives that ranks spend waiting for ranks that come late, apart from what the transfer takes.
+"""Time that ranks spend in collectives waiting for stragglers, apart from the transfer.
 
-A rank is in a collective from when it comes until all is done, so what it waits is by how much longer it is there than
-the rank that came last. That needs durations alone, no common clock.
+A rank is in a collective from its arrival until the end, so its wait is its duration minus that of the last rank to
+arrive. This needs durations alone, no common clock.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import msgspec
 from wirewise.trace.match import ENDS_TOGETHER
 from wirewise.trace.records import Op, RankTrace
 
-__all__ = ["Lateness", "late_ranks", "waits_of"]
+__all__ = ["LateRank", "late_ranks", "waits_of"]
 
 _LEAST_LATE_S = 20e-6
 """Less is how exactly kernels of several devices begin."""
 
 
-class Lateness(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank that others wait for."""
+class LateRank(msgspec.Struct, frozen=True, kw_only=True):
+    """Rank that others wait for."""
 
     rank: int
     share: float
-    """Share of all waiting that is for this rank, in [0, 1]."""
+    """Fraction of all waiting that is for this rank, in [0, 1]."""
 
 
 def waits_of(ranks: Sequence[RankTrace], chosen: Mapping[int, Sequence[Op]]) -> dict[int, list[float]]:
-    """Seconds that each rank waits for later ones at the start of each of its ops, 0 where nothing tells.
+    """Time that each rank waits for later ones at the start of each of its ops, in seconds; 0 if unknown.
 
     Args:
         ranks: Traces of the ranks.
-        chosen: Ops of each rank, by its place in `ranks`; those that are no collectives of several ranks do not count.
+        chosen: Ops of each rank, by its index in `ranks`; only collectives of several ranks count.
     """
     found = {place: [0.0] * len(ops) for place, ops in chosen.items()}
     for members in _collectives(chosen).values():
@@ -48,8 +48,8 @@ def waits_of(ranks: Sequence[RankTrace], chosen: Mapping[int, Sequence[Op]]) -> 
     return found
 
 
-def late_ranks(ranks: Sequence[RankTrace], chosen: Mapping[int, Sequence[Op]]) -> list[Lateness]:
-    """Ranks that others wait for, the one that is waited for longest first; arguments as of `waits_of`."""
+def late_ranks(ranks: Sequence[RankTrace], chosen: Mapping[int, Sequence[Op]]) -> list[LateRank]:
+    """Ranks that others wait for, by descending wait; arguments as in `waits_of`."""
     waits = waits_of(ranks, chosen)
     caused: dict[int, float] = defaultdict(float)
     for members in _collectives(chosen).values():
@@ -57,7 +57,7 @@ def late_ranks(ranks: Sequence[RankTrace], chosen: Mapping[int, Sequence[Op]]) -
         if len(own) > 1 and (total := sum(own.values())) > 0:
             caused[min(own, key=own.__getitem__)] += total
     whole = sum(caused.values())
-    rows = [Lateness(rank=ranks[place].header.rank, share=s / whole) for place, s in caused.items()]
+    rows = [LateRank(rank=ranks[place].header.rank, share=s / whole) for place, s in caused.items()]
     return sorted(rows, key=lambda one: -one.share)
 
 

@@ -1,4 +1,4 @@
-"""What bounds a step, from what ranks recorded by themselves: no replay, so that one rank of many is enough."""
+"""Bottleneck of a step from records of single ranks, without replay, so that one rank of many is enough."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from wirewise.sim.arrivals import Lateness
+from wirewise.sim.arrivals import LateRank
 from wirewise.sim.diagnose import seconds_words
 from wirewise.sim.usage import RankUse
 
-__all__ = ["HELPS", "Verdict", "verdict_of"]
+__all__ = ["HELPS", "Verdict", "shares_of", "verdict_of"]
 
 HELPS = {
     "host": "CUDA graphs, torch.compile, a larger batch, or fewer synchronisations such as .item()",
@@ -23,32 +23,32 @@ HELPS = {
     "dependency": "a look at what these kernels wait for: events of other streams, other ranks, memory of the host",
     "unknown": "a recording of whole steps in which the time is spent, with the activities of host and device",
 }
-"""What shortens a step, by what bounds it."""
+"""Remedies that shorten a step, by its bound."""
 
 _BUSY = ("compute", "network", "imbalance", "copies")
 _IDLE = ("host", "data", "launch", "dependency", "unknown")
 _LATE_SHARE = 0.15
-"""Share of a step from which waiting for late ranks bounds it, as of bounds that are replayed."""
+"""Fraction of a step from which waiting for late ranks bounds it, as of bounds that are replayed."""
 _LATE_EXPOSED = 0.25
-"""Part of such waiting without compute beside it, from which it counts."""
+"""Exposed fraction of such waiting from which it counts."""
 _MEANWHILE = 0.5
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What fills most of the mean rank's step."""
+    """Largest part of the mean rank's step."""
 
     bound: str
     """A key of HELPS."""
     share: float
-    """Share of the step that the bound fills."""
+    """Fraction of the step that the bound fills."""
     sentence: str
 
 
-def verdict_of(uses: Sequence[RankUse], late: Sequence[Lateness] = ()) -> Verdict:
-    """Name what fills most of a step, or the ranks that others wait for.
+def verdict_of(uses: Sequence[RankUse], late: Sequence[LateRank] = ()) -> Verdict:
+    """Name what takes most of a step, or the ranks that others wait for.
 
     Args:
-        uses: Uses of at least one rank.
+        uses: Device use of at least one rank.
         late: Ranks that others wait for (`arrivals.late_ranks`).
     """
     waiting = max(uses, key=lambda use: use.late_wait_s)
@@ -58,7 +58,7 @@ def verdict_of(uses: Sequence[RankUse], late: Sequence[Lateness] = ()) -> Verdic
             share=waiting.late_wait_s / _whole(waiting),
             sentence=_late_words(waiting, late),
         )
-    rows = [_parts(use) for use in uses]
+    rows = [shares_of(use) for use in uses]
     parts = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
     busy = max(_BUSY, key=parts.__getitem__)
     # Idleness has several causes, which are one thing beside what the device does.
@@ -78,7 +78,7 @@ def _is_bound(use: RankUse) -> bool:
     )
 
 
-def _late_words(use: RankUse, late: Sequence[Lateness]) -> str:
+def _late_words(use: RankUse, late: Sequence[LateRank]) -> str:
     """Waiting rank, its seconds, and the ranks that it waits for."""
     named = late[
         : next((n for n in range(1, len(late)) if sum(one.share for one in late[:n]) >= 0.9), len(late))
@@ -92,8 +92,8 @@ def _late_words(use: RankUse, late: Sequence[Lateness]) -> str:
     )
 
 
-def _parts(use: RankUse) -> dict[str, float]:
-    """Shares of a rank's step."""
+def shares_of(use: RankUse) -> dict[str, float]:
+    """Fractions of a rank's step by the keys of HELPS; communication that overlaps with compute counts as compute."""
     whole = _whole(use)
     if whole <= 0:
         return dict.fromkeys(HELPS, 0.0)
@@ -148,6 +148,6 @@ def _sentence(bound: str, share: float, uses: Sequence[RankUse]) -> str:
 
 
 def _meanwhile(share: float, uses: Sequence[RankUse]) -> str:
-    """What hosts do in most of the time in which kernels are launched too late; empty: nothing by itself."""
+    """Activity of hosts while kernels are launched too late; empty if nothing stands out."""
     most = max(uses, key=lambda use: use.host_name_s)
     return most.host_name if most.host_name_s >= _MEANWHILE * share * _whole(most) else ""

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: compute, communication beside it or not, waiting."""
+"""Breakdown of a step's time: compute, overlapped and exposed communication, waiting."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _IDLE = [KINDS.index(kind) for kind in ("communication", "wait", "step")]
 
 
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of the mean rank; compute_s + exposed_communication_s + wait_s is the whole."""
+    """Breakdown of the mean rank's time in seconds; compute_s + exposed_communication_s + wait_s is the total."""
 
     compute_s: float
-    """All that is no communication and no waiting, with or without communication beside it."""
+    """All time that is neither exposed communication nor waiting."""
     exposed_communication_s: float
     """A transfer runs and the rank does nothing else."""
     overlapped_communication_s: float
-    """A transfer runs beside compute; part of `compute_s`."""
+    """A transfer overlaps with compute; part of `compute_s`."""
     wait_s: float
     """Neither runs: gaps, waiting for other ranks or for latecomers of a transfer."""
 
@@ -58,7 +58,7 @@ def break_down(
 
 
 def breakdown_of(busy: Intervals, moved: Intervals, seconds: float) -> Breakdown:
-    """Where the time of a rank goes that computes and communicates in these disjoint intervals, [k, 2] each."""
+    """Breakdown of a rank's time from its disjoint compute and communication intervals, [k, 2] each."""
     compute = length(busy)
     both = float((_covered(moved, busy[:, 1]) - _covered(moved, busy[:, 0])).sum())
     exposed = max(length(moved) - both, 0.0)
@@ -71,11 +71,11 @@ def breakdown_of(busy: Intervals, moved: Intervals, seconds: float) -> Breakdown
 
 
 def mean_breakdown(parts: Sequence[Breakdown], counts: Sequence[int] = ()) -> Breakdown:
-    """Mean of the breakdowns of ranks or of steps; zeros without any.
+    """Mean breakdown over ranks or steps; zeros if there are none.
 
     Args:
         parts: Breakdowns of ranks or of steps.
-        counts: How many ranks each stands for; empty: one.
+        counts: Number of ranks that each stands for; empty for one.
     """
     counts = counts or [1] * len(parts)
     whole = max(sum(counts), 1)
@@ -88,12 +88,12 @@ def mean_breakdown(parts: Sequence[Breakdown], counts: Sequence[int] = ()) -> Br
 
 
 def union_s(intervals: Intervals) -> float:
-    """Seconds that are in any of the intervals, [k, 2]."""
+    """Total time covered by intervals, [k, 2], in seconds."""
     return length(union(intervals))
 
 
 def overlap_share(dataflow: Dataflow, start_s: Vector, end_s: Vector) -> Vector:
-    """Share of each op's time in which its rank communicates, in [0, 1], 0 for ops of no rank, [n]."""
+    """Fraction of each op's time in which its rank communicates, in [0, 1], 0 for ops without a rank, [n]."""
     share = np.zeros(len(dataflow.names))
     communication = _communication(dataflow, start_s, end_s)
     for rank in range(dataflow.ranks):
@@ -104,9 +104,9 @@ def overlap_share(dataflow: Dataflow, start_s: Vector, end_s: Vector) -> Vector:
 
 
 def members(dataflow: Dataflow) -> list[NDArray[np.int32]]:
-    """Ranks that take part in each communication op, empty for other ops.
+    """Participating ranks of each communication op, empty for other ops.
 
-    An op of no single rank belongs to the ranks before and behind it, or to those of its hosts.
+    An op without a rank belongs to the ranks of its predecessors and successors, or to those of its hosts.
     """
     n = len(dataflow.names)
     shared = (dataflow.kind == _COMMUNICATION) & (dataflow.rank < 0)
@@ -145,7 +145,7 @@ def _communication(dataflow: Dataflow, start_s: Vector, end_s: Vector) -> list[I
 
 
 def union(intervals: Intervals) -> Intervals:
-    """Disjoint intervals in order that cover the same time, [m, 2].
+    """Merge intervals into disjoint ones that cover the same time, ascending, [m, 2].
 
     Args:
         intervals: Intervals in any order, [k, 2].
@@ -160,12 +160,12 @@ def union(intervals: Intervals) -> Intervals:
 
 
 def clip(intervals: Intervals, low: float, high: float) -> Intervals:
-    """The parts of intervals, [k, 2], from `low` to `high`."""
+    """Clip intervals, [k, 2], to the range from `low` to `high`."""
     return np.clip(intervals, low, max(low, high))
 
 
 def length(intervals: Intervals) -> float:
-    """Seconds of disjoint intervals, [k, 2]."""
+    """Total length of disjoint intervals, [k, 2], in seconds."""
     return float((intervals[:, 1] - intervals[:, 0]).sum())
 
 

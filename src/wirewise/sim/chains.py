@@ -1,4 +1,4 @@
-"""Chains on which slices go from host to host, and what the ranks of one stage send those of another along them."""
+"""Chains of hosts along which slices are forwarded from one stage's ranks to another's."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _CHUNKS = 128
 
 
 class ChainFlow(NamedTuple):
-    """A slice that travels along a chain of ranks."""
+    """Slice forwarded along a chain of ranks."""
 
     share: float
-    """Share of the whole tensor's bytes."""
+    """Fraction of the whole tensor's bytes."""
     sender: int
-    """Rank that has the slice, or sums it."""
+    """Rank that holds the slice, or reduces it."""
     edges: tuple[tuple[int, int], ...]
     """Pairs of sender and receiver; each leaves the sender or a rank that an earlier edge reaches."""
     addends: tuple[tuple[int, int], ...] = ()
-    """Edges to the sender, from the ranks that hold the other addends, which come first."""
+    """Edges to the sender, from the ranks that hold the other partial sums, which come first."""
 
 
 def chunk_of(size_bytes: int) -> int:
-    """Bytes of a chunk for parts of up to this size."""
+    """Chunk size for parts of up to this size, in bytes."""
     wanted = -(-size_bytes // _CHUNKS)
     return min(max(1 << max(wanted - 1, 0).bit_length(), _LEAST_CHUNK), _MOST_CHUNK)
 
 
 def chain_edges(sender: int, receivers: Sequence[int], links: Links) -> list[tuple[int, int]]:
-    """One chain from host to host, those that send fastest first, and one inside each host from its first rank.
+    """Chain over hosts in descending order of send bandwidth, and one inside each host from its first rank.
 
     Args:
-        sender: Rank that has the slice.
+        sender: Rank that holds the slice.
         receivers: Ranks that need it.
         links: Links between all ranks.
     """
@@ -60,13 +60,13 @@ def chain_edges(sender: int, receivers: Sequence[int], links: Links) -> list[tup
 
 
 def flows_between(source: Sharding, target: Sharding, links: Links) -> list[ChainFlow]:
-    """Slices of a tensor that goes from the ranks of one stage to those of another, each along one chain.
+    """Slices of a tensor sent from the ranks of one stage to those of another, each along one chain.
 
-    Where several hosts hold a slice, they take turns as senders. A planner of moves may find something faster still.
+    If several hosts hold a slice, they alternate as senders. A reshard planner may find a faster plan.
 
     Args:
-        source: Layout on the ranks that have the tensor.
-        target: Layout on ranks that need it, none of them among the others.
+        source: Layout on the ranks that hold the tensor.
+        target: Layout on the ranks that need it, disjoint from the others.
         links: Links between all ranks.
     """
     # A shape of which every part is as large as any other.
@@ -86,13 +86,13 @@ def flows_between(source: Sharding, target: Sharding, links: Links) -> list[Chai
 
 
 def last_chunk_s(tree: MulticastTree, chunk_bytes: int, links: Links) -> float:
-    """Seconds from when the sender has sent all to when the last rank has all.
+    """Seconds from the end of sending until the last rank has everything.
 
-    A chunk that is passed on over several edges takes its time on each; that on the slowest is in the rate already.
+    A chunk forwarded over several edges takes its time on each; that on the slowest is already in the rate.
 
     Args:
         tree: Edges of the part.
-        chunk_bytes: Bytes that a rank passes on at a time.
+        chunk_bytes: Bytes forwarded at a time.
         links: Links between all ranks.
     """
     if len(tree.edges) == 1:

@@ -1,4 +1,4 @@
-"""Routes of a regular program between classes of links: all links of a class do the same at the same time."""
+"""Routes of a regular program between link classes: all links of a class do the same at the same time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from wirewise.collective.dependences import Dependences
 from wirewise.collective.network import Network, RouteTable, Use
 from wirewise.collective.regular import RegularProgram
-from wirewise.collective.symmetry import edges_turned
+from wirewise.collective.symmetry import rotated_edges
 from wirewise.errors import ProgramError
 
 __all__ = ["classes_of_routes"]
@@ -17,18 +17,18 @@ __all__ = ["classes_of_routes"]
 def classes_of_routes(
     program: RegularProgram, network: Network, found: Dependences
 ) -> tuple[RouteTable, NDArray[np.int64]]:
-    """Routes that messages of the first period take, by one edge of each class, and the class of each edge.
+    """Routes of the first period's messages, by one edge of each class, and the class of each edge.
 
     Args:
-        program: Program whose period turns the network, too.
+        program: Program whose period is a symmetry of the network, too.
         network: Network with its ranks.
-        found: Messages of the program, one of each class.
+        found: Messages of the program, one per class.
 
     Raises:
         ProgramError: Messages of one class share an edge.
-        TopologyError: The network does not look the same from the next period.
+        TopologyError: The network is not invariant under a rotation by the period.
     """
-    each, turns = _classes(edges_turned(network, program.period)), program.ranks // program.period
+    each, turns = _classes(rotated_edges(network, program.period)), program.ranks // program.period
     size = np.bincount(each, minlength=len(each))
     pairs = np.unique(found.source * network.ranks + found.target)
     known: dict[int, dict[int, tuple[Use, ...]]] = {}

@@ -1,4 +1,4 @@
-"""How the simulator's inner functions are compiled."""
+"""Compilation settings of the simulator's inner functions."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ __all__ = ["critical_path", "slack"]
 
 @outer
 def slack(ops: Ops, out: Run) -> NDArray[np.float64]:
-    """Seconds that each op could end later without a later end of the whole, other durations as they were.
+    """Time that each op could be delayed without a later overall end, in seconds, with other durations unchanged.
 
     Follows the graph and the order of ops on each slot; [n], 0 on a critical path.
     """
@@ -33,7 +33,7 @@ def slack(ops: Ops, out: Run) -> NDArray[np.float64]:
 
 
 def critical_path(out: Run) -> NDArray[np.int64]:
-    """Ops that decide the end, first to last: each one's start was made possible by the end of the one before."""
+    """Ops that determine the end, first to last: the start of each was enabled by the end of the previous one."""
     if not len(out.end):
         return np.zeros(0, dtype=np.int64)
     path = [int(np.nanargmax(out.end))]

@@ -1,4 +1,4 @@
-"""The dataflow graph of a step of data-parallel training, from layers instead of from a trace."""
+"""Dataflow graph of a data-parallel training step, built from layers instead of a trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class LayerCost(NamedTuple):
-    """What a layer costs."""
+    """Cost of a layer."""
 
     name: str
     forward_s: float
@@ -32,14 +32,14 @@ class LayerCost(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """What travels in place of a chunk of gradients."""
+    """Message that replaces a chunk of gradients."""
 
     flows: tuple[tuple[int, int, float], ...]
-    """Host that sends, host that receives, bytes."""
+    """Sending host, receiving host, bytes."""
     rounds: int
-    """Latencies that are paid in a row."""
+    """Number of latencies in series."""
     encode_s: float = 0.0
-    """Seconds to encode a chunk, on the thread that computes."""
+    """Seconds to encode a chunk, on the compute thread."""
     decode_s: float = 0.0
     decode: str = "inline"
     """Where: one of `plans.fusion.DECODES`."""
@@ -47,15 +47,15 @@ class Payload(NamedTuple):
 
 
 class BucketTransfer(NamedTuple):
-    """A bucket as it is reduced."""
+    """Bucket with its reduction."""
 
     place: int
-    """Backward op, counted in their order, that completes its last gradient."""
+    """Index of the backward op that completes its last gradient."""
     size_bytes: float
     chunks: int = 1
-    """Collectives of equal size that it goes out as."""
+    """Number of collectives of equal size that it is sent as."""
     payload: Payload | None = None
-    """How each chunk is compressed; None: all-reduced as it is."""
+    """Compression of each chunk. None if it is all-reduced uncompressed."""
 
 
 def data_parallel_step(
@@ -72,20 +72,20 @@ def data_parallel_step(
     simulated: Sequence[int] | None = None,
     busy_s: float = 0.0,
 ) -> Dataflow:
-    """Forward, backward with buckets that are all-reduced as soon as they are full, a wait, the optimizer.
+    """Build a step: forward, backward with buckets all-reduced once full, a wait, the optimizer.
 
     Args:
         layers: Layers in the order of the forward pass.
         hosts: Host of each rank.
-        bucket_bytes: Cap of a bucket, as of `buckets`.
-        transfers: The buckets in the order of their launch, instead of those by the cap.
-        algorithm: How buckets are reduced (`collective.named`).
-        optimizer_s: Time of the update.
-        comm_slots: Collectives that run at once.
-        slowdown: Factor of each rank's compute, [ranks].
+        bucket_bytes: Cap of a bucket, as in `buckets`.
+        transfers: Buckets in launch order, in place of those by the cap.
+        algorithm: Algorithm of the reductions (`collective.named`).
+        optimizer_s: Time of the optimizer step, in seconds.
+        comm_slots: Number of concurrent collectives.
+        slowdown: Slowdown factor of each rank's compute, [ranks].
         overhead: Overhead of each all-reduce.
-        simulated: Ranks whose ops are in the graph; none: all. Exact where the others are never later.
-        busy_s: Time from the beginning in which one slot is taken.
+        simulated: Ranks to include in the graph. Defaults to all. Exact if the others are never later.
+        busy_s: Time from the start during which one slot is occupied, in seconds.
     """
     sketch = GraphSketch(hosts)
     sketch.slots["communication"] = comm_slots
@@ -121,7 +121,7 @@ def module_step(
     simulated: Sequence[int] | None = None,
     busy_s: float = 0.0,
 ) -> Dataflow:
-    """`data_parallel_step` with all that a module trace says beside its modules."""
+    """Build `data_parallel_step` with all further data of a module trace."""
     return data_parallel_step(
         ops,
         job.hosts,
@@ -193,7 +193,7 @@ class _Communication:
     ) -> None:
         self.sketch, self.algorithm, self.overhead, self.ready = sketch, algorithm, overhead, ready
         self.done: dict[int, list[int]] = {rank: [] for rank in ready}
-        """What each rank waits for before its optimizer."""
+        """Ops that each rank waits for before its optimizer."""
         self._count = 0
 
     def add(self, number: int, transfer: BucketTransfer) -> None:

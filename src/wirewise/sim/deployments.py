@@ -1,8 +1,9 @@
-"""A training step of a model whose ops are spread over unequal devices, as a graph for the simulator's core.
+"""Graph of a training step whose ops are spread over unequal devices, for the simulator's core.
 
-Every device runs its passes in one order: units forward, units backward, products of factors, update. Rows go from
-device to device beside that, as soon as the pass that makes them is done. Gradients of a unit go when all its replicas
-have them; units that are on the same devices share a communicator and take turns, all others share links.
+Every device runs its passes in one order: units forward, units backward, products of factors, update. Rows are sent
+from device to device concurrently, as soon as the pass that computes them is done. Gradients of a unit are exchanged
+when all its replicas have them; units on the same devices share a communicator and are serialised, all others share
+links.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from wirewise.cost.links import Links
 from wirewise.plans.deployment import DeployedDevice
 from wirewise.sim.compiled import outer
 from wirewise.sim.engine import Ops, Run, run
-from wirewise.sim.sharing import Uses
+from wirewise.sim.sharing import InterfaceUse
 from wirewise.trace.stages import StageTrace
 
 __all__ = [
@@ -31,13 +32,13 @@ MP, ALLREDUCE, PS, DUPLICATE = range(4)
 """Numbers of ways in which gradients meet."""
 
 PHASES = ("forward", "backward", "product", "update", "rows", "wire", "communication")
-"""What ops of a step are: passes, products of gathered factors, updates of parameters; rows and their gradients between
+"""Kinds of a step's ops: passes, products of gathered factors, updates of parameters; rows and their gradients between
 devices; gathered factors; gradients."""
 _FORWARD, _BACKWARD, _PRODUCT, _UPDATE, _ROWS, _FACTORS, _GRADIENTS = range(len(PHASES))
 
 
 class Spread(NamedTuple):
-    """Where n modules run, in U units of modules that are placed alike; a unit stands behind all that it needs."""
+    """Devices of n modules, in U units of modules with the same placement; units are in topological order."""
 
     unit: Ints
     """Unit of each module, [n]."""
@@ -56,7 +57,7 @@ class Spread(NamedTuple):
 
 
 class _Costs(NamedTuple):
-    """What n modules cost on T types of devices, and what D devices have."""
+    """Costs of n modules on T types of devices, and properties of D devices."""
 
     forward: Vector
     """Seconds of a number of rows, [T, batch + 1, n]; `backward` and `weight` likewise."""
@@ -90,10 +91,10 @@ class _Costs(NamedTuple):
 
 
 class DeploymentStep(NamedTuple):
-    """A simulated step of N ops."""
+    """Simulated step of N ops."""
 
     ops: Ops
-    uses: Uses
+    uses: InterfaceUse
     phase: Ints
     """Number in PHASES, [N]."""
     unit: Ints
@@ -111,15 +112,14 @@ class DeploymentStep(NamedTuple):
 
 
 class DeploymentSimulator:
-    """Times of a model's steps on devices, however it is spread.
+    """Simulator of a model's steps for any placement on devices.
 
     Args:
-        trace: The model's modules.
-        links: Links between the devices, a rank each.
-        devices: What the ranks compute with.
-        batch: Rows of a step.
-        profiles: The modules measured on other types of devices, by name of the type; other devices take the
-            times of `trace`.
+        trace: Modules of the model.
+        links: Links between the devices, one per rank.
+        devices: Device of each rank.
+        batch: Rows per step.
+        profiles: Profiles of the modules on other device types, by type name; other types use the times of `trace`.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class DeploymentSimulator:
         return _step(self.costs, spread)
 
     def seconds(self, spread: Spread) -> float:
-        """Seconds of a step; infinite where a device has too little memory."""
+        """Step time in seconds; infinite if a device runs out of memory."""
         found = _step(self.costs, spread)
         return float("inf") if (found.memory > self.room).any() else found.step_s
 
@@ -431,7 +431,7 @@ def _gradients(
     done: Ints,
     gathered: Ints,
 ) -> None:
-    """What replicas of a unit exchange once all have made its gradients."""
+    """Exchange of a unit's gradients between replicas once all have made them."""
     way = spread.communication[u]
     members = np.flatnonzero(spread.rows[u] > 0)
     n = len(members)
@@ -504,7 +504,7 @@ def _served(
 
 
 @outer
-def _finished(draft: _Draft, capacity: Vector, resources: int) -> tuple[Ops, Uses]:
+def _finished(draft: _Draft, capacity: Vector, resources: int) -> tuple[Ops, InterfaceUse]:
     n, edges, uses = draft.made[0], draft.made[1], draft.made[2]
     indptr, use_indptr = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
     for e in range(edges):
@@ -527,7 +527,9 @@ def _finished(draft: _Draft, capacity: Vector, resources: int) -> tuple[Ops, Use
         indptr, successors, np.ones(resources, np.int64),
     )  # fmt: skip
     # Ops are made in ascending order, so uses are sorted by their op.
-    return ops, Uses(use_indptr, draft.interface[:uses], draft.weight[:uses], draft.owner[:uses], finite)
+    return ops, InterfaceUse(
+        use_indptr, draft.interface[:uses], draft.weight[:uses], draft.owner[:uses], finite
+    )
 
 
 @outer

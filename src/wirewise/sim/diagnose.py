@@ -1,4 +1,4 @@
-"""What bounds a step, in one record and one sentence."""
+"""Bottleneck of a step, in one record and one sentence."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = [
     "NO_COMMUNICATION",
     "NO_LATENCY",
     "Diagnosis",
+    "describe_change",
     "diagnose",
+    "remove_straggler",
     "seconds_words",
-    "straggler_gone",
-    "words",
 ]
 
 BALANCED = "balanced"
@@ -47,31 +47,31 @@ _MOST_NAMED = 4
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds a step."""
+    """Bottleneck of a step."""
 
     bound: str
     """ "network", "latency", "straggler", "imbalance", "data", or what fills most of the step: "compute", "wait"
     (communication and waiting), "unknown" (nothing recorded)."""
     share: float
-    """Share by which a step gets shorter without the bound; of the last three kinds their share of the step."""
+    """Fraction of a step saved without the bottleneck; for the last three kinds their fraction of the step."""
     best_change: str
-    """The change that gives most of those that can be had, as `whatif.parse` takes it; empty: none gives 1 %."""
+    """Best feasible change, as `whatif.parse` takes it; empty if none saves 1 %."""
     gain_s: float
-    """Seconds by which a step gets shorter with it."""
+    """Seconds per step that it saves."""
     straggler_rank: int | None
     straggler_cause: str | None
     """Why it takes longer (`Straggler.cause`)."""
     uneven: list[tuple[int, int]]
-    """(rank, number of steps in which it computes longest) where ranks do so in turns; empty: they do not."""
+    """(rank, number of steps in which it computes longest) if the slowest rank alternates; else empty."""
     preempted_share: float | None
-    """Share of the mean rank's step in which its script waited for a processor; None: not recorded."""
+    """Fraction of a step in which the script was runnable without a CPU, mean over ranks. None if not recorded."""
     slow_link_host: str | None
-    """Host whose link is slow; None: there is none, or the trace cannot tell."""
+    """Host with a slow link. None if there is none, or the trace does not show it."""
     sentence: str
 
 
-def straggler_gone(straggler: Straggler) -> str:
-    """The change that makes a straggler as fast as the median of the others."""
+def remove_straggler(straggler: Straggler) -> str:
+    """Change that makes a straggler as fast as the median of the others."""
     return f"straggler={straggler.rank}:x{1 / straggler.factor:.4g}"
 
 
@@ -81,16 +81,17 @@ def diagnose(
     what_ifs: Mapping[str, StepPrediction],
     compute_s: NDArray[np.float64] | None = None,
 ) -> Diagnosis:
-    """Name what bounds a step, from what it gains without each thing.
+    """Name the bottleneck of a step, from its gain without each candidate.
 
-    The bound is what a step gets shortest without, if that is at least 15 % shorter, else what fills most of it.
+    The bottleneck is the candidate whose removal shortens the step most, if by at least 15 %, else whatever takes
+    most of it.
 
     Args:
         trace: Trace on aligned clocks.
         report: Replay of the trace.
-        what_ifs: Predictions by change; NO_COMMUNICATION, NO_LATENCY, DATA_READY and `straggler_gone` tell of
-            bounds, the others of what to do. A bound whose change is missing is not considered.
-        compute_s: What `stragglers.compute_seconds` gives of the trace, where that is known.
+        what_ifs: Predictions by change; NO_COMMUNICATION, NO_LATENCY, DATA_READY and `remove_straggler` identify
+            bottlenecks, the others remedies. A bottleneck without its change is not considered.
+        compute_s: Result of `stragglers.compute_seconds` for the trace, if known.
     """
     seconds = compute_seconds(trace) if compute_s is None else compute_s
     straggler, host, uneven = find_straggler(trace, seconds), find_slow_host(trace), find_uneven(seconds)
@@ -101,7 +102,11 @@ def diagnose(
     if not best or gains[best] < _LEAST_GAIN * base:
         best = ""
     said = [_bound_words(bound, share, base, straggler, uneven)]
-    known = {"data": DATA_READY, "imbalance": BALANCED, "straggler": straggler and straggler_gone(straggler)}
+    known = {
+        "data": DATA_READY,
+        "imbalance": BALANCED,
+        "straggler": straggler and remove_straggler(straggler),
+    }
     if best and best == known.get(bound):
         said.append("No other change tried gives more.")
     else:
@@ -133,8 +138,8 @@ def diagnose(
     )
 
 
-def words(change: str) -> str:
-    """A change of `whatif.parse` as a person would say it."""
+def describe_change(change: str) -> str:
+    """Describe a change of `whatif.parse` in words."""
     word, _, value = change.partition("=")
     target, _, amount = value.rpartition(":")
     whose = "links" if target in ("", "*") else f"the link of host {target}"
@@ -160,7 +165,7 @@ def _bound(
     shares = {
         "latency" if 2 * latency > network else "network": max(network, latency) / base,
         "data": gains.get(DATA_READY, 0.0) / base,
-        "straggler": gains.get(straggler_gone(straggler), 0.0) / base if straggler else 0.0,
+        "straggler": gains.get(remove_straggler(straggler), 0.0) / base if straggler else 0.0,
         "imbalance": 0.0 if straggler else gains.get(BALANCED, 0.0) / base,
     }
     worst = max(shares, key=shares.__getitem__)
@@ -229,7 +234,7 @@ def _bound_words(
 
 def _change_words(change: str, after: float, base: float) -> str:
     less = f"{100 * (1 - after / base):.0f} % less"
-    return f"The best change tried is {words(change)}: {seconds_words(after)} a step, {less}."
+    return f"The best change tried is {describe_change(change)}: {seconds_words(after)} a step, {less}."
 
 
 def _nothing_words(gains: Mapping[str, float]) -> str:
@@ -237,6 +242,6 @@ def _nothing_words(gains: Mapping[str, float]) -> str:
 
 
 def seconds_words(value: float) -> str:
-    """Seconds or milliseconds with three digits."""
+    """Format seconds or milliseconds with three digits."""
     amount, unit = (1e3 * value, "ms") if value < 0.1 else (value, "s")
     return f"{f'{amount:#.3g}'.removesuffix('.')} {unit}"

@@ -1,4 +1,4 @@
-"""One question for every plan: how long does the job take under it, and where does the time go?"""
+"""Prediction for every plan: time of the job under it, and breakdown of the time."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ __all__ = ["predict"]
 def predict(plan: Plan, job: Any = None, links: Any = None, **conditions: Any) -> Prediction:
     """Simulate a unit of the job (a step, an epoch, a batch, a collective) under the plan.
 
-    Every field of the plan counts, or is refused by its name. What a planner of this library predicted of its plan,
-    from the same job, links and conditions, is what this returns.
+    Every field of the plan counts, or is refused by its name. The result equals the prediction of this library's
+    planner for the same job, links and conditions.
 
     Args:
         plan: Plan of any family.
-        job: A description of the job, of a grain that the family is about: a `ModuleTrace`, `Trace`, `GradientTrace`
-            or `FusionGraph` for gradients; `ExchangeTimes` or None for bit widths; `BatchTimes` for cached rows; a
-            `TaskSet` for placements; `StageTrace` for stages; the `OperatorGraph` of a step for parallel
-            plans; `RecoveryTrace` for recovery; None for
-            collectives.
-        links: What the bytes travel over; None where the conditions hold measured times of collectives.
-        conditions: What was measured of codecs and kernels, by the names that the family's lowering has, such as
+        job: Description of the job, of a type that the family supports: a `ModuleTrace`, `Trace`, `GradientTrace` or
+            `FusionGraph` for gradients; `ExchangeTimes` or None for bit widths; `BatchTimes` for cached rows; a
+            `TaskSet` for placements; `StageTrace` for stages; the `OperatorGraph` of a step for parallel plans;
+            `RecoveryTrace` for recovery; None for collectives.
+        links: Links between the ranks. None if the conditions hold measured times of collectives.
+        conditions: Measurements of codecs and kernels, by the parameter names of the family's lowering, such as
             `costs`.
 
     Raises:
-        PlanError: The plan is inconsistent, of a family without a lowering, made for another job or number of ranks, or
-            has a field that this grain of the job cannot express; the message names it.
-        InputError: A job, links or conditions of another kind; the message says which are expected.
+        PlanError: The plan is inconsistent, of a family without a lowering, made for another job or number of ranks,
+            or has a field that this type of job cannot express; the message names it.
+        InputError: The job, links or conditions are of another type; the message names the expected ones.
     """
     plan.check_itself()
     lower = LOWERINGS.get(plan.family)

@@ -1,11 +1,10 @@
-"""Compiled core of the simulator: runs a graph of ops on resources and on interfaces that transfers share.
+"""Compiled core of the simulator: runs a graph of ops on resources and on shared interfaces.
 
-An op is ready when all its predecessors have ended. Where it needs a resource it starts when a slot is free,
-the ready ops of a resource in order of (priority, ready time, number); the slot stays closed for a gap after
-it. An op without bytes lasts its duration. A transfer lasts its duration, which is its latency, and then
-until its bytes are through: its speed follows from max-min sharing (`sharing`) and changes whenever another
-transfer begins or ends. Events are worked off by (time, priority, ready time, number), those of running
-transfers before all others of the same time.
+An op is ready when all its predecessors have ended. If it needs a resource, it starts when a slot is free, the ready
+ops of a resource in order of (priority, ready time, number); the slot is blocked for a gap after it. An op without
+bytes lasts its duration. A transfer lasts its duration, which is its latency, and then until its bytes are sent: its
+bandwidth follows from max-min sharing (`sharing`) and changes whenever another transfer starts or ends. Events are
+processed by (time, priority, ready time, number), those of running transfers before all others of the same time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from wirewise.sim.compiled import inner, outer
 from wirewise.sim.heap import Heap, new_heap, pop, schedule
-from wirewise.sim.sharing import NONE, Shares, Uses, fair_rates, join, leave, new_shares
+from wirewise.sim.sharing import NONE, InterfaceUse, Shares, fair_rates, join, leave, new_shares
 from wirewise.sim.waiting import Items, new_items, wait
 from wirewise.sim.waiting import leave as leave_queue
 
@@ -31,7 +30,7 @@ _URGENT = -(2**63)
 
 
 class Ops(NamedTuple):
-    """A graph of n ops over R resources."""
+    """Graph of n ops over R resources."""
 
     duration: Vector
     """Seconds; of a transfer, before its bytes flow, [n]."""
@@ -53,7 +52,7 @@ class Ops(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a run simulated."""
+    """Result of a simulated run."""
 
     start: Vector
     """Seconds, [n]; NaN: the op never ran."""
@@ -96,15 +95,15 @@ class _State(NamedTuple):
 
 
 @outer
-def run(ops: Ops, uses: Uses) -> Run:
+def run(ops: Ops, uses: InterfaceUse) -> Run:
     """Simulate a graph.
 
     Args:
-        ops: The graph; arrays are not checked (`links.network` and `replay` make them).
-        uses: What transfers need of interfaces; a transfer without uses ends with its latency.
+        ops: Graph; arrays are not checked (`links.network` and `replay` make them).
+        uses: Interface use of transfers; a transfer without uses ends after its latency.
 
     Returns:
-        Times of all ops. An op that waits for itself has NaN.
+        Times of all ops; NaN for ops on a cycle.
     """
     n = len(ops.duration)
     out = Run(
@@ -135,7 +134,7 @@ def run(ops: Ops, uses: Uses) -> Run:
 
 
 @outer
-def _new_state(ops: Ops, uses: Uses, ready: Vector) -> _State:
+def _new_state(ops: Ops, uses: InterfaceUse, ready: Vector) -> _State:
     n, resources, interfaces = len(ops.duration), len(ops.slots), len(uses.capacity)
     pending = np.zeros(n, np.int64)
     for op in ops.successors:
@@ -163,7 +162,7 @@ def _new_state(ops: Ops, uses: Uses, ready: Vector) -> _State:
 
 
 @inner
-def _try(op: int, now: float, ops: Ops, uses: Uses, out: Run, state: _State) -> None:
+def _try(op: int, now: float, ops: Ops, uses: InterfaceUse, out: Run, state: _State) -> None:
     """Start an op that is ready where a slot is free, else let it queue."""
     r = ops.resource[op]
     if r >= 0:
@@ -235,7 +234,7 @@ def _finish(op: int, end: float, now: float, ops: Ops, out: Run, state: _State) 
 
 
 @inner
-def _flow(op: int, now: float, uses: Uses, state: _State) -> None:
+def _flow(op: int, now: float, uses: InterfaceUse, state: _State) -> None:
     """The latency of a transfer is over: its bytes begin to flow."""
     state.stage[op] = _FLOWS
     state.since[op] = now
@@ -244,7 +243,7 @@ def _flow(op: int, now: float, uses: Uses, state: _State) -> None:
 
 
 @inner
-def _touch(op: int, uses: Uses, state: _State) -> None:
+def _touch(op: int, uses: InterfaceUse, state: _State) -> None:
     """Note that the shares of a transfer's interfaces change."""
     for use in range(uses.indptr[op], uses.indptr[op + 1]):
         k = uses.interface[use]
@@ -255,7 +254,7 @@ def _touch(op: int, uses: Uses, state: _State) -> None:
 
 
 @inner
-def _share(now: float, uses: Uses, state: _State) -> None:
+def _share(now: float, uses: InterfaceUse, state: _State) -> None:
     """New speeds and ends of the transfers that the changes at this time touch."""
     before = state.counts[1]
     for position in range(state.counts[0]):

@@ -1,8 +1,11 @@
-"""Messages that share the edges of a network fairly, as TCP connections do: the other compiled core of `sim.programs`.
+"""Messages that share the edges of a network like TCP connections: the other compiled core of `sim.programs`.
 
 Each pair of ranks is a connection. Its messages go one after the other, in the order in which they became ready. The
-messages at the head of their connections share the edges: max-min rates (`sharing`), found again whenever one starts or
-ends. A message is in when the latency of its route has passed after its last byte.
+messages at the head of their connections share the edges: proportional rates (`sharing`), found again whenever one
+starts or ends. A message is in when the latency of its route has passed after its last byte.
+
+A connection over two full edges gets less than its neighbours over one. Of an all-reduce on a chain of four hosts
+(100 Mbit/s, 4 MB) max-min rates tell 0.69 s, proportional ones 0.78, and 0.78 were measured.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from numpy.typing import NDArray
 from wirewise.collective.dependences import Dependences
 from wirewise.sim.compiled import inner, outer
 from wirewise.sim.heap import Heap, new_heap, pop, schedule
-from wirewise.sim.messages import Trip, arrive, compute, finish, pass_gate, take_in
-from wirewise.sim.sharing import Shares, Uses, fair_rates, join, leave, new_shares
+from wirewise.sim.messages import MessageTransport, arrive, compute, finish, pass_gate, write_arrival
+from wirewise.sim.sharing import InterfaceUse, Shares, join, leave, new_shares, proportional_rates
 
 __all__ = ["run_fluid"]
 
@@ -63,7 +66,7 @@ class _State(NamedTuple):
 
 
 @inner
-def _begin(d: Dependences, trip: Trip, s: _State, item: int, now: float) -> None:
+def _begin(d: Dependences, trip: MessageTransport, s: _State, item: int, now: float) -> None:
     """Put the next message of a connection on its way, with what buckets let pass at once."""
     message = item % len(d.source)
     route = trip.route[message]
@@ -81,7 +84,13 @@ def _begin(d: Dependences, trip: Trip, s: _State, item: int, now: float) -> None
 
 @inner
 def _enqueue(
-    d: Dependences, trip: Trip, s: _State, uses: Uses, shares: Shares, item: int, now: float
+    d: Dependences,
+    trip: MessageTransport,
+    s: _State,
+    uses: InterfaceUse,
+    shares: Shares,
+    item: int,
+    now: float,
 ) -> None:
     route = trip.route[item % len(d.source)]
     if s.head[route] >= 0:
@@ -101,7 +110,15 @@ def _note(s: _State, route: int) -> None:
 
 
 @inner
-def _sent(d: Dependences, trip: Trip, s: _State, uses: Uses, shares: Shares, route: int, now: float) -> None:
+def _sent(
+    d: Dependences,
+    trip: MessageTransport,
+    s: _State,
+    uses: InterfaceUse,
+    shares: Shares,
+    route: int,
+    now: float,
+) -> None:
     """The message of a connection is sent: the next one follows at the same rate, or the others have its share."""
     item = s.head[route]
     schedule(s.events, item, now + trip.latency_s[item % len(d.source)])
@@ -124,7 +141,7 @@ def _plan(s: _State, route: int, now: float) -> None:
 
 
 @inner
-def _share(s: _State, uses: Uses, shares: Shares, now: float) -> None:
+def _share(s: _State, uses: InterfaceUse, shares: Shares, now: float) -> None:
     """Find the rates of all connections that those which changed share edges with."""
     known = s.counts[1]
     for number in range(s.counts[0]):
@@ -134,7 +151,7 @@ def _share(s: _State, uses: Uses, shares: Shares, now: float) -> None:
             if shares.seen[edge] > known or shares.head[edge] < 0:
                 continue
             s.counts[1] += 1
-            for place in range(fair_rates(edge, uses, shares, s.counts[1])):
+            for place in range(proportional_rates(edge, uses, shares, s.counts[1])):
                 other = shares.members[place]
                 if shares.fair[other] != s.rate[other]:
                     s.left[other] = max(s.left[other] - s.rate[other] * (now - s.since[other]), 0.0)
@@ -144,7 +161,15 @@ def _share(s: _State, uses: Uses, shares: Shares, now: float) -> None:
 
 
 @inner
-def _start(d: Dependences, trip: Trip, s: _State, uses: Uses, shares: Shares, item: int, now: float) -> None:
+def _start(
+    d: Dependences,
+    trip: MessageTransport,
+    s: _State,
+    uses: InterfaceUse,
+    shares: Shares,
+    item: int,
+    now: float,
+) -> None:
     segment, message = divmod(item, len(d.source))
     s.start[item] = now
     if trip.sending_s[message] > 0.0:
@@ -157,7 +182,9 @@ def _start(d: Dependences, trip: Trip, s: _State, uses: Uses, shares: Shares, it
 
 
 @inner
-def _take_event(d: Dependences, trip: Trip, s: _State, uses: Uses, shares: Shares, now: float) -> None:
+def _take_event(
+    d: Dependences, trip: MessageTransport, s: _State, uses: InterfaceUse, shares: Shares, now: float
+) -> None:
     items = len(s.start)
     code = pop(s.events)
     if code < items:
@@ -171,16 +198,16 @@ def _take_event(d: Dependences, trip: Trip, s: _State, uses: Uses, shares: Share
 
 
 @outer
-def _simulate(d: Dependences, trip: Trip, s: _State, uses: Uses, shares: Shares) -> None:
+def _simulate(d: Dependences, trip: MessageTransport, s: _State, uses: InterfaceUse, shares: Shares) -> None:
     for item in range(len(s.start)):
         if s.send_left[item] == 0:
             schedule(s.starters, item, 0.0)
     now = 0.0
     while True:
-        take_in(d, trip, s, now)
+        write_arrival(d, trip, s, now)
         while s.starters.size[0]:
             _start(d, trip, s, uses, shares, pop(s.starters), now)
-            take_in(d, trip, s, now)
+            write_arrival(d, trip, s, now)
         _share(s, uses, shares, now)
         if s.events.size[0] == 0:
             return
@@ -190,11 +217,13 @@ def _simulate(d: Dependences, trip: Trip, s: _State, uses: Uses, shares: Shares)
             _take_event(d, trip, s, uses, shares, now)
 
 
-def run_fluid(d: Dependences, trip: Trip, segments: int, ranks: int) -> tuple[Floats, Floats, Floats]:
-    """When each item starts and ends, and how long each edge is busy; arguments as of `messages.run`."""
+def run_fluid(
+    d: Dependences, trip: MessageTransport, segments: int, ranks: int
+) -> tuple[Floats, Floats, Floats]:
+    """Simulate messages; returns start and end of each item, and busy time of each edge, as `messages.run` does."""
     edges, routes, n = len(trip.s_per_byte), len(trip.first) - 1, segments * len(d.source)
     owner = np.repeat(np.arange(routes), np.diff(trip.first))
-    uses = Uses(trip.first, trip.edges, trip.fraction, owner, 1 / trip.s_per_byte)
+    uses = InterfaceUse(trip.first, trip.edges, trip.fraction, owner, 1 / trip.s_per_byte)
     codes = 3 * n + routes
     state = _State(
         events=new_heap(np.zeros(codes, np.int64), np.zeros(codes)),

@@ -1,4 +1,4 @@
-"""The gradient buckets of a dataflow graph: found, taken out, and others put in their place."""
+"""Gradient buckets of a dataflow graph: found, removed, and replaced by others."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ALL_REDUCE = COLLECTIVES.index("all_reduce")
 
 
 def all_reduces(flow: Dataflow) -> list[int]:
-    """Ops that are all-reduces of something."""
+    """All-reduce ops with a payload."""
     return np.flatnonzero((flow.collective == _ALL_REDUCE) & (flow.size_bytes > 0)).tolist()
 
 
 class TransferRegion:
-    """Communication ops around one transfer, and the other ops just before and behind them."""
+    """Communication ops of one transfer, and the other ops just before and after them."""
 
     def __init__(self, sketch: GraphSketch, followers: dict[int, list[int]], transfer: int) -> None:
         self.ops = {transfer}
@@ -46,11 +46,11 @@ class TransferRegion:
 
 
 class Gradients:
-    """A graph whose all-reduces of gradients are taken out, so that `put` puts in others.
+    """Dataflow graph without its gradient all-reduces; `put` inserts others.
 
     Args:
-        flow: A step of data-parallel training with the same backward ops on all ranks.
-        links: Links of its hosts; they decide the order of the ops.
+        flow: Step of data-parallel training with the same backward ops on all ranks.
+        links: Links of its hosts, which determine the order of the ops.
 
     Raises:
         InputError: There are no buckets, or the ranks have different backward ops.
@@ -101,9 +101,9 @@ class Gradients:
         """Add the next bucket.
 
         Args:
-            place: Place of the backward op that completes its last gradient, in `backward` of each rank.
-            size_bytes: Bytes of its gradients.
-            chunks: Collectives of equal size that it goes out as.
+            place: Index of the backward op that completes its last gradient, in `backward` of each rank.
+            size_bytes: Size of its gradients, in bytes.
+            chunks: Number of equal collectives for it.
             algorithm: Algorithm of these all-reduces (`collective.named`).
         """
         waits = next(

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from wirewise.sim.compiled import inner, outer
 
-__all__ = ["Heap", "goes_before", "new_heap", "pop", "schedule"]
+__all__ = ["Heap", "new_heap", "pop", "precedes", "schedule"]
 
 
 class Heap(NamedTuple):
-    """Events of n ops in order of (time, rank): `rank` breaks ties between ops, the least first."""
+    """Events of n ops ordered by (time, rank): `rank` breaks ties, the least first."""
 
     time: NDArray[np.float64]
     """Time of each place, [n]."""
@@ -34,7 +34,7 @@ class Heap(NamedTuple):
 
 @outer
 def new_heap(rank: NDArray[np.int64], ready: NDArray[np.float64]) -> Heap:
-    """Heap without events."""
+    """Make a heap without events."""
     n = len(rank)
     return Heap(
         np.empty(n), np.empty(n, np.int64), np.full(n, -1, np.int64), rank, ready, np.zeros(1, np.int64)
@@ -43,12 +43,12 @@ def new_heap(rank: NDArray[np.int64], ready: NDArray[np.float64]) -> Heap:
 
 @inner
 def _before(heap: Heap, a_time: float, a: int, b_time: float, b: int) -> bool:
-    return a_time < b_time if a_time != b_time else goes_before(heap, a, b)
+    return a_time < b_time if a_time != b_time else precedes(heap, a, b)
 
 
 @inner
-def goes_before(heap: Heap, a: int, b: int) -> bool:
-    """Whether op a comes before op b at the same time."""
+def precedes(heap: Heap, a: int, b: int) -> bool:
+    """Whether op a precedes op b at equal times."""
     if heap.rank[a] != heap.rank[b]:
         return heap.rank[a] < heap.rank[b]
     if heap.ready[a] != heap.ready[b]:
@@ -93,7 +93,7 @@ def _sink(heap: Heap, place: int, time: float, op: int) -> None:
 
 @inner
 def schedule(heap: Heap, op: int, time: float) -> None:
-    """Give an op an event, or move the one that it has."""
+    """Insert an op's event, or move the existing one."""
     place = heap.place[op]
     if place < 0:
         place = heap.size[0]
@@ -107,7 +107,7 @@ def schedule(heap: Heap, op: int, time: float) -> None:
 
 @inner
 def pop(heap: Heap) -> int:
-    """Take the first event out; the op that has it."""
+    """Remove the first event, and return its op."""
     first = heap.op[0]
     heap.place[first] = -1
     heap.size[0] -= 1

@@ -1,4 +1,4 @@
-"""A dataflow graph and links as the arrays that the compiled simulator takes."""
+"""Conversion of a dataflow graph and links to arrays for the compiled simulator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.engine import Ops
-from wirewise.sim.sharing import Uses
+from wirewise.sim.sharing import InterfaceUse
 from wirewise.trace.dataflow import COLLECTIVES, Dataflow
 
 __all__ = ["Links", "PreparedGraph", "prepare"]
@@ -19,24 +19,24 @@ Vector = NDArray[np.float64]
 
 
 class PreparedGraph(NamedTuple):
-    """What `engine.run` takes; transfers are ops with `work` above 0."""
+    """Input of `engine.run`; transfers are ops with `work` above 0."""
 
     ops: Ops
-    uses: Uses
+    uses: InterfaceUse
 
 
 def prepare(dataflow: Dataflow, links: Links, release_s: Vector | None = None) -> PreparedGraph:
-    """Arrays of a graph on links.
+    """Convert a graph on links to arrays.
 
-    Interface h is the way out of host h, H + h the way in, 2 H + h the way inside.
+    Interface h is host h's outgoing direction, H + h its incoming one, 2 H + h its internal one.
 
     Args:
         dataflow: Graph to prepare.
-        links: Links of at least as many hosts as the graph has.
-        release_s: Time before which no op of a rank starts, [ranks]; none: 0.
+        links: Links of at least the graph's number of hosts.
+        release_s: Earliest start of each rank's ops, in seconds, [ranks]. Defaults to 0.
 
     Raises:
-        InputError: Too few hosts, or as many release times as there are no ranks.
+        InputError: There are too few hosts, or not one release time per rank.
     """
     if links.hosts < dataflow.host_count:
         raise InputError(
@@ -81,8 +81,8 @@ def _durations(dataflow: Dataflow, links: Links) -> Vector:
     return seconds
 
 
-def _uses(dataflow: Dataflow, links: Links) -> tuple[Uses, Vector]:
-    """What transfers need of interfaces, and the bytes of their largest flows over their weights, [n]."""
+def _uses(dataflow: Dataflow, links: Links) -> tuple[InterfaceUse, Vector]:
+    """Interfaces that transfers use, and the bytes of their largest flows over their weights, [n]."""
     n, hosts = len(dataflow.names), links.hosts
     capacity = np.concatenate(
         [links.bandwidth_out_bytes_per_s, links.bandwidth_in_bytes_per_s, links.intra_bytes_per_s]
@@ -106,4 +106,4 @@ def _uses(dataflow: Dataflow, links: Links) -> tuple[Uses, Vector]:
     owner, interface = key // len(capacity), key % len(capacity)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=n))]).astype(np.int64)
     finite = np.where(np.isfinite(capacity), capacity, 1.0)
-    return Uses(indptr, interface, total / work[owner], owner, finite), work
+    return InterfaceUse(indptr, interface, total / work[owner], owner, finite), work

@@ -1,4 +1,4 @@
-"""What collectives along the dimensions of a mesh take, from the links of its ranks."""
+"""Costs of collectives along mesh dimensions, from the links of the ranks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MEETING = ("reduce_scatter", "all_to_all")
 
 
 class MeshCosts:
-    """Seconds of collectives along the dimensions of the meshes of all stages, from the links of their ranks.
+    """Times of collectives along the mesh dimensions of all stages, from the links of their ranks.
 
-    All groups along a dimension talk at once and share the interfaces of hosts, and the slowest stage counts. Rings
-    go in the order of the ranks.
+    All groups along a dimension communicate at once and share the interfaces of hosts, and the slowest stage counts.
+    Rings follow the order of the ranks.
     """
 
     def __init__(self, links: Links, ranks: Sequence[Sequence[int]], mesh: Sequence[int]) -> None:
@@ -44,7 +44,7 @@ class MeshCosts:
         return max(one[0] for one in found), max(one[1] for one in found)
 
     def _factors(self, axis: int, *, everyone: bool) -> tuple[float, float]:
-        """Latency of a round, and seconds a byte that each rank sends to its next, or to each other one."""
+        """Latency of a round, and seconds per byte that each rank sends to its next, or to each other one."""
         found = [(0.0, 0.0)]
         for stage in self._ranks:
             groups = np.moveaxis(stage, axis, -1).reshape(-1, self.mesh[axis])
@@ -57,7 +57,7 @@ class MeshCosts:
         return max(one[0] for one in found), max(one[1] for one in found)
 
     def _load(self, pairs: list[tuple[int, int]]) -> tuple[float, float]:
-        """Latency and seconds a byte when each of these pairs carries as many bytes."""
+        """Latency and seconds per byte when each of these pairs carries as many bytes."""
         links = self._links
         if not pairs:
             return 0.0, 0.0
@@ -74,7 +74,7 @@ class MeshCosts:
         return latency, max(slope, float(inside.max()))
 
     def seconds(self, step: MoveStep) -> float:
-        """Seconds of a collective, a slice (none) or a message to the next stage."""
+        """Time of a collective, of a slice (zero) or of a message to the next stage, in seconds."""
         if step.kind == "slice" or (step.mesh_dim >= 0 and self.mesh[step.mesh_dim] == 1):
             return 0.0
         if step.kind == "send":
@@ -92,5 +92,5 @@ class MeshCosts:
 
     @property
     def send_s_per_byte(self) -> float:
-        """Seconds a byte of a message to the next stage, where all ranks of a stage send as much."""
+        """Seconds per byte of a message to the next stage, if all ranks of a stage send equally much."""
         return self._sends[1]

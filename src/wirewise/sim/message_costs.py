@@ -1,4 +1,4 @@
-"""What a message costs its ranks: figures with which the simulation meets measured times of small collectives."""
+"""Per-message CPU cost of ranks, fitted so that the simulation reproduces measured small collectives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MESSAGES = np.geomspace(1e-6, 1e-3, 31)
 
 
 def probe_programs(ranks: int) -> dict[str, Program]:
-    """All-reduces whose times tell latency from processor time: few rounds or few messages, many of either."""
+    """All-reduces whose times separate latency from CPU time: few rounds or few messages, or many of either."""
     found = {}
     for name in algorithms("all_reduce"):
         try:
@@ -51,23 +51,22 @@ def fit_messages(
     processors: Sequence[int] = (0,),
     size_bytes: float = PROBE_BYTES,
 ) -> Topology:
-    """Find `message_s` of the ranks, one factor for all latencies, and the processors that ranks share.
+    """Fit `message_s` of the ranks, one factor for all latencies, and the number of CPUs that ranks share.
 
-    The sum of squared relative errors is least, among figures of a grid. A constant that every call costs besides its
-    messages is taken out.
+    Grid search for the least sum of squared relative errors, after removing a constant cost per call.
 
     Args:
-        topology: Ranks and links; latencies are half of round trips.
-        programs: Programs that were measured, by name.
+        topology: Ranks and links, with latencies of half a round trip.
+        programs: Measured programs, by name.
         seconds: Measured times of the programs, by name.
-        processors: Numbers of shared processors to try, see `Topology.processors`.
-        size_bytes: Larger buffer of a rank.
+        processors: Numbers of shared CPUs to try; see `Topology.processors`.
+        size_bytes: Larger buffer of a rank, in bytes.
 
     Returns:
         Topology with the fitted figures.
 
     Raises:
-        InputError: Nothing was measured, or a time that is not above 0.
+        InputError: There are no measurements, or a time is not positive.
     """
     names = sorted(programs)
     measured = np.array([seconds.get(name, 0.0) for name in names])

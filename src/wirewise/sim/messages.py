@@ -1,9 +1,9 @@
 """Messages over the edges of a network, event by event: the compiled core of `sim.programs`.
 
 An item is one segment of one message; items are numbered by segment, then in the order of the messages. An item
-starts once its value is there and all edges of its route are free; of those that could start at one time, the one
-with the least number does. An item that cannot start waits at one of the edges that keep it, in a heap, and is
-looked at again when that edge is free. What arrives at one time is taken in before anything starts.
+starts once its value is ready and all edges of its route are free; ties go to the lowest number. A blocked item waits
+at one of its busy edges, in a heap, and is retried when that edge is free. Arrivals at a time are processed before
+any start.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from wirewise.sim.compiled import inner, outer
 from wirewise.sim.heap import Heap, new_heap, pop, schedule
 from wirewise.sim.waiting import Items, leave, new_items, wait
 
-__all__ = ["Trip", "arrive", "compute", "finish", "pass_gate", "run", "take_in"]
+__all__ = ["MessageTransport", "arrive", "compute", "finish", "pass_gate", "run", "write_arrival"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class Trip(NamedTuple):
-    """How the messages [M] travel."""
+class MessageTransport(NamedTuple):
+    """Routes and costs of the messages [M]."""
 
     route: Ints
     """Number of the route of each message, [M]."""
@@ -49,9 +49,9 @@ class Trip(NamedTuple):
     target: Ints
     """[M]"""
     sending_s: Floats
-    """What the source's processor takes to send a message, [M]."""
+    """Processor time of the source to send a message, [M]."""
     adding_s: Floats
-    """What the target's processor takes to receive a message and to add it to its own values, [M]."""
+    """Processor time of the target to receive a message and to add it to its own values, [M]."""
     source: Ints
     """[M]"""
     processors: int
@@ -102,7 +102,7 @@ def pass_gate(d: Dependences, s: Any, gate: int, segment: int) -> None:
 
 @inner
 def arrive(s: Any, item: int) -> None:
-    """Count the arrival, or a gate that lets the target take the message in."""
+    """Count an arrival, or an opened gate after which the target accepts the message."""
     s.receive_left[item] -= 1
     if s.receive_left[item] == 0:
         s.arrived[s.taken[1]] = item
@@ -110,8 +110,8 @@ def arrive(s: Any, item: int) -> None:
 
 
 @inner
-def take_in(d: Dependences, trip: Trip, s: Any, now: float) -> None:
-    """Write or add what arrived."""
+def write_arrival(d: Dependences, trip: MessageTransport, s: Any, now: float) -> None:
+    """Store or reduce an arrived message."""
     messages = len(d.source)
     while s.taken[0] < s.taken[1]:
         item = s.arrived[s.taken[0]]
@@ -126,7 +126,7 @@ def take_in(d: Dependences, trip: Trip, s: Any, now: float) -> None:
 
 @inner
 def compute(s: Any, rank: int, now: float, seconds: float) -> float:
-    """Occupy a rank, and a processor where ranks share them, as soon as both are free; when that ends."""
+    """Occupy a rank, and a CPU if ranks share them, as soon as both are free; returns the end time."""
     begins = max(s.processor_free[rank], now)
     if len(s.shared_free):
         first = 0
@@ -148,7 +148,7 @@ def finish(d: Dependences, s: Any, item: int, now: float) -> None:
 
 
 @inner
-def _blocked(trip: Trip, s: _State, message: int, now: float) -> int:
+def _blocked(trip: MessageTransport, s: _State, message: int, now: float) -> int:
     """The edge of the route that is busy the longest, or -1."""
     found, until, route = -1, now, trip.route[message]
     for k in range(trip.first[route], trip.first[route + 1]):
@@ -159,13 +159,13 @@ def _blocked(trip: Trip, s: _State, message: int, now: float) -> int:
 
 
 @inner
-def _free_s(trip: Trip, s: _State, edge: int) -> float:
+def _free_s(trip: MessageTransport, s: _State, edge: int) -> float:
     """When an edge takes the next message: its bucket may be overdrawn by one message at a time."""
     return s.free[edge] - trip.burst_s[edge] if len(trip.burst_s) else s.free[edge]
 
 
 @inner
-def _start(d: Dependences, trip: Trip, s: _State, item: int, now: float) -> None:
+def _start(d: Dependences, trip: MessageTransport, s: _State, item: int, now: float) -> None:
     segment, message = divmod(item, len(d.source))
     s.start[item] = now
     leaves = now
@@ -191,7 +191,7 @@ def _start(d: Dependences, trip: Trip, s: _State, item: int, now: float) -> None
 
 
 @inner
-def _wake(trip: Trip, s: _State, edge: int) -> None:
+def _wake(trip: MessageTransport, s: _State, edge: int) -> None:
     """Look at the edge again when it is free, if any item waits there."""
     if s.items.top[edge] >= 0 and not s.woken[edge]:
         s.woken[edge] = True
@@ -199,7 +199,7 @@ def _wake(trip: Trip, s: _State, edge: int) -> None:
 
 
 @inner
-def _start_or_wait(d: Dependences, trip: Trip, s: _State, now: float) -> None:
+def _start_or_wait(d: Dependences, trip: MessageTransport, s: _State, now: float) -> None:
     """Look at the next item that may start."""
     item = pop(s.starters)
     came_from = s.items.waits_at[item]
@@ -233,16 +233,16 @@ def _take_event(d: Dependences, s: _State, now: float) -> None:
 
 
 @outer
-def _simulate(d: Dependences, trip: Trip, s: _State) -> None:
+def _simulate(d: Dependences, trip: MessageTransport, s: _State) -> None:
     for item in range(len(s.start)):
         if s.send_left[item] == 0:
             schedule(s.starters, item, 0.0)
     now = 0.0
     while True:
-        take_in(d, trip, s, now)
+        write_arrival(d, trip, s, now)
         while s.starters.size[0]:
             _start_or_wait(d, trip, s, now)
-            take_in(d, trip, s, now)
+            write_arrival(d, trip, s, now)
         if s.events.size[0] == 0:
             return
         now = s.events.time[0]
@@ -256,13 +256,13 @@ def _heap(numbers: int) -> Heap:
     return heap
 
 
-def run(d: Dependences, trip: Trip, segments: int, ranks: int) -> tuple[Floats, Floats, Floats]:
-    """When each item starts and ends, [segments * M] each, and how long each edge is held, [edges].
+def run(d: Dependences, trip: MessageTransport, segments: int, ranks: int) -> tuple[Floats, Floats, Floats]:
+    """Simulate all items; returns start and end of each, [segments * M], and busy time of each edge, in seconds.
 
     Args:
-        d: What the messages wait for.
-        trip: How they travel.
-        segments: Parts of each message.
+        d: Dependences of the messages.
+        trip: Routes and costs of the messages.
+        segments: Number of segments of each message.
         ranks: Number of ranks.
     """
     edges, n = len(trip.s_per_byte), segments * len(d.source)

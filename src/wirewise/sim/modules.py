@@ -1,4 +1,4 @@
-"""The ops of a step under a decision, one by one or as long as nothing else notices."""
+"""Ops of a step under a decision, individually or coarsened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Decision:
-    """A choice for every pass; `ModuleTrace` says what the numbers mean."""
+    """Choice for every pass; `ModuleTrace` explains the numbers."""
 
     buckets: tuple[BucketSpan, ...]
     """All gradients in order."""
@@ -48,17 +48,17 @@ class BucketPart(NamedTuple):
 
 
 class StepSegments(NamedTuple):
-    """A step, coarsened; seconds on a rank of slowdown 1."""
+    """Coarsened step; times are those of a rank with slowdown 1."""
 
     forward_s: float
     """Seconds before the backward ops whose gradients are reduced."""
     parts: tuple[BucketPart, ...]
     tail_s: float
-    """Seconds behind the last bucket's last gradient."""
+    """Seconds after the last bucket's last gradient."""
 
 
 def groups_of(job: ModuleTrace, decision: Decision) -> list[tuple[int, int]]:
-    """First and last module of every op, in the order of the forward pass."""
+    """First and last module of every op, in forward order."""
     by_first, found, first = dict(decision.fused), [], 0
     while first < len(job.modules):
         found.append((first, by_first.get(first, first)))
@@ -67,7 +67,7 @@ def groups_of(job: ModuleTrace, decision: Decision) -> list[tuple[int, int]]:
 
 
 def group_s(job: ModuleTrace, first: int, last: int, precision: str) -> tuple[float, float] | None:
-    """Forward and backward seconds of modules as one op; None: nothing is known of it."""
+    """Forward and backward seconds of modules fused into one op. None if unknown."""
     members = job.modules[first : last + 1]
     alone = [m.bfloat16_s or (m.forward_s, m.backward_s) for m in members]
     if precision == "float32":
@@ -90,18 +90,18 @@ def group_s(job: ModuleTrace, first: int, last: int, precision: str) -> tuple[fl
 
 
 def micro_share(job: ModuleTrace, decision: Decision) -> float:
-    """Time of an op in a micro-step over that for the whole batch."""
+    """Time of an op in a micro-step, as a fraction of that for the whole batch."""
     return job.fixed_share + (1.0 - job.fixed_share) / decision.accumulation
 
 
 def again_s(job: ModuleTrace, decision: Decision, first: int, last: int) -> float:
-    """Forward seconds that the backward pass of modules first to last repeats."""
+    """Forward seconds recomputed in the backward pass of modules first to last."""
     chosen = [i for i in range(first, last + 1) if i in decision.recompute]
     return sum((group_s(job, i, i, decision.precision) or (0.0, 0.0))[0] for i in chosen)
 
 
 def layers(job: ModuleTrace, decision: Decision) -> list[LayerCost]:
-    """Ops in the order of the forward pass; micro-steps before the last are part of the first one's forward."""
+    """Ops in forward order; micro-steps before the last are part of the first op's forward."""
     micro = micro_share(job, decision)
     found = []
     for first, last in groups_of(job, decision):
@@ -123,7 +123,7 @@ def layers(job: ModuleTrace, decision: Decision) -> list[LayerCost]:
 def one_op_a_launch(
     ops: Sequence[LayerCost], sent: Sequence[BucketTransfer]
 ) -> tuple[list[LayerCost], list[BucketTransfer]]:
-    """Layers of the step with all ops between two launches as one, and the buckets behind these."""
+    """Merge all ops between two launches into one layer, with the buckets that follow."""
     backward = [layer.backward_s for layer in reversed(ops)]
     parts, moved, done = list[LayerCost](), list[BucketTransfer](), 0
     for number, one in enumerate(sent):
@@ -146,7 +146,7 @@ def transfers(job: ModuleTrace, decision: Decision) -> list[BucketTransfer]:
 
 
 def segments(job: ModuleTrace, decision: Decision) -> StepSegments:
-    """Segments of the step, in which all ops between two launches are one."""
+    """Coarsened step, with all ops between two launches merged."""
     sent = transfers(job, decision)
     (rest, *computed), _ = one_op_a_launch(layers(job, decision), sent)
     parts = [

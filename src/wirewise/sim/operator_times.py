@@ -1,4 +1,4 @@
-"""Seconds of the operators of a step from figures of a device: a launch, and the longer of computing and moving."""
+"""Operator times from device figures: launch overhead plus the larger of compute and memory time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 __all__ = ["DEVICES", "VIEW_OPS", "DeviceFigures", "moves_nothing", "roofline_times"]
 
 _REACHED = 0.7
-"""Share of published peaks that is counted with, as AutoParallel does."""
+"""Fraction of published peaks that is counted with, as AutoParallel does."""
 VIEW_OPS = frozenset(
     f"aten.{name}"
     for name in "view.default _unsafe_view.default t.default transpose.int permute.default unsqueeze.default "
@@ -24,19 +24,19 @@ VIEW_OPS = frozenset(
 
 
 class DeviceFigures(NamedTuple):
-    """What a device reaches."""
+    """Achieved speeds of a device."""
 
     flops_per_s: float
-    """Floating-point operations a second on elements of 4 bytes and more."""
+    """FLOP/s on elements of 4 bytes and more."""
     half_flops_per_s: float
-    """Floating-point operations a second on elements of 2 bytes and less."""
+    """FLOP/s on elements of 2 bytes and less."""
     bytes_per_s: float
-    """Bytes a second from and to memory."""
+    """Memory bandwidth, in bytes per second."""
     launch_s: float = 7e-6
     """Seconds of the smallest operator."""
 
     def seconds(self, flops: float, moved_bytes: float, item_bytes: int) -> float:
-        """Seconds of an operator."""
+        """Time of an operator, in seconds."""
         rate = self.flops_per_s if item_bytes > 2 else self.half_flops_per_s
         return max(self.launch_s, flops / rate, moved_bytes / self.bytes_per_s)
 
@@ -58,11 +58,11 @@ def moves_nothing(node: OperatorNode) -> bool:
 
 
 def roofline_times(graph: OperatorGraph, device: str | DeviceFigures) -> OperatorGraph:
-    """The graph with seconds of a device.
+    """Set the operator times of a graph by a roofline model of a device.
 
     Args:
         graph: Training step to time.
-        device: One of `DEVICES`, or figures.
+        device: One of `DEVICES`, or its figures.
 
     Raises:
         InputError: No device has that name.

@@ -1,7 +1,7 @@
-"""A training step under a parallel plan: operators of each stage one after the other, moves beside them.
+"""Training step under a parallel plan: operators of each stage in sequence, overlapped with moves.
 
-A move starts when its tensor is there, moves of a stage go one after the other, and an operator waits for those that it
-takes. Stages of a pipeline then work off a 1F1B timetable.
+A move starts when its tensor is ready, moves of a stage run in sequence, and an operator waits for the moves that it
+depends on. Stages of a pipeline then follow a 1F1B timetable.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["ParallelStep", "StageSpan", "StepSimulator", "in_flight_of"]
 
 
 _HELD = ("parameter", "buffer", "input", "constant")
-"""What is there before a pass: it moves when it is taken."""
+"""Nodes that exist before a pass: they move when they are taken."""
 
 
 @dataclass(frozen=True)
 class StageSpan:
-    """What a stage does from when to when."""
+    """Activity of a stage over a span of time."""
 
     stage: int
     phase: str
@@ -46,12 +46,12 @@ class ParallelStep:
 
     seconds: float
     spans: list[StageSpan]
-    """Spans of the only stage; empty where there are several."""
+    """Spans of a single stage; empty if there are several."""
     pipeline: PipelineSimulation | None = None
 
 
 def in_flight_of(stage: int, stages: int, microbatches: int) -> int:
-    """Microbatches whose activations a stage keeps at once."""
+    """Number of microbatches whose activations a stage keeps at once."""
     return min(stages - stage, microbatches)
 
 
@@ -65,11 +65,11 @@ class _Clock:
 
 
 class StepSimulator:
-    """Simulates a step under a plan.
+    """Simulator of a step under a plan.
 
     Args:
         plan: Stages, placements and moves.
-        graph: Training step that the plan was made for.
+        graph: Training step of the plan.
         links: Links between its ranks.
     """
 
@@ -90,7 +90,7 @@ class StepSimulator:
 
     @cached_property
     def seconds_of(self) -> list[float]:
-        """Seconds that a rank computes each node, of one microbatch."""
+        """Compute time of each node on a rank, for one microbatch, in seconds."""
         taken = {
             (move.producer, consumer): move.target for move in self.plan.moves for consumer in move.consumers
         }
@@ -193,7 +193,7 @@ class StepSimulator:
         return clock.network_s
 
     def step(self) -> ParallelStep:
-        """A whole step."""
+        """Simulate a whole step."""
         if self.plan.stages > 1:
             run = self._pipeline()
             return ParallelStep(float(run.end_s.max(initial=0.0)), [], run)

@@ -1,14 +1,14 @@
-"""Timetables of pipelines on the event engine: when each pass, message and exchange runs, and how long an update takes.
+"""Pipeline timetables on the event engine: times of passes, messages, exchanges and whole updates.
 
-A position works its actions off in their order. The output of a pass leaves at once; between two positions and in one
-direction messages travel one after the other, gradients before activations. Interfaces of hosts are shared fairly by
-all messages and exchanges that use them at a time, or by none if links are taken to be independent.
+A position runs its actions in order. The output of a pass is sent at once; between two positions and in one direction
+messages are serialised, gradients before activations. Interfaces of hosts are shared fairly by all concurrent
+messages and exchanges, or uncontended if links are assumed independent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -22,9 +22,8 @@ from wirewise.plans.reshard import MulticastTree
 from wirewise.plans.stages import StagePlan
 from wirewise.plans.timetables import StagePass
 from wirewise.sim.chains import chunk_of, flows_between, last_chunk_s
-from wirewise.sim.engine import Ops, run
+from wirewise.sim.op_graph import OpGraph
 from wirewise.sim.replicas import MessageLoad, fold_replicas
-from wirewise.sim.sharing import Uses
 
 __all__ = [
     "EdgeSeconds",
@@ -48,7 +47,7 @@ _SETTLED = 1e-9
 
 
 class PipelineOp(NamedTuple):
-    """A pass, a message, an exchange of gradients or an update of parameters."""
+    """Pass, message, gradient exchange or parameter update."""
 
     phase: str
     """"forward", "backward", "weight gradient", "message", "communication" or "optimizer"."""
@@ -57,18 +56,18 @@ class PipelineOp(NamedTuple):
     position: int
     """Position that computes or sends."""
     target: int
-    """Position that gets a message; -1: it is none."""
+    """Receiving position of a message; -1 for other ops."""
     update: int
     stage: int
     """Stage that computes or sends; -1: all of the position."""
     microbatch: int
     """Microbatch of the update; -1: none."""
     gradient: bool = False
-    """Whether a message carries a gradient back, not an activation on."""
+    """Whether a message carries a gradient to the stage before, not an activation to the next."""
 
     @property
     def label(self) -> str:
-        """What it is about, in words."""
+        """Description of the op, in words."""
         if self.phase == "communication":
             return f"gradients of position {self.position}, update {self.update}"
         if self.phase == "optimizer":
@@ -79,7 +78,7 @@ class PipelineOp(NamedTuple):
 
 @dataclass(frozen=True)
 class PipelineSimulation:
-    """When everything runs; seconds from the first pass."""
+    """Times of all ops, in seconds from the first pass."""
 
     plan: StagePlan
     ops: list[PipelineOp]
@@ -88,11 +87,11 @@ class PipelineSimulation:
     end_s: Vector
     """End of each op, [n]."""
     classes: tuple[tuple[int, ...], ...]
-    """Replicas that do the same, of which the first has ops."""
+    """Equivalence classes of replicas, of which only the first has ops."""
 
     @cached_property
     def done_s(self) -> Vector:
-        """When the last position is done with each update; exchanges beside passes do not count, [updates]."""
+        """End of each update at the last position, without exchanges that overlap passes, in seconds, [updates]."""
         update = np.array([op.update for op in self.ops])
         counted = np.array(
             [op.target < 0 and (op.microbatch >= 0 or self.plan.exchange == "end") for op in self.ops]
@@ -102,63 +101,28 @@ class PipelineSimulation:
         return found
 
 
-@dataclass
 class _Draft:
-    """Ops and what they wait for, before they are arrays."""
+    """Graph of a timetable under construction."""
 
-    ops: list[PipelineOp] = field(default_factory=list)
-    duration: list[float] = field(default_factory=list)
-    priority: list[int] = field(default_factory=list)
-    resource: list[int] = field(default_factory=list)
-    transfer: list[MessageLoad | None] = field(default_factory=list)
-    before: list[int] = field(default_factory=list)
-    after: list[int] = field(default_factory=list)
-    resources: dict[tuple[int, ...], int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.ops: list[PipelineOp] = []
+        self.graph = OpGraph()
+        self.follows = self.graph.follows
 
     def add(self, op: PipelineOp, seconds: float) -> int:
         self.ops.append(op)
-        self.duration.append(seconds)
-        self.priority.append(0)
-        self.resource.append(-1)
-        self.transfer.append(None)
-        return len(self.ops) - 1
+        return self.graph.add(seconds)
 
     def send(self, op: PipelineOp, what: MessageLoad, priority: int, link: tuple[int, ...]) -> int:
-        number = self.add(op, what.duration_s)
-        self.priority[number], self.transfer[number] = priority, what
-        self.resource[number] = self.resources.setdefault(link, len(self.resources))
-        return number
-
-    def follows(self, after: int, before: int | None) -> None:
-        if before is not None:
-            self.before.append(before)
-            self.after.append(after)
-
-    def arrays(self, capacity: Vector) -> tuple[Ops, Uses]:
-        n, before = len(self.ops), np.array(self.before, np.int64)
-        order = np.argsort(before, kind="stable")
-        none = MessageLoad(0.0, 0.0, (), ())
-        transfers = [one or none for one in self.transfer]
-        used = np.array([len(one.interface) for one in transfers], np.int64)
-        ops = Ops(
-            duration=np.array(self.duration),
-            gap=np.zeros(n),
-            release=np.zeros(n),
-            work=np.array([one.work for one in transfers]),
-            resource=np.array(self.resource, np.int64),
-            priority=np.array(self.priority, np.int64),
-            indptr=_starts(np.bincount(before, minlength=n)),
-            successors=np.array(self.after, np.int64)[order],
-            slots=np.ones(len(self.resources), np.int64),
+        self.ops.append(op)
+        return self.graph.add(
+            what.duration_s,
+            work=what.work,
+            interfaces=what.interface,
+            weights=what.weight,
+            resource=link,
+            priority=priority,
         )
-        uses = Uses(
-            _starts(used),
-            np.array([i for one in transfers for i in one.interface], np.int64),
-            np.array([w for one in transfers for w in one.weight], np.float64),
-            np.repeat(np.arange(n), used),
-            capacity,
-        )
-        return ops, uses
 
 
 def simulate_pipeline(
@@ -172,20 +136,20 @@ def simulate_pipeline(
     slowdown: Vector | None = None,
     fold: bool = True,
 ) -> PipelineSimulation:
-    """Run a plan's timetable.
+    """Simulate a plan's timetable.
 
     Args:
-        plan: The plan; it should pass `check_itself`.
-        costs: Costs of its stages, for its size of microbatches.
+        plan: Plan, which should pass `check_itself`.
+        costs: Costs of its stages, for its microbatch size.
         links: Links between its ranks.
-        updates: Updates that follow each other; the first fills the pipeline, the last drains it.
-        shared_nics: Whether messages share the interfaces of hosts; otherwise each has its link for itself.
-        edge_s: Seconds of messages between two stages; none: what links say. Such messages share nothing.
-        slowdown: Factor of each rank's compute, [ranks]; none: all are alike.
-        fold: Whether of replicas that do the same only the first has ops (`sim.replicas`); False: each has its own.
+        updates: Number of successive updates; the first fills the pipeline, the last drains it.
+        shared_nics: Whether messages share the interfaces of hosts; otherwise there is no contention.
+        edge_s: Seconds of messages between two stages, without contention. Defaults to those of the links.
+        slowdown: Slowdown factor of each rank's compute, [ranks]. Defaults to 1.
+        fold: Whether only the first of equivalent replicas has ops (`sim.replicas`); if False, each has its own.
 
     Raises:
-        InputError: No path between two ranks that have to talk.
+        InputError: Two ranks that must communicate are not connected.
     """
     wires, draft = _Wires(links, shared_nics), _Draft()
     slow = _slowdowns(plan, slowdown)
@@ -203,15 +167,14 @@ def simulate_pipeline(
     exchanges = _exchanges(draft, folded.joint, backward)
     for (replica, position), row in rows.items():
         _chain(draft, plan, costs, replica, position, slow, row, exchanges, backward)
-    ops, uses = draft.arrays(wires.capacity)
-    found = run(ops, uses)
+    found = draft.graph.run(wires.capacity)
     return PipelineSimulation(plan, draft.ops, found.start, found.end, folded.classes)
 
 
 def message_seconds(
     plan: StagePlan, costs: StageCosts, links: Links, edge_s: EdgeSeconds | None = None
 ) -> tuple[float, ...]:
-    """Seconds of an activation over each edge of a plan that has its link for itself, in the order of `all_edges`."""
+    """Uncontended time of an activation over each edge of a plan, in the order of `all_edges`, in seconds."""
     wires, found = _Wires(links, True), list[float]()
     for source, target in plan.all_edges:
         size = costs.edge_bytes.get((source, target), 0.0)
@@ -233,16 +196,16 @@ def message_seconds(
 def steady_update(
     plan: StagePlan, costs: StageCosts, links: Links, **conditions: bool | EdgeSeconds | Vector | None
 ) -> tuple[PipelineSimulation, float, float]:
-    """A run, and when an update of it begins and ends that stands for all.
+    """Simulate a plan to steady state; returns the run, and start and end of a representative update.
 
-    With a flush between updates this is a whole one by itself. Without, updates come to repeat each other, alone or by
-    twos and threes; it is as long as they are in the mean, and cut out of the run where something is under way.
+    With a flush between updates it is a single whole one. Without, updates become periodic, with a period of one to
+    three; the representative one has their mean length, and is cut out of the run while others are in progress.
 
     Args:
         plan: Plan whose updates are simulated.
         costs: Costs of its stages.
         links: Links between its ranks.
-        conditions: What `simulate_pipeline` is told besides.
+        conditions: Further arguments of `simulate_pipeline`.
     """
     if plan.weight_versions == 1:
         found = simulate_pipeline(plan, costs, links, **conditions)  # type: ignore[arg-type]
@@ -331,7 +294,7 @@ def _slowdowns(plan: StagePlan, slowdown: Vector | None) -> list[tuple[float, ..
 def _needs(
     plan: StagePlan, costs: StageCosts, wires: _Wires, edge_s: EdgeSeconds | None
 ) -> dict[tuple[int, int], list[MessageLoad]]:
-    """What messages from one stage to another need, in each replica."""
+    """Load of messages from one stage to another, in each replica."""
     found: dict[tuple[int, int], list[MessageLoad]] = {}
     for edge in plan.all_edges:
         if plan.stages[edge[0]].position == plan.stages[edge[1]].position:
@@ -348,7 +311,7 @@ def _needs(
 
 
 def _exchange_needs(plan: StagePlan, costs: StageCosts, wires: _Wires) -> dict[int, MessageLoad]:
-    """What exchanges of gradients between replicas need, by position; none: there is one replica."""
+    """Load of exchanges of gradients between replicas, by position; none with one replica."""
     if plan.replicas == 1:
         return {}
     sizes = [0.0] * plan.positions
@@ -454,7 +417,7 @@ def _chain(
 
 
 class _Wires:
-    """What messages between ranks need of interfaces."""
+    """Load of messages between ranks on interfaces."""
 
     def __init__(self, links: Links, shared: bool) -> None:
         self._links, self._shared = links, shared
@@ -469,16 +432,16 @@ class _Wires:
 
     @property
     def capacity(self) -> Vector:
-        """Bytes a second of all interfaces; those without a limit are never used."""
+        """Bytes per second of all interfaces; those without a limit are never used."""
         found = np.array(self._capacity, np.float64)
         return np.where(np.isfinite(found), found, 1.0)
 
     def between(
         self, plan: StagePlan, costs: StageCosts, edge: tuple[int, int], replica: int, *, forward: bool
     ) -> MessageLoad:
-        """What one stage makes of a microbatch for another, from the ranks of the one to those of the other.
+        """Load of one stage's output for another, from the ranks of the one to those of the other.
 
-        Addends come before the rest, on links of their own.
+        Partial sums come before the rest, on links of their own.
         """
         flows, before_s = list[tuple[tuple[int, int], float]](), 0.0
         behind_s = 0.0
@@ -555,7 +518,3 @@ class _Wires:
                 self._capacity.append(1.0 / s_per_byte)
             found.append(self._pairs[pair])
         return found
-
-
-def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

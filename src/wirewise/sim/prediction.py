@@ -1,10 +1,11 @@
-"""What a prediction says: how long a unit of a job takes under a plan, and where the time goes."""
+"""Prediction: time of a unit of a job under a plan, and its breakdown."""
 
 from __future__ import annotations
 
 import msgspec
 import numpy as np
 
+from wirewise.notebooks import table_html
 from wirewise.plans.base import Plan
 from wirewise.sim.breakdown import Breakdown, breakdown_of, mean_breakdown, union
 from wirewise.sim.timeline import Timeline
@@ -18,13 +19,13 @@ IDLE = frozenset({"detect", "fence", "regroup"})
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """A simulated unit of a job under a plan."""
+    """Predicted step, or other unit of work, of a job under a plan."""
 
     family: str
     """Family of the plan."""
     planner: str
     unit: str
-    """What takes `step_s`, such as "step", "epoch" or "batch"."""
+    """Unit of `step_s`, such as "step", "epoch" or "batch"."""
     step_s: float
     breakdown: Breakdown
     """Mean of the ranks; its parts add up to `step_s`."""
@@ -33,17 +34,17 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def classes(self) -> int:
-        """Number of classes of ranks that do the same, each of which was simulated once."""
+        """Number of classes of equivalent ranks, each simulated once."""
         return len(self.timeline.all_classes)
 
     @property
     def phases_s(self) -> dict[str, float]:
-        """Seconds that the mean rank spends in each phase; phases may run beside each other."""
+        """Time that the mean rank spends in each phase, in seconds; phases may overlap."""
         names = dict.fromkeys(span.phase for span in self.timeline.spans)
         return {name: self.timeline.phase_s(name) for name in names}
 
     def summary(self) -> str:
-        """A sentence, and a line for each phase."""
+        """Sentence, and one line per phase."""
         parts, ranks = self.breakdown, f"{self.timeline.world_size} ranks"
         if self.classes < self.timeline.world_size:
             ranks += f" (classes of ranks that do the same: {self.classes})"
@@ -56,15 +57,20 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
         width = max((len(name) for name in self.phases_s), default=0)
         return "\n".join([*lines, *(f"  {n:<{width}}  {_ms(s)}" for n, s in self.phases_s.items())])
 
+    def _repr_html_(self) -> str:
+        phases = [[name, _ms(seconds)] for name, seconds in self.phases_s.items()]
+        return table_html(self.summary().partition("\n")[0], ["phase", "time of the mean rank"], phases)
+
 
 def prediction_of(plan: Plan, unit: str, timeline: Timeline, step_s: float | None = None) -> Prediction:
-    """The prediction that a timeline tells.
+    """Build the prediction from a timeline.
 
     Args:
-        plan: Plan that was simulated.
-        unit: What the timeline shows one of.
+        plan: Plan that is simulated.
+        unit: Unit that the timeline shows, such as a step.
         timeline: Timeline of all ranks.
-        step_s: Seconds of the unit; None: from the first span's start to the last one's end.
+        step_s: Duration of the unit, in seconds. Defaults to the time from the first span's start to the last one's
+            end.
     """
     seconds = timeline.seconds if step_s is None else step_s
     return Prediction(

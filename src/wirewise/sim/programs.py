@@ -1,7 +1,6 @@
-"""How long a program takes on a network; every figure is simulated, never measured.
+"""Time of a program on a network; every figure is simulated, never measured.
 
-On networks of Ethernet, messages share links fairly, as TCP connections do (`sim.fluid`). Elsewhere links serve one
-message after the other.
+On Ethernet, messages share links proportionally, as TCP connections do (`sim.fluid`). Elsewhere links are serialised.
 
 A message starts once the values that it takes are there and every edge of its route is free. Where several could
 start, the one of the earliest segment goes first, and in it the one of the earliest step, as where ranks work
@@ -21,6 +20,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise import work
 from wirewise.collective.dependences import Dependences, dependences
 from wirewise.collective.network import Network
 from wirewise.collective.program import Message, Program
@@ -28,30 +28,33 @@ from wirewise.collective.regular import RegularProgram
 from wirewise.errors import ProgramError
 from wirewise.sim.classes import classes_of_routes
 from wirewise.sim.fluid import run_fluid
-from wirewise.sim.messages import Trip, run
+from wirewise.sim.messages import MessageTransport, run
 
 __all__ = ["ProgramTimeline", "Simulator", "simulate"]
+
+_ITEM_S = 5e-6
+"""Work of one segment of a message."""
 
 
 @dataclass(frozen=True)
 class ProgramTimeline:
-    """When the messages of a program travel."""
+    """Start and end of the messages of a program."""
 
     program: Program | RegularProgram
     finish_s: float
-    """When the last message is in; 0 without messages."""
+    """When the last message has arrived; 0 without messages."""
     start_s: NDArray[np.float64]
     """When each message starts, [segments, messages]; of a regular program, one message of each class."""
     end_s: NDArray[np.float64]
-    """When its target has stored or added it, [segments, messages]."""
+    """When its target has stored or reduced it, [segments, messages]."""
     edge_busy_s: NDArray[np.float64]
-    """How long each edge of the network is held, [edges]."""
+    """Busy time of each edge of the network, [edges]."""
     source: str = "simulated"
-    """Kind of the times, which every timeline tells."""
+    """Kind of the times, as in `Timeline.source`."""
 
     @property
     def seconds(self) -> float:
-        """Seconds of the whole, by the name that all timelines have: `finish_s`."""
+        """Total time in seconds, under the name common to all timelines: `finish_s`."""
         return self.finish_s
 
     @cached_property
@@ -61,21 +64,21 @@ class ProgramTimeline:
 
 
 class Simulator:
-    """A program on a network, made ready once to be simulated in several numbers of segments.
+    """Program prepared on a network, to be simulated with several numbers of segments.
 
     Args:
-        program: Program to run; it should pass `collective.check`. A regular one is run for one rank of each class,
-            on a network that looks the same from each.
+        program: Program, which should pass `collective.check`. A regular one is simulated for one rank of each class,
+            on a network that is invariant under the period.
         network: Network with the program's ranks.
-        size_bytes: Larger buffer of a rank, in or out.
-        reduce_s_per_byte: Time to add one byte; a rank adds one message after the other.
-        in_rounds: Whether to count as textbooks do: a message holds its route from its start until it is added,
-            and a segment's step begins once its step before has ended everywhere.
+        size_bytes: Larger buffer of a rank, in or out, in bytes.
+        reduce_s_per_byte: Time to reduce one byte, in seconds; a rank reduces one message at a time.
+        in_rounds: Whether to count as in textbooks: a message holds its route from its start until it is reduced, and
+            a segment's step starts once its previous step has ended everywhere.
 
     Raises:
-        ProgramError: Another number of ranks, or a message between ranks without a route; a regular program whose
-            classes of messages share a link, so that their turns would not be alike.
-        TopologyError: A network that does not look the same from one period of a regular program to the next.
+        ProgramError: The number of ranks differs, a message is between ranks without a route, or message classes of a
+            regular program share a link, which would break the symmetry.
+        TopologyError: The network is not invariant under the period of a regular program.
     """
 
     def __init__(
@@ -110,11 +113,11 @@ class Simulator:
         self._bytes = np.array(rule.chunk_bytes(size_bytes))[self._found.chunk]
 
     def finish_s(self, segments: int) -> float:
-        """Seconds in that number of segments."""
+        """Total time with that number of segments, in seconds."""
         return float(self._run(segments)[1].max(initial=0.0))
 
     def run(self) -> ProgramTimeline:
-        """The program as it is."""
+        """Simulate the program unchanged."""
         segments, in_order = self._program.segments, np.argsort(self._found.place)
         start_s, end_s, busy_s = self._run(segments)
         start_s, end_s = (s.reshape(segments, -1)[:, in_order] for s in (start_s, end_s))
@@ -122,10 +125,11 @@ class Simulator:
         return ProgramTimeline(self._program, finish_s, start_s, end_s, busy_s[self._class])
 
     def _run(self, segments: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        work.charge(segments * len(self._found.source) * _ITEM_S)
         core = run_fluid if self._network.shares and not self._in_rounds else run
         return core(self._found, self._trip(segments), segments, self._ranks)
 
-    def _trip(self, segments: int) -> Trip:
+    def _trip(self, segments: int) -> MessageTransport:
         found, routes, bytes_of = self._found, self._table, self._bytes / segments
         messages = len(found.source)
         sizes = np.bincount(found.message, bytes_of, messages).astype(np.float64)
@@ -135,7 +139,7 @@ class Simulator:
         latency_s = routes.latency_s[self._route]
         travel_s = latency_s + sizes / routes.rate_bytes_per_s[self._route]
         bursts = np.array([edge.burst_bytes / edge.bandwidth_bytes_per_s for edge in self._network.edges])
-        return Trip(
+        return MessageTransport(
             route=self._route,
             first=routes.first,
             edges=routes.edges,
@@ -164,7 +168,7 @@ def simulate(
     reduce_s_per_byte: float = 0.0,
     in_rounds: bool = False,
 ) -> ProgramTimeline:
-    """Run a program on a network; arguments and errors as of `Simulator`."""
+    """Simulate a program on a network; arguments and errors as in `Simulator`."""
     simulator = Simulator(
         program, network, size_bytes, reduce_s_per_byte=reduce_s_per_byte, in_rounds=in_rounds
     )

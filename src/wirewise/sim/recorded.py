@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim.gradients import Gradients, all_reduces
-from wirewise.sim.rewrite import without_communication
+from wirewise.sim.rewrite import remove_communication
 from wirewise.sim.step_replay import replay
 from wirewise.sim.steps import without_interference
 from wirewise.sim.traces import record
@@ -28,14 +28,14 @@ Vector = NDArray[np.float64]
 Job = TypeVar("Job", bound=ModuleTrace)
 
 _ROOT = "model"
-"""What the outermost module's ops are called."""
+"""Name of the outermost module's ops."""
 _LEAST_LATENCY_S = 100e-6
 """Latency of a round, where a fit to large buckets finds less: about what TCP takes between two processes. Without a
 fixed cost a plan would send every gradient alone."""
 
 
 class MemorySizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a module keeps; fields as in `Module`."""
+    """Memory kept by a module; fields as in `Module`."""
 
     saved_bytes: float
     input_bytes: float = 0.0
@@ -60,14 +60,14 @@ class _Computed:
 
 
 def modules_of_trace(trace: Trace, links: Links | None = None) -> tuple[ModuleTrace, Links]:
-    """Modules of a run, medians over its steps, and the links that they were measured on.
+    """Modules of a run, with medians over its steps, and the links of the measurement.
 
     Args:
         trace: Trace on aligned clocks, of data-parallel training whose all-reduces are rings.
-        links: Links of its hosts; none: fitted from the trace, with at least 0.1 ms of latency.
+        links: Links of its hosts. Defaults to fitted ones, with at least 0.1 ms of latency.
 
     Raises:
-        InputError: No gradient buckets, or backward ops that differ from rank to rank.
+        InputError: There are no gradient buckets, or backward ops differ between ranks.
         TraceError: Raised by `trace.dataflow.build`.
     """
     if links is None:
@@ -110,20 +110,20 @@ def modules_of_flows(
 ) -> ModuleTrace:
     """Modules of a job, from dataflow graphs of its steps.
 
-    The backward op that completes some gradients is one module; forward ops belong to the module of their name,
-    and what has no such name to the first one. Idle time between ops counts as theirs. Where names do not tell
-    which op completes which parameter, the recorded buckets are the finest grain.
+    The backward op that completes some gradients is one module; forward ops belong to the module of their name, and
+    others to the first one. Idle time between ops counts as theirs. If names do not reveal which op completes which
+    parameter, the recorded buckets are the finest grain.
 
     Args:
-        flows: Steps of one job; those with other backward ops or other buckets than most are left out.
+        flows: Steps of one job; those with unusual backward ops or buckets are left out.
         links: Links of its hosts.
-        measured_step_s: Measured period of the steps.
-        parameters: Names in each bucket.
+        measured_step_s: Measured step time, in seconds.
+        parameters: Parameter names of each bucket.
         algorithm: Algorithm of the all-reduces.
-        interference: Factor by which compute was slower beside communication.
+        interference: Slowdown factor of compute that overlaps with communication.
 
     Raises:
-        InputError: Raised by `modules_of_trace`, or no graph at all.
+        InputError: Raised by `modules_of_trace`, or there are no graphs.
     """
     if not flows:
         raise InputError("got no graph of a step; record at least one whole step")
@@ -168,10 +168,10 @@ def modules_of_flows(
 
 
 def with_memory(job: Job, sizes: Mapping[str, MemorySizes]) -> Job:
-    """The job with what each module keeps; modules that are not listed keep nothing.
+    """Job with the memory kept by each module; unlisted modules keep none.
 
     Raises:
-        InputError: A module that the job does not have.
+        InputError: The job lacks a module.
     """
     known = {module.name for module in job.modules}
     if unknown := sorted(set(sizes) - known):
@@ -186,8 +186,8 @@ def with_memory(job: Job, sizes: Mapping[str, MemorySizes]) -> Job:
 
 
 def _computed(flow: Dataflow, part: Gradients, links: Links) -> _Computed:
-    """What each rank does when no transfer takes time."""
-    alone = replay(without_communication(flow), links)
+    """Activity of each rank when no transfer takes time."""
+    alone = replay(remove_communication(flow), links)
     start, end = alone.start_s, alone.end_s
     ends = np.array([end[ops] for ops in part.backward])
     first = np.array([start[ops[0]] for ops in part.backward])

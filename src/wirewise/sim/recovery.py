@@ -1,8 +1,8 @@
-"""What failures cost: seconds of each part of a recovery, and the goodput of a job whose failures come at random.
+"""Cost of failures: phases of a recovery, and the goodput of a job with random failures.
 
-Failures are a Poisson process of one every `mtbf_s` seconds. Each strikes at an equally likely place between two
-checkpoints, and one that strikes during a recovery lets it begin anew. Where all ranks go back to a checkpoint, this is
-J. T. Daly: A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22(3), 2006, exactly.
+Failures are a Poisson process with mean time `mtbf_s` between failures. Each occurs uniformly between two
+checkpoints, and one during a recovery restarts it. If all ranks roll back to a checkpoint, this is J. T. Daly: A
+higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22(3), 2006, exactly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LARGEST = 700.0
 
 
 class Loss(NamedTuple):
-    """A kind of failures, and what each of them takes."""
+    """Kind of failure, and the time that each costs."""
 
     share: float
     """Probability that a failure is of the kind."""
@@ -49,14 +49,14 @@ class Loss(NamedTuple):
 
 
 class Efficiency(NamedTuple):
-    """How time goes by where steps fail at random."""
+    """Use of time under random failures."""
 
     goodput: float
-    """Share of the time in which steps are computed for the first time."""
+    """Fraction of the time in which steps are computed for the first time."""
     overhead: float
-    """What protection adds while nothing fails, as a share of the steps' time."""
+    """Failure-free overhead, as a fraction of step time."""
     lost_s: float
-    """Seconds that a failure costs with all that strike during its recovery, the mean."""
+    """Mean cost of a failure, in seconds, including further failures during its recovery."""
 
 
 def efficiency(
@@ -68,15 +68,15 @@ def efficiency(
     checkpoint_s: float,
     overhead_s: float = 0.0,
 ) -> Efficiency:
-    """The mean over all places between two checkpoints at which a failure may strike.
+    """Compute goodput, averaged over the failure's position between two checkpoints.
 
     Args:
-        step_s: Seconds of a step without protection.
-        losses: Kinds of failures, whose shares add up to 1.
-        mtbf_s: Seconds between failures, the mean.
-        interval_steps: Steps between checkpoints.
-        checkpoint_s: Seconds for which a checkpoint stops training.
-        overhead_s: Seconds that protection adds to a step.
+        step_s: Step time without protection, in seconds.
+        losses: Kinds of failures, with fractions that add up to 1.
+        mtbf_s: Mean time between failures, in seconds.
+        interval_steps: Number of steps between checkpoints.
+        checkpoint_s: Time for which a checkpoint blocks training, in seconds.
+        overhead_s: Protection overhead per step, in seconds.
     """
     whole_s = step_s + overhead_s
     segment_s = interval_steps * whole_s + checkpoint_s
@@ -117,7 +117,7 @@ def _mean_of_powers(exponent: float, count: int) -> float:
 
 
 class RecoveryFigures(NamedTuple):
-    """What a plan's protection and recoveries take."""
+    """Figures of a plan's protection and recoveries."""
 
     phases: tuple[RecoveryPhases, ...]
     """Recovery of each stage from a failure halfway between two checkpoints, [stages]."""
@@ -125,24 +125,24 @@ class RecoveryFigures(NamedTuple):
     """The mean over failures."""
     efficiency: Efficiency
     checkpoint_s: float
-    """Seconds for which a checkpoint stops training."""
+    """Seconds that a checkpoint blocks training."""
     overhead_s: float
-    """Seconds that logs and consistency add to a step."""
+    """Overhead of logs and consistency per step, in seconds."""
 
 
 def recovery_figures(
     plan: RecoveryPlan, trace: RecoveryTrace, links: Links, mtbf_s: float | None = None
 ) -> RecoveryFigures:
-    """Seconds of the plan's recoveries, and its goodput.
+    """Predict the plan's recovery times, and its goodput.
 
     Args:
         plan: Plan of the trace's stages.
         trace: Figures of the job.
         links: Links between its ranks.
-        mtbf_s: Seconds between failures, the mean; None: what the plan was made for.
+        mtbf_s: Mean time between failures, in seconds. Defaults to the plan's.
 
     Raises:
-        PlanError: A way to consistency whose seconds were not measured.
+        PlanError: The job does not say how long the plan's consistency method takes.
     """
     mtbf_s = plan.mtbf_s if mtbf_s is None else mtbf_s
     overhead_s, shares = _overhead_s(plan, trace), trace.failure_shares
@@ -175,15 +175,15 @@ def recovery_phases(
     lost_steps: float,
     mtbf_s: float | None = None,
 ) -> RecoveryPhases:
-    """Seconds of a recovery from a failure in the middle of a step.
+    """Predict the phases of a recovery from a failure in the middle of a step, in seconds.
 
     Args:
         plan: Plan of the trace's stages.
         trace: Figures of the job.
         links: Links between its ranks.
-        number: Number of the stage that is lost.
-        lost_steps: Steps since the checkpoint from which the recovery begins.
-        mtbf_s: Seconds between failures, the mean; None: what the plan was made for.
+        number: Index of the lost stage.
+        lost_steps: Steps since the checkpoint from which the recovery starts.
+        mtbf_s: Mean time between failures, in seconds. Defaults to the plan's.
     """
     mtbf_s = plan.mtbf_s if mtbf_s is None else mtbf_s
     own = _losses(plan, trace, links, mtbf_s)[number]
@@ -200,13 +200,13 @@ def recovery_phases(
 
 
 def losses_of(plan: RecoveryPlan, trace: RecoveryTrace, links: Links, mtbf_s: float) -> list[Loss]:
-    """Kinds of failures under a plan, whatever its interval; those that cost the same count as one.
+    """Kinds of failures under a plan, for any interval; those of equal cost are merged.
 
     Args:
         plan: Plan of the trace's stages.
         trace: Figures of the job.
         links: Links between its ranks.
-        mtbf_s: Seconds between failures, the mean.
+        mtbf_s: Mean time between failures, in seconds.
     """
     found: dict[tuple[float, float], float] = {}
     for share, own in zip(trace.failure_shares, _losses(plan, trace, links, mtbf_s), strict=True):
@@ -269,17 +269,17 @@ def group_recompute_s(
     helpers: int = 0,
     exact: bool = True,
 ) -> float:
-    """Seconds in which a group of stages computes a lost step again, in microbatches that follow each other.
+    """Time in which a group of stages recomputes a lost step, pipelined over microbatches, in seconds.
 
-    With one microbatch this is the published sum of what stages compute and of what passes between them.
+    With one microbatch this is the published sum of the stages' compute times and the message times between them.
 
     Args:
         trace: Figures of the job.
         links: Links between its ranks.
-        group: Numbers of its stages.
-        tier: Where the logs lie that it reads.
-        helpers: Survivors that take microbatches of it.
-        exact: Whether gradients of helpers are folded in the order of microbatches.
+        group: Indices of its stages.
+        tier: Storage tier of the logs that it reads.
+        helpers: Number of survivors that recompute microbatches of it.
+        exact: Whether gradients of helpers are summed in the order of microbatches.
     """
     rate = trace.memory_log_bytes_per_s if tier == "memory" else trace.disk_log_bytes_per_s
     # Seconds that each stage of the group is busy, and each link between two of them.
@@ -308,12 +308,12 @@ def group_recompute_s(
 
 
 def copy_s(trace: RecoveryTrace, links: Links, number: int) -> float:
-    """Seconds in which a lost replica of a stage gets its state in stripes from `sources_of`, the mean of all.
+    """Time to copy a stage's state to a replacement in stripes from `sources_of`, averaged over its ranks, in seconds.
 
     Args:
         trace: Figures of the job.
         links: Links between its ranks.
-        number: Number of the stage.
+        number: Index of the stage.
     """
     stage, seconds = trace.stages[number], []
     for rank in stage.ranks:
@@ -328,19 +328,19 @@ def copy_s(trace: RecoveryTrace, links: Links, number: int) -> float:
 
 
 def sources_of(ranks: Sequence[int], lost: int, links: Links) -> list[int]:
-    """Ranks among these that outlive a lost one: those on other hosts, and on a single host all others."""
+    """Ranks among these that survive a lost one: those on other hosts, or on a single host all others."""
     hosts = links.host_of_rank
     alone = bool((hosts == hosts[lost]).all())
     return [rank for rank in ranks if rank != lost and (alone or hosts[rank] != hosts[lost])]
 
 
 def checkpoint_s(trace: RecoveryTrace) -> float:
-    """Seconds for which a checkpoint stops training: as measured, else to copy the largest state in memory."""
+    """Seconds that a checkpoint blocks training: as measured, else to copy the largest state in memory."""
     return trace.checkpoint_s or _largest_state(trace) / trace.memory_log_bytes_per_s
 
 
 def persist_s(trace: RecoveryTrace) -> float:
-    """Seconds beside training until a checkpoint is durable."""
+    """Time of the asynchronous write until a checkpoint is durable, in seconds."""
     return _largest_state(trace) / trace.checkpoint_bytes_per_s
 
 
@@ -349,11 +349,11 @@ def _largest_state(trace: RecoveryTrace) -> float:
 
 
 def log_overhead_s(trace: RecoveryTrace, logs: Iterable[MessageLog]) -> float:
-    """Seconds that writing logs adds to a step: what the stage with the most of it has no idle time for.
+    """Logging overhead per step, in seconds: time beyond the idle time of the stage that logs most.
 
     Args:
         trace: Figures of the job.
-        logs: Messages that are logged.
+        logs: Messages in the logs.
     """
     rates = {"memory": trace.memory_log_bytes_per_s, "disk": trace.disk_log_bytes_per_s}
     written = [0.0] * len(trace.stages)
@@ -380,12 +380,12 @@ def _detect_s(plan: RecoveryPlan, trace: RecoveryTrace) -> float:
 
 
 def regroup_s(trace: RecoveryTrace, spares: int, mtbf_s: float) -> float:
-    """Seconds until the new group stands; without a warmed spare it waits for a new process (Erlang's loss formula).
+    """Time until the new process group exists, with the wait for a process if no spare is left (Erlang B), in seconds.
 
     Args:
         trace: Figures of the job.
-        spares: Warmed processes that wait, each of which is replaced when it is taken.
-        mtbf_s: Seconds between failures, the mean.
+        spares: Number of warm standby processes, each replaced when used.
+        mtbf_s: Mean time between failures, in seconds.
     """
     blocked = 1.0
     for number in range(1, spares + 1):

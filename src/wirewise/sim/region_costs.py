@@ -1,8 +1,8 @@
-"""What a region of operators costs as one kernel.
+"""Cost of a region of operators fused into one kernel.
 
-A formula for where no fused kernel was measured and no estimator was trained: a launch, and the longer of computing
-and of moving bytes; results that stay inside a region are not moved, and an operator that is computed in two regions
-is charged in both. The formula's constants are fitted to the operators that were measured alone.
+A formula for use without measured fused kernels and without an estimator: a launch, plus the larger of compute and
+memory time; results that stay inside a region are not moved, and an operator computed in two regions is charged in
+both. The constants are fitted to operators measured alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROUNDS = 20
 
 
 class RegionCosts(Protocol):
-    """Seconds of regions."""
+    """Cost model of regions."""
 
     def __call__(self, operators: tuple[int, ...], outputs: tuple[int, ...]) -> float:
         """Seconds of one region.
@@ -39,7 +39,7 @@ class RegionCosts(Protocol):
 
 
 class Roofline(NamedTuple):
-    """Constants of a device."""
+    """Roofline constants of a device."""
 
     launch_s: float
     s_per_flop: float
@@ -50,13 +50,13 @@ class Roofline(NamedTuple):
 
 
 def fit(graph: FusionGraph) -> Roofline:
-    """The constants that miss the measured operators least: least squares of relative errors.
+    """Fit the constants to the measured operators, by least squares of relative errors.
 
-    Views are left out, because they move nothing. Each operator is taken to be bound by computing or by bytes,
-    whichever the constants so far say, until that no longer changes.
+    Views are left out, because they move no bytes. Each operator is classified as compute-bound or memory-bound by
+    the current constants, until this no longer changes.
 
     Raises:
-        InputError: No operator but views was measured.
+        InputError: Only views were measured.
     """
     measured = [one for one in graph.operators if one.time_s > 0 and one.category != "view"]
     if not measured:
@@ -97,11 +97,11 @@ def _alone_bytes(graph: FusionGraph, one: Operator) -> float:
 
 
 class AnalyticCosts:
-    """The formula, scaled for each region by how far its operators' measured times lie from theirs.
+    """Roofline formula, scaled for each region by the ratio of its operators' measured and predicted times.
 
     Args:
         graph: Graph of the operators.
-        constants: Constants of the device; none: fitted.
+        constants: Constants of the device. Defaults to fitted ones.
 
     Raises:
         InputError: Raised by `fit`.
@@ -126,7 +126,7 @@ class AnalyticCosts:
 
 
 class _Work(NamedTuple):
-    """What operators compute and move, [n] each but the inputs."""
+    """Compute and memory traffic of operators, [n] each but the inputs."""
 
     input_start: Numbers
     inputs: Numbers

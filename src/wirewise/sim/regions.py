@@ -1,8 +1,8 @@
-"""A graph and its fusion as arrays, and what compiled functions say about regions.
+"""A graph and its fusion as arrays, with compiled queries about regions.
 
-Every operator has a region in which it is computed for all who read it, its home; the least operator that is at home
-in a region is the region's number. Other regions may hold copies: a copy serves its own region only. A region that
-holds a copy of an operator is launched behind that operator's home.
+Every operator has a home region, in which it is computed for all its readers; the least operator at home in a region
+is the region's number. Other regions may hold copies: a copy serves its own region only. A region that holds a copy
+of an operator is launched after that operator's home.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FREE, MATMUL, OPAQUE = 0, 1, 2
 
 
 class Arrays(NamedTuple):
-    """A graph of n operators with g gradients."""
+    """Graph of n operators with g gradients."""
 
     input_start: Numbers
     """First input of each operator in `inputs`, [n + 1]."""
@@ -58,7 +58,7 @@ class Arrays(NamedTuple):
 
 
 class Fusion(NamedTuple):
-    """Operators that run together."""
+    """Assignment of operators to regions, with copies."""
 
     home: Numbers
     """Number of the region of each operator, [n]."""
@@ -69,7 +69,7 @@ class Fusion(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """The copies of each operator, so that none has to look through all of them."""
+    """Linked lists of the copies of each operator, for fast lookup."""
 
     first: Numbers
     """Number of each operator's first copy, -1: none, [n]."""
@@ -78,7 +78,7 @@ class Chains(NamedTuple):
 
 
 def arrays(graph: FusionGraph) -> Arrays:
-    """The graph as arrays."""
+    """Convert a graph to arrays."""
     kinds = {"matmul": MATMUL, "opaque": OPAQUE}
     readers: list[list[int]] = [[] for _ in graph.operators]
     for number, one in enumerate(graph.operators):
@@ -102,7 +102,7 @@ def _rows(lists: list[tuple[int, ...]] | list[list[int]]) -> tuple[Numbers, Numb
 
 @outer
 def chains(fusion: Fusion) -> Chains:
-    """The copies by operator, in their order."""
+    """Build the lists of copies by operator, in order."""
     found = Chains(np.full(len(fusion.home), -1), np.empty(len(fusion.copied), dtype=np.int64))
     _chain(fusion, found)
     return found
@@ -129,7 +129,7 @@ def holds(fusion: Fusion, copies: Chains, region: int, operator: int) -> bool:
 
 @inner
 def is_read(graph: Arrays, fusion: Fusion, copies: Chains, operator: int) -> bool:
-    """Whether a region that does not compute the operator computes something that reads it."""
+    """Whether a region without the operator contains a reader of it."""
     for e in range(graph.reader_start[operator], graph.reader_start[operator + 1]):
         reader = graph.readers[e]
         if not holds(fusion, copies, fusion.home[reader], operator):
@@ -146,7 +146,7 @@ def is_read(graph: Arrays, fusion: Fusion, copies: Chains, operator: int) -> boo
 def is_legal(graph: Arrays, inside: Flags) -> bool:
     """Whether operators may run as one region.
 
-    Opaque operators run alone. A matmul takes what follows it, not what it reads and no other matmul.
+    Opaque operators run alone. A matmul can be fused with its consumers, not with its inputs or another matmul.
     """
     members = opaque = matmuls = 0
     for one in range(len(inside)):
@@ -165,7 +165,7 @@ def is_legal(graph: Arrays, inside: Flags) -> bool:
 
 @outer
 def describe(graph: Arrays, fusion: Fusion, region: int) -> tuple[Numbers, Numbers]:
-    """A region's operators in ascending order, and those whose results leave it."""
+    """Operators of a region, ascending, and those whose results leave it."""
     inside, copies = fusion.home == region, chains(fusion)
     leaving = inside & graph.kept
     for one in np.flatnonzero(inside & ~graph.kept):
@@ -176,12 +176,12 @@ def describe(graph: Arrays, fusion: Fusion, region: int) -> tuple[Numbers, Numbe
 
 @outer
 def signatures(graph: Arrays, fusion: Fusion, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A number for each region, made of what it computes and of what leaves it; 0 where there is no region.
+    """Hash of each region's operators and outputs; 0 for empty regions.
 
     Args:
         graph: Graph of the operators.
         fusion: Fusion of the operators.
-        words: Random numbers of an operator that is computed, and of one whose result leaves, [n, 2].
+        words: Random numbers for an operator that is computed, and for one whose result leaves, [n, 2].
     """
     found = np.zeros(len(fusion.home), dtype=np.uint64)
     _sign(graph, fusion, chains(fusion), words, found)

@@ -1,4 +1,4 @@
-"""Replicas of a pipeline that do the same on interfaces of the same kind: one of each class is simulated for all.
+"""Equivalent replicas of a pipeline on equal interfaces: one of each class is simulated for all.
 
 Replicas and interfaces are two sides of a graph, and a transfer's use of an interface is an edge. Where colours that
 no refinement splits put two replicas in one class, each use of one has a counterpart of the other on an interface that
@@ -15,30 +15,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.collective.network import Edge
-from wirewise.collective.symmetry import refined
-from wirewise.sim.timeline import alike
+from wirewise.collective.symmetry import refine_colours
+from wirewise.sim.timeline import rank_classes
 
-__all__ = ["Folded", "MessageLoad", "fold_replicas"]
+__all__ = ["FoldedReplicas", "MessageLoad", "fold_replicas"]
 
 _DIGITS = 12
 """Figures that agree in so many digits are the same; the rest is rounding."""
 
 
 class MessageLoad(NamedTuple):
-    """What messages of one kind need, all alike."""
+    """Load of equal messages of one kind."""
 
     duration_s: float
     """Seconds before bytes flow."""
     work: float
     """Bytes of the largest flow; 0: its time is `duration_s`."""
     interface: tuple[int, ...]
-    """Numbers of the interfaces that they use."""
+    """Indices of the used interfaces."""
     weight: tuple[float, ...]
     """Bytes on each of these per byte of the largest flow."""
 
 
-class Folded(NamedTuple):
-    """Transfers of one replica of each class, with what the others of its class need as well."""
+class FoldedReplicas(NamedTuple):
+    """Transfers of one replica of each class, with the load of the whole class."""
 
     classes: tuple[tuple[int, ...], ...]
     """Replicas that do the same."""
@@ -53,14 +53,14 @@ def fold_replicas(
     joint: Mapping[int, MessageLoad],
     capacity: NDArray[np.float64],
     does: Sequence[Hashable],
-) -> Folded:
-    """Classes of replicas, and the transfers of one of each with the load of all.
+) -> FoldedReplicas:
+    """Find classes of replicas, and the transfers of one of each with the load of all.
 
     Args:
         own: Transfers of each replica, [replicas], by kind.
         joint: Transfers of all replicas together, by position.
-        capacity: Bytes a second of each interface.
-        does: What tells replicas apart beside their transfers, [replicas].
+        capacity: Bandwidth of each interface, in bytes per second.
+        does: Properties that distinguish replicas beside their transfers, [replicas].
     """
     uses = [
         (replica, kind, interface, weight)
@@ -82,16 +82,16 @@ def fold_replicas(
         Edge(replica, count + interface, float(kind), *_same(weight))
         for replica, kind, interface, weight in uses
     ]
-    colours = refined(edges, colours)
-    classes = alike(colours[:count])
+    colours = refine_colours(edges, colours)
+    classes = rank_classes(colours[:count])
     first_of = {replica: members[0] for members in classes for replica in members}
-    kept = {members[0] for members in alike(colours[count:])}
+    kept = {members[0] for members in rank_classes(colours[count:])}
     load: dict[tuple[int, int], dict[int, float]] = {}
     for replica, kind, interface, weight in uses:
         if interface in kept:
             on = load.setdefault((kind, first_of[replica]), {})
             on[interface] = on.get(interface, 0.0) + weight
-    return Folded(
+    return FoldedReplicas(
         classes,
         {
             pair: {

@@ -1,4 +1,4 @@
-"""Edits of a dataflow graph that answer what-if questions about communication: other ranks, buckets, codecs."""
+"""Edits of a dataflow graph for what-if questions about communication: other ranks, buckets, codecs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ from wirewise.trace.dataflow import COLLECTIVES, KINDS, Dataflow
 from wirewise.trace.sketch import GraphSketch
 
 __all__ = [
-    "balanced",
+    "accumulate_steps",
+    "balance_compute",
     "rebucket",
+    "remove_communication",
     "skew_of",
     "with_algorithm",
     "with_codec",
     "with_ranks",
-    "without_communication",
 ]
 
+_MICRO_BATCH = ("data", "forward", "backward")
+"""Kinds of ops that every micro-batch of a step has."""
 
-def without_communication(flow: Dataflow) -> Dataflow:
-    """Every communication takes no time; its order stays."""
+
+def remove_communication(flow: Dataflow) -> Dataflow:
+    """Set the time of every communication to zero, keeping the order."""
     gone = flow.kind == KINDS.index("communication")
     empty = np.zeros(len(flow.names))
     return replace(
@@ -45,7 +49,7 @@ def without_communication(flow: Dataflow) -> Dataflow:
 
 
 def with_algorithm(flow: Dataflow, algorithm: str, *, servers: int = 1) -> Dataflow:
-    """All-reduces by another algorithm (`collective.named`)."""
+    """Execute all-reduces by another algorithm (`collective.named`)."""
     sketch, belongs = GraphSketch.of(flow), members(flow)
     for op in all_reduces(flow):
         node = sketch.nodes[op]
@@ -57,14 +61,14 @@ def with_algorithm(flow: Dataflow, algorithm: str, *, servers: int = 1) -> Dataf
 
 
 def skew_of(flow: Dataflow) -> np.ndarray:
-    """Compute of each rank over that of the mean rank, [ranks]."""
+    """Compute time of each rank, relative to the mean rank, [ranks]."""
     own = is_compute(flow)
     total = np.bincount(flow.rank[own], flow.duration_s[own], minlength=flow.ranks)
     return total / total.mean() if total.sum() > 0 else np.ones(flow.ranks)
 
 
-def balanced(flow: Dataflow) -> Dataflow:
-    """Every rank computes as long as the mean rank does in this step."""
+def balance_compute(flow: Dataflow) -> Dataflow:
+    """Set every rank's compute time to that of the mean rank in this step."""
     own, skew = is_compute(flow), skew_of(flow)
     if (skew <= 0).any():
         raise InputError("a rank computes nothing in a step, so its compute cannot be evened out")
@@ -73,20 +77,50 @@ def balanced(flow: Dataflow) -> Dataflow:
     )
 
 
+def accumulate_steps(flow: Dataflow, times: int) -> Dataflow:
+    """Extend a step to `times` micro-batches: each rank computes the others, without exchange, before the recorded one.
+
+    A micro-batch consists of data, forward and backward of the recorded step with the gaps after them; optimizer and
+    gradient exchange occur once, with the last one.
+
+    Raises:
+        InputError: The number of micro-batches is below 1.
+    """
+    if times < 1:
+        raise InputError(f"got {times} micro-batches; expected at least 1")
+    sketch = GraphSketch.of(flow)
+    for rank in range(flow.ranks) if times > 1 else ():
+        _add_micro_batches(sketch, rank, times - 1)
+    return sketch.dataflow()
+
+
+def _add_micro_batches(sketch: GraphSketch, rank: int, times: int) -> None:
+    own = {op: node for op, node in sketch.nodes.items() if node.rank == rank}
+    parts = [node for node in own.values() if node.kind in _MICRO_BATCH]
+    if not parts:
+        raise InputError(f"rank {rank} computes no batch in a step, so it cannot compute several")
+    seconds = times * sum(node.duration_s + node.gap_s for node in parts)
+    first = replace(parts[0], name="micro-batches before", kind="forward", duration_s=seconds, size_bytes=0.0)
+    added = sketch.add(replace(first, flows=[], after=set(), gap_s=0.0, gradient_bytes=0.0))
+    for node in own.values():
+        if not node.after & own.keys():
+            node.after.add(added)
+
+
 def with_ranks(
     flow: Dataflow, links: Links, ranks: int, factors: Sequence[float], algorithm: str = "ring"
 ) -> tuple[Dataflow, Links]:
-    """Another number of ranks: new ones do what the present ones do, in turn.
+    """Change the number of ranks; new ranks repeat the current ones cyclically.
 
     Args:
-        flow: A graph whose transfers are collectives of all ranks.
-        links: Links of its hosts; new hosts are like the present ones, in turn.
-        ranks: How many ranks there shall be; as many on each host as now.
-        factors: Factors of the compute of each rank beyond the present ones, [ranks - present] or more.
+        flow: Graph whose transfers are collectives of all ranks.
+        links: Links of its hosts; new hosts repeat the current ones cyclically.
+        ranks: New number of ranks, with equally many per host as now.
+        factors: Compute slowdown of each rank beyond the current ones, [ranks - present] or more.
         algorithm: Algorithm of the all-reduces.
 
     Raises:
-        InputError: Fewer than 1 rank, or a transfer among some of the ranks only.
+        InputError: The number of ranks is below 1, or a transfer is among some of the ranks only.
     """
     if ranks < 1:
         raise InputError(f"got {ranks} ranks; expected at least 1")
@@ -132,11 +166,11 @@ def _copy_rank(sketch: GraphSketch, template: int, rank: int, factor: float) -> 
 
 
 def with_codec(flow: Dataflow, ratio: float, encode_s_per_byte: float, decode_s_per_byte: float) -> Dataflow:
-    """All-reduces of encoded gradients: every rank encodes before and decodes behind, on its own thread.
+    """Encode the gradients of all-reduces: every rank encodes before and decodes after, on its own thread.
 
     Args:
         flow: Graph to rewrite.
-        ratio: Encoded bytes over bytes.
+        ratio: Encoded bytes over original bytes.
         encode_s_per_byte: Seconds for each byte before encoding.
         decode_s_per_byte: Seconds for each byte after decoding.
     """
@@ -170,15 +204,15 @@ def with_codec(flow: Dataflow, ratio: float, encode_s_per_byte: float, decode_s_
 
 
 def rebucket(flow: Dataflow, links: Links, cap_bytes: float | None, algorithm: str = "ring") -> Dataflow:
-    """Gradients in other buckets, by the rule of DistributedDataParallel (see `data_parallel.buckets`).
+    """Rebucket the gradients, by the rule of DistributedDataParallel (see `plans.fusion.ddp_buckets`).
 
-    A new bucket is reduced after the backward op that completes its last gradient, and what waited for the
-    old bucket that ended with the same gradient, or behind it, waits for the new one. Without a cap, buckets are
-    those of its default. Where the trace does not say which op completes how many bytes, those of an old bucket
-    are spread evenly over its ops.
+    A new bucket is reduced after the backward op that completes its last gradient, and ops that waited for the old
+    bucket that ended with the same or a later gradient wait for the new one. The cap defaults to
+    DistributedDataParallel's. If the trace does not say which op completes how many bytes, those of an old bucket are
+    spread evenly over its ops.
 
     Raises:
-        InputError: There are no buckets, or the ranks have different backward ops.
+        InputError: There are no buckets, or backward ops differ between ranks.
     """
     gradients = Gradients(flow, links)
     ready = np.flatnonzero(gradients.sizes > 0)

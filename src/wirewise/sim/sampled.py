@@ -1,4 +1,4 @@
-"""Distributions of predictions by sampling: ranks that are slower by chance, and failures that strike at random."""
+"""Distributions of predictions by sampling: random stragglers, and random failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wirewise.trace.modules import ModuleTrace
 from wirewise.trace.records import Trace
 from wirewise.trace.recovery import RecoveryTrace
 
-__all__ = ["LEAST_SAMPLES", "Sampled", "parse_stragglers", "sample_failures", "sample_stragglers"]
+__all__ = ["LEAST_SAMPLES", "SampledTimes", "parse_stragglers", "sample_failures", "sample_stragglers"]
 
 Vector = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Vector]
@@ -37,33 +37,33 @@ _LONGEST = 12.0
 """Longest recovery in times between failures: beyond it hardly one ends before the next failure."""
 
 
-class Sampled(msgspec.Struct, frozen=True, kw_only=True):
-    """A distribution of seconds, by independent draws."""
+class SampledTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Distribution of times in seconds, from independent samples."""
 
     samples: int
     seed: int
     mean_s: float
     mean_ci95_s: tuple[float, float]
-    """Interval of the mean that covers it in 95 of 100 cases, by Student's t."""
+    """95 % confidence interval of the mean, by Student's t."""
     median_s: float
     median_ci95_s: tuple[float, float]
-    """Interval of the median that covers it in at least 95 of 100 cases, by order statistics."""
+    """95 % confidence interval of the median, by order statistics."""
     p95_s: float
-    """Seconds that 95 of 100 samples are within."""
+    """95th percentile, in seconds."""
 
 
 def parse_stragglers(text: str) -> Draw:
-    """Factors of the compute of ranks: a function of a generator and the number of ranks.
+    """Parse a distribution of compute slowdowns; returns a function of a generator and the number of ranks.
 
-    - ``exp:MEAN``: 1 and an exponential share of this mean
-    - ``lognormal:SIGMA``: exp of a normal number of this deviation, median 1
-    - ``some:SHARE:FACTOR``: the factor with this probability, else 1
+    - ``exp:MEAN``: 1 plus an exponential variable with this mean
+    - ``lognormal:SIGMA``: lognormal with this sigma and median 1
+    - ``some:SHARE:FACTOR``: the factor with probability SHARE, else 1
 
     Args:
-        text: Word and figures of a distribution, such as exp:0.1.
+        text: Name and parameters of a distribution, such as exp:0.1.
 
     Raises:
-        InputError: Another word, or figures out of range.
+        InputError: The name is unknown, or parameters are out of range.
     """
     word, *rest = text.split(":")
     try:
@@ -91,23 +91,23 @@ def sample_stragglers(
     samples: int = 200,
     seed: int = 0,
     **conditions: Any,
-) -> Sampled:
-    """Seconds of a step or an update where every rank's compute takes longer by chance, anew in each sample.
+) -> SampledTimes:
+    """Sample the time of a step or an update under random compute slowdowns of every rank.
 
-    Collectives of data-parallel training wait for the slowest rank in all that they do, so its factor alone decides
-    and one rank is simulated; of a pipeline, replicas with equal draws are simulated once.
+    Collectives of data-parallel training always wait for the slowest rank, so only its factor matters and one rank is
+    simulated; of a pipeline, replicas with equal factors are simulated once.
 
     Args:
-        plan: A fusion plan with a `Trace` or `ModuleTrace`, or a plan of stages.
+        plan: Fusion plan with a `Trace` or `ModuleTrace`, or plan of stages.
         job: The job as for `predict`.
         links: The links as for `predict`.
-        stragglers: Factors of the compute of ranks.
+        stragglers: Distribution of the ranks' compute slowdowns.
         samples: Number of samples.
-        seed: Seed of all draws.
+        seed: Seed of the samples.
         conditions: Conditions as for `predict`.
 
     Raises:
-        InputError: A job whose ranks cannot be told apart, or too few samples.
+        InputError: The ranks of the job cannot be distinguished, or there are too few samples.
     """
     if isinstance(plan, FusionPlan) and isinstance(job, Trace):
         job, links = modules_of_trace(job, links)
@@ -138,23 +138,23 @@ def sample_failures(
     *,
     samples: int = 1000,
     seed: int = 0,
-) -> Sampled:
-    """Seconds of the work between two failures, as `predict` has it, with failures that are drawn.
+) -> SampledTimes:
+    """Sample the time of the work between two failures, as in `predict`, under random failures.
 
-    Their number is a Poisson number of the time in which training gets on; each strikes at an equally likely place
-    between two checkpoints, and one that strikes during a recovery lets it begin anew.
+    Their number is Poisson in the time of progress; each occurs uniformly between two checkpoints, and one during a
+    recovery restarts it.
 
     Args:
         plan: Sources of lost state, logs, checkpoints and spares.
         job: Stages and figures of the job.
         links: Links between its ranks.
-        mtbf_s: Seconds between failures, the mean.
+        mtbf_s: Mean time between failures, in seconds.
         samples: Number of samples.
-        seed: Seed of all draws.
+        seed: Seed of the samples.
 
     Raises:
-        PlanError: Raised by `predict`; or recoveries that last so much longer than the time between failures that
-            hardly one ends.
+        PlanError: Raised by `predict`, or recoveries last so much longer than the time between failures that hardly
+            one ends.
     """
     predict(plan, job, links, mtbf_s=mtbf_s)
     found, losses = recovery_figures(plan, job, links, mtbf_s), losses_of(plan, job, links, mtbf_s)
@@ -185,12 +185,12 @@ def sample_failures(
     )
 
 
-def _summed(samples: int, seed: int, draw: Callable[[], float]) -> Sampled:
+def _summed(samples: int, seed: int, draw: Callable[[], float]) -> SampledTimes:
     if samples < LEAST_SAMPLES:
         raise InputError(f"got {samples} samples; expected at least {LEAST_SAMPLES}")
     found = np.sort([draw() for _ in range(samples)])
     mean, low = gain_of(found), max(int(binom.ppf(0.025, samples, 0.5)) - 1, 0)
-    return Sampled(
+    return SampledTimes(
         samples=samples,
         seed=seed,
         mean_s=mean.mean,

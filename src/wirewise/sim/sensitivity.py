@@ -1,4 +1,4 @@
-"""What a step gains from faster ops and links, and up to where, by simulating again."""
+"""Sensitivity of a step to faster ops and links, and its range, by repeated simulation."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ _FASTEST = 64.0
 
 @dataclass(frozen=True)
 class OpSensitivity:
-    """What the step gains when one op takes less time."""
+    """Gain of the step if one op takes less time."""
 
     op: int
     name: str
     rank: int
     s_per_s: float
-    """Seconds of the step for each second of the op, from the present duration down."""
+    """Derivative d(step) / d(duration) for a shorter duration."""
     kink_s: float
-    """Duration of the op at which another path decides or the gain changes; 0: the gain holds to the end."""
+    """Duration of the op at which the critical path or the derivative changes; 0: never."""
 
 
 @dataclass(frozen=True)
 class LinkSensitivity:
-    """What the step gains when the interface of a host gets faster."""
+    """Gain of the step if the interface of a host gets faster."""
 
     host: int
     """-1: all hosts together."""
     s_per_byte_per_s: float
     """Derivative d(step) / d(rate) at the present rate, zero or below."""
     s_for_twice_the_rate: float
-    """Seconds that the step gets shorter at twice the rate."""
+    """Saving per step at twice the rate, in seconds."""
     kink_factor: float
     """Factor of the rate up to which step = a + b / rate holds; infinite: further than 64."""
 
 
 def op_sensitivity(result: StepReplay, *, most: int = 20) -> list[OpSensitivity]:
-    """The longest compute ops of the critical path, by what the step gains from them.
+    """Longest compute ops on the critical path, by the gain of the step.
 
     Args:
-        result: A replay; simulated again about 20 times for each op.
-        most: How many ops to look at.
+        result: Replay, simulated again about 20 times for each op.
+        most: Maximum number of ops.
     """
     flow = result.dataflow
     path = result.critical_path().ops
@@ -75,7 +75,7 @@ def op_sensitivity(result: StepReplay, *, most: int = 20) -> list[OpSensitivity]
 
 
 def link_sensitivity(result: StepReplay) -> list[LinkSensitivity]:
-    """What faster interfaces give: all hosts together first, then each host, both directions alike."""
+    """Gains of faster interfaces: all hosts together first, then each host, in both directions."""
     found = []
     for host in (-1, *range(result.dataflow.host_count)):
 

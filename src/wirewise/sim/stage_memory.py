@@ -1,4 +1,4 @@
-"""Memory of a pipeline's ranks: weights, what updates them, and activations between forward and backward passes."""
+"""Memory of a pipeline's ranks: weights, gradients, optimizer state, and activations between passes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _UPDATES = 3
 
 
 def peak_bytes(plan: StagePlan, costs: StageCosts) -> tuple[int, ...]:
-    """Most memory that a rank of each position needs, [positions].
+    """Peak memory of a rank at each position, in bytes, [positions].
 
-    Weights stand there once for each version, gradients and the optimizer's state once; gradients twice where they are
-    exchanged beside the next update's passes. A forward pass adds what its stage saves, or its input where that is
-    computed again; a backward pass, or its gradients of weights, takes it away. Buffers of messages do not count.
+    Weights count once per version, gradients and optimizer state once; gradients twice if their exchange overlaps
+    with the next update's passes. A forward pass adds the stage's saved activations, or its input under
+    recomputation; a backward pass, or its weight gradients, frees them. Message buffers do not count.
 
     Args:
-        plan: The plan; it should pass `check_itself`.
-        costs: Costs of its stages, for its size of microbatches.
+        plan: Plan, which should pass `check_itself`.
+        costs: Costs of its stages, for its microbatch size.
     """
     return tuple(int(np.ceil(_position(plan, costs, position))) for position in range(plan.positions))
 

@@ -1,4 +1,4 @@
-"""Replay of one step's dataflow graph: when every op runs, what decides the end, where the time goes."""
+"""Replay of one step's dataflow graph: times of every op, critical path, breakdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.cost.interference import slowed
+from wirewise.cost.interference import slowed_s
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.sim import critical
@@ -27,39 +27,39 @@ _ROUNDS_OF_INTERFERENCE = 8
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """What decides the end of a step."""
+    """Ops that determine the end of a step."""
 
     ops: NDArray[np.int64]
-    """Ops first to last; each one's start was made possible by the end of the one before."""
+    """Ops in order; the end of each permitted the start of the next."""
     slack_s: Vector
-    """Seconds that each op of the graph could end later without a later end of the step, [n]."""
+    """Slack of each op, [n]: seconds that it can end later without delaying the end of the step."""
 
 
 @dataclass(frozen=True)
 class StepReplay:
-    """One simulated step; all times in seconds on one clock."""
+    """Simulated step; all times in seconds on one clock."""
 
     dataflow: Dataflow
-    """The graph, its durations with the interference that was found."""
+    """Graph with durations that include the fitted interference."""
     links: Links
     prepared: PreparedGraph
     run: Run
     begin_s: Vector
-    """When each rank may begin, [ranks]."""
+    """Earliest start of each rank, [ranks]."""
 
     @property
     def start_s(self) -> Vector:
-        """Start of every op, [n]."""
+        """Start of every op, in seconds, [n]."""
         return self.run.start
 
     @property
     def end_s(self) -> Vector:
-        """End of every op, [n]."""
+        """End of every op, in seconds, [n]."""
         return self.run.end
 
     @property
     def step_s(self) -> float:
-        """Seconds from the first rank's beginning to the last op's end."""
+        """Seconds from the first rank's start to the last op's end."""
         return (
             float(self.run.end.max(initial=0.0) - self.begin_s.min(initial=np.inf))
             if len(self.run.end)
@@ -68,33 +68,34 @@ class StepReplay:
 
     @cached_property
     def finish_s(self) -> Vector:
-        """When each rank is done with its own ops and the idle time after them, [ranks]."""
+        """End of each rank's own ops and the idle time after them, in seconds, [ranks]."""
         own = self.dataflow.rank >= 0
         found = self.begin_s.copy()
         np.maximum.at(found, self.dataflow.rank[own], (self.run.end + self.dataflow.gap_s)[own])
         return found
 
     def critical_path(self) -> CriticalPath:
-        """The ops that decide the end, and the slack of all, through the graph and the order on resources."""
+        """Critical path, and slack of all ops, through the graph and the order on resources."""
         return CriticalPath(critical.critical_path(self.run), critical.slack(self.prepared.ops, self.run))
 
     def breakdown(self) -> Breakdown:
-        """Where the mean rank spends the step."""
+        """Breakdown of the step of the mean rank."""
         return mean_breakdown(self.breakdowns())
 
     def breakdowns(self) -> list[Breakdown]:
-        """Where each rank spends the step."""
+        """Breakdown of the step of each rank."""
         until = np.full(self.dataflow.ranks, self.run.end.max(initial=0.0))
         begin = np.full(self.dataflow.ranks, self.begin_s.min(initial=0.0))
         return break_down(self.dataflow, self.run.start, self.run.end, begin, until)
 
     def timeline(self, classes: tuple[tuple[int, ...], ...] = ()) -> Timeline:
-        """Spans of all ops that take time; the phase is the kind, the exchange the name.
+        """Spans of all ops with a duration; the phase is the kind, the exchange the name.
 
-        A transfer is a span of each rank that takes part in it, and what belongs to no rank one of all.
+        A transfer is a span of each participating rank, and an op without a rank one of all.
 
         Args:
-            classes: Ranks that do the same, of which the graph has the ops of the first; empty: it has those of all.
+            classes: Classes of equivalent ranks, of which the graph has the ops of the first; empty if it has those
+                of all.
         """
         flow = self.dataflow
         everybody = [own[0] for own in classes] or list(range(flow.ranks))
@@ -119,15 +120,14 @@ def replay(
     """Simulate a step.
 
     Args:
-        dataflow: The graph of all ranks.
-        links: Rates and latencies of its hosts.
-        interference: Factor by which compute slows down while its rank communicates; `dataflow.duration_s`
-            is then the time without communication.
-        begin_s: When each rank may begin, [ranks]; none: all at 0.
+        dataflow: Graph of all ranks.
+        links: Bandwidths and latencies of its hosts.
+        interference: Slowdown factor of compute while its rank communicates; `dataflow.duration_s` is then the time
+            without communication.
+        begin_s: Earliest start of each rank, in seconds, [ranks]. Defaults to 0.
 
     Raises:
-        InputError: Ops that wait for each other, a time that is negative or not finite, or links of too few
-            hosts.
+        InputError: Ops form a cycle, a time is negative or not finite, or links are of too few hosts.
     """
     _check(dataflow)
     begin = np.zeros(dataflow.ranks) if begin_s is None else np.asarray(begin_s, dtype=np.float64)
@@ -137,7 +137,7 @@ def replay(
     compute = is_compute(dataflow)
     for _ in range(_ROUNDS_OF_INTERFERENCE):
         share = overlap_share(result.dataflow, result.start_s, result.end_s)
-        seconds = np.where(compute, slowed(dataflow.duration_s, share, interference), dataflow.duration_s)
+        seconds = np.where(compute, slowed_s(dataflow.duration_s, share, interference), dataflow.duration_s)
         settled = np.allclose(seconds, result.dataflow.duration_s, rtol=1e-4, atol=0.0)
         result = _once(replace(dataflow, duration_s=seconds), links, begin)
         if settled:
@@ -146,7 +146,7 @@ def replay(
 
 
 def is_compute(dataflow: Dataflow) -> NDArray[np.bool_]:
-    """Ops that keep one rank's processor busy, [n]."""
+    """Mask of the ops that occupy one rank's compute resource, [n]."""
     idle = [KINDS.index(kind) for kind in ("communication", "wait", "step", "data")]
     return (dataflow.rank >= 0) & ~np.isin(dataflow.kind, idle)
 

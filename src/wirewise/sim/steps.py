@@ -1,4 +1,4 @@
-"""Replay of every recorded step, one after the other, against what was measured."""
+"""Replay of every recorded step in sequence, compared with the measurement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wirewise.errors import InputError
 from wirewise.sim.breakdown import Breakdown, break_down, mean_breakdown, overlap_share
 from wirewise.sim.rewrite import skew_of
 from wirewise.sim.step_replay import StepReplay, is_compute, replay
-from wirewise.sim.whatif import Change, Setting, apply
+from wirewise.sim.whatif import Change, WhatIfJob, apply
 from wirewise.trace.dataflow import KINDS, Dataflow
 
 __all__ = [
@@ -37,28 +37,28 @@ _RESAMPLES = 2000
 
 
 class RecordedStep(NamedTuple):
-    """One step as it was recorded, on aligned clocks."""
+    """Recorded step on aligned clocks."""
 
     number: int
     dataflow: Dataflow
     begin_s: Vector
     """When each rank began, [ranks]."""
     end_s: Vector
-    """When each rank was done, [ranks]."""
+    """When each rank finished, [ranks]."""
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Period of one step, mean over ranks: from the end of the step before, where that was recorded."""
+    """Period of one step, as a mean over ranks: from the end of the previous step, if that was recorded."""
 
     step: int
     measured_s: float
     predicted_s: float
     outlier: bool
-    """Measured more than 3 median absolute deviations from the median; in no mean."""
+    """Whether its measured time is more than 3 median absolute deviations off the median; excluded from means."""
 
 
 class CriticalOp(msgspec.Struct, frozen=True, kw_only=True):
-    """An op of the critical path."""
+    """Op on the critical path."""
 
     name: str
     kind: str
@@ -75,12 +75,12 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     p50_s: float
     p95_s: float
     ci95_s: tuple[float, float]
-    """Interval of the mean, by bootstrap."""
+    """95 % confidence interval of the mean, by bootstrap."""
     ranks: int
     breakdown: Breakdown
     """Mean of ranks and steps; adds up to the mean period."""
     critical_path: list[CriticalOp]
-    """Critical path of the step that is nearest to the median."""
+    """Critical path of the step closest to the median."""
     source: str = "simulated"
 
 
@@ -91,7 +91,7 @@ class ReplayReport(StepPrediction, frozen=True, kw_only=True):
     error: float
     """Relative error of the means, predicted / measured - 1."""
     error_ci95: tuple[float, float]
-    """Interval of the error by bootstrap over steps; an error inside of it is not told from none."""
+    """95 % interval of `error` by bootstrap over steps; if it contains 0, the error is not significant."""
     steps: int
     """Steps in the means."""
     interference: float
@@ -106,19 +106,19 @@ def replay_steps(
     interference: float = 1.0,
     what_if: Sequence[Change] = (),
 ) -> ReplayReport:
-    """Replay recorded steps in their order, each rank going on where the step before left it.
+    """Replay recorded steps in order, each rank continuing where its previous step left it.
 
-    A mean of durations is no replay: the mean of what waits for the slowest rank is more than the wait for
-    the slowest mean. So every step is replayed with its own durations, and the periods are averaged.
+    Mean durations are not enough: the mean wait for the slowest rank exceeds the wait for the slowest mean. Every
+    step is therefore replayed with its own durations, and the periods are averaged.
 
     Args:
-        steps: Steps in order; one whose number does not follow the one before begins as it was measured.
+        steps: Steps in order; one that does not directly follow its predecessor starts as measured.
         links: Links of the hosts of the graphs.
-        interference: Factor by which compute slows down beside communication (`cost.interference`).
-        what_if: Changes (`whatif.parse`); the report then holds the prediction with them too.
+        interference: Slowdown factor of compute that overlaps with communication (`cost.interference`).
+        what_if: Changes (`whatif.parse`); the report then includes the prediction with them.
 
     Raises:
-        InputError: No steps, those of different numbers of ranks, or steps that take no time.
+        InputError: There are no steps, they differ in the number of ranks, or take no time.
     """
     _check(steps)
     flows = [without_interference(step.dataflow, links, interference) for step in steps]
@@ -153,10 +153,10 @@ def replay_steps(
 def replay_changed(
     steps: Sequence[RecordedStep], links: Links, what_if: Sequence[Change], *, interference: float = 1.0
 ) -> StepPrediction:
-    """Recorded steps with changes, without the replay of the steps as they were (`replay_steps`).
+    """Replay recorded steps with changes, without replaying the unchanged ones (`replay_steps`).
 
     Raises:
-        InputError: Raised by `replay_steps`, or a change that does not fit the job.
+        InputError: Raised by `replay_steps`, or a change does not fit the job.
     """
     _check(steps)
     flows = [without_interference(step.dataflow, links, interference) for step in steps]
@@ -184,7 +184,7 @@ def _with_changes(
     settings = [
         apply(
             list(what_if),
-            Setting(dataflow=flow, links=links, skew=skew, random=np.random.default_rng(number)),
+            WhatIfJob(dataflow=flow, links=links, skew=skew, random=np.random.default_rng(number)),
         )
         for number, flow in enumerate(flows)
     ]
@@ -195,12 +195,12 @@ def _with_changes(
 
 
 def without_interference(flow: Dataflow, links: Links, interference: float) -> Dataflow:
-    """The graph with the time that compute would have taken without communication beside it.
+    """Remove the slowdown of compute that overlaps with communication from a graph.
 
     Args:
-        flow: Graph as it was recorded.
+        flow: Graph that was recorded.
         links: Links of its hosts.
-        interference: Factor by which compute slowed down beside communication (`cost.interference`).
+        interference: Slowdown factor of compute that overlaps with communication (`cost.interference`).
     """
     if interference == 1.0:
         return flow

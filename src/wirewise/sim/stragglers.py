@@ -1,4 +1,4 @@
-"""The rank that computes longer than the others, and the host with the slow link, as a trace tells."""
+"""Detection of the slowest rank in compute, and of the host with the slow link, from a trace."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LEAST_FACTOR = 1.5
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
-    """The rank that computes longest."""
+    """Rank that computes longest."""
 
     rank: int
     compute_s: float
@@ -42,19 +42,19 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """Median of the other ranks."""
 
     cause: str = "compute"
-    """Why: "compute", "preempted" (others had its processor) or "blocked" (it slept, read or waited for a lock);
-    "compute" where the trace does not tell."""
+    """Cause: "compute", "preempted" (others ran on its CPU) or "blocked" (it slept, read or waited for a lock);
+    "compute" if the trace does not show it."""
     preempted_s: float = 0.0
-    """Seconds of a step in which it waited for a processor, mean over steps; 0: none, or not known."""
+    """Seconds of a step in which it was runnable without a CPU, mean over steps; 0: none, or not known."""
 
     @property
     def factor(self) -> float:
-        """How many times as long as the others it computes."""
+        """Compute time relative to the other ranks."""
         return self.compute_s / self.others_s
 
 
 def compute_seconds(trace: Trace) -> NDArray[np.float64]:
-    """Seconds in which each rank computes, in each step that all have, [ranks, steps]."""
+    """Compute time of each rank in each common step, in seconds, [ranks, steps]."""
     place = {number: i for i, number in enumerate(trace.steps())}
     found = np.zeros((trace.world_size, len(place)))
     for rank, recorded in enumerate(trace.ranks):
@@ -68,14 +68,13 @@ def compute_seconds(trace: Trace) -> NDArray[np.float64]:
 
 
 def find_straggler(trace: Trace, seconds: NDArray[np.float64] | None = None) -> Straggler | None:
-    """The rank whose compute exceeds the median of the others by more than their spread, or none.
+    """Find the rank whose compute exceeds the median of the others by more than their spread. None if there is none.
 
-    The excess must be above the spread of the other ranks, above what steps that differ make of it by chance,
-    and above 5 %.
+    The excess must be above the spread of the other ranks, above the noise between steps, and above 5 %.
 
     Args:
         trace: Trace on aligned clocks.
-        seconds: What `compute_seconds` gives of it, where that is known.
+        seconds: Result of `compute_seconds` for it, if known.
     """
     seconds = compute_seconds(trace) if seconds is None else seconds
     if len(seconds) < 2 or not seconds.size:
@@ -96,7 +95,7 @@ def find_straggler(trace: Trace, seconds: NDArray[np.float64] | None = None) -> 
 
 
 def processor_seconds(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Seconds that each rank's script had a processor, and waited for one, in the mean step; None: not recorded."""
+    """Mean CPU time of each rank's script thread per step, and its run-queue wait, in seconds. None if not recorded."""
     steps = set(trace.steps())
     marks = [[op for op in rank.ops if op.kind == "step" and op.step in steps] for rank in trace.ranks]
     if not all(own and all(op.cpu_s >= 0 and op.preempted_s >= 0 for op in own) for own in marks):
@@ -106,10 +105,10 @@ def processor_seconds(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 
 def find_uneven(seconds: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """(rank, number of steps in which it computes longest), most first, where ranks compute unevenly within steps.
+    """Ranks with the number of steps in which each computes longest, descending, if compute is uneven within steps.
 
     Args:
-        seconds: What `compute_seconds` gives.
+        seconds: Result of `compute_seconds`.
     """
     if len(seconds) < 2 or not seconds.size or not (mean := seconds.mean(axis=0)).all():
         return []
@@ -133,11 +132,11 @@ def _cause(trace: Trace, rank: int, factor: float, others_s: float) -> tuple[str
 
 
 def find_slow_host(trace: Trace) -> str | None:
-    """The host with which transfers take longest a byte, or None where the trace cannot tell.
+    """Find the host with the largest time per byte of transfers. None if the trace does not reveal it.
 
-    Told by transfers with and without the host, at least three of each. A collective of all hosts runs at the
-    pace of the slowest link and tells nothing of which one that is; then blocks that were sent between single
-    hosts count, and else the rates that the headers name.
+    Based on transfers with and without the host, at least three of each. A collective of all hosts runs at the pace
+    of the slowest link and does not reveal which one that is; then probe blocks between single hosts are used, or
+    else the rates in the headers.
     """
     names = list(dict.fromkeys(rank.header.host for rank in trace.ranks))
     slower = _factors(trace, len(names))
@@ -157,7 +156,7 @@ def find_slow_host(trace: Trace) -> str | None:
 
 
 def _factors(trace: Trace, count: int) -> dict[int, float]:
-    """Seconds a byte of transfers with each host over those without it, where both are known."""
+    """Seconds per byte of transfers with each host over those without it, where both are known."""
     rows = _transfers(trace)
     found = {}
     for host in range(count):

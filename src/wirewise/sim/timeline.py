@@ -1,4 +1,4 @@
-"""What the simulator returns: who does what from when to when."""
+"""Result of the simulator: activities of each rank over time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import cached_property
 import msgspec
 from msgspec.structs import replace
 
-__all__ = ["Span", "Timeline", "alike"]
+__all__ = ["Span", "Timeline", "rank_classes"]
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that one rank does."""
+    """Activity of one rank over a time span."""
 
     rank: int
     phase: str
@@ -27,11 +27,11 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
         return self.end_s - self.start_s
 
 
-def alike(does: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
-    """Classes of ranks that do the same, in the order of their first ranks.
+def rank_classes(does: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
+    """Classes of equivalent ranks, in the order of their first ranks.
 
     Args:
-        does: What each rank does, [ranks].
+        does: Key of each rank's activity, [ranks].
     """
     found: dict[Hashable, list[int]] = {}
     for rank, own in enumerate(does):
@@ -40,15 +40,15 @@ def alike(does: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Spans of ranks, in order of start within a rank; of ranks that do the same, those of the first."""
+    """Spans of ranks, ordered by start within a rank; of equivalent ranks, only those of the first."""
 
     spans: tuple[Span, ...]
     """Spans of the first rank of each class."""
     world_size: int
     classes: tuple[tuple[int, ...], ...] = ()
-    """Ranks that do the same, each rank in one class; empty: each rank is a class of its own."""
+    """Partition of the ranks into classes with equal spans; empty: each rank is a class of its own."""
     source: str = "simulated"
-    """"simulated", "emulated" or "measured"; reports print it beside every figure."""
+    """"simulated", "emulated" or "measured"; reports print it with every figure."""
 
     @property
     def seconds(self) -> float:
@@ -58,21 +58,21 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return max(s.end_s for s in self.spans) - min(s.start_s for s in self.spans)
 
     def phase_s(self, phase: str, rank: int | None = None) -> float:
-        """Seconds in a phase: of one rank, or the mean over ranks."""
+        """Seconds in a phase, of one rank or averaged over ranks."""
         if rank is not None:
             return sum(s.seconds for s in self.of(rank) if s.phase == phase)
         found = sum(len(self._class_of[s.rank]) * s.seconds for s in self.spans if s.phase == phase)
         return found / max(self.world_size, 1)
 
     def of(self, rank: int) -> list[Span]:
-        """Spans of one rank by start."""
+        """Spans of one rank, by start."""
         first = self._class_of[rank][0]
         own = sorted(self._spans_of.get(first, ()), key=lambda s: (s.start_s, s.end_s))
         return own if first == rank else [replace(span, rank=rank) for span in own]
 
     @cached_property
     def all_classes(self) -> tuple[tuple[int, ...], ...]:
-        """Ranks that do the same, those spelt out that are by themselves."""
+        """Classes of equivalent ranks, including those of a single rank."""
         return self.classes or tuple((rank,) for rank in range(self.world_size))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Replay of a trace, its links and its interference fitted from the trace itself."""
+"""Replay of a trace, with links and interference fitted from the trace itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Build = Callable[[Trace, int], Dataflow]
 
 
 class TraceRecording(NamedTuple):
-    """What a replay of a trace needs, to replay it with many changes."""
+    """Prepared steps and links of a trace, for replays with many changes."""
 
     steps: list[RecordedStep]
     links: Links
@@ -32,14 +32,14 @@ class TraceRecording(NamedTuple):
 
 
 def recorded_steps(trace: Trace, build: Build | None = None) -> list[RecordedStep]:
-    """Graph and measured times of every step that all ranks have.
+    """Graph and measured times of every step common to all ranks.
 
     Args:
         trace: Trace on aligned clocks.
-        build: Makes the graph of a step; none: `trace.dataflow.build`.
+        build: Function that builds the graph of a step. Defaults to `trace.dataflow.build`.
 
     Raises:
-        InputError: No such step.
+        InputError: There is no such step.
     """
     matches = [] if build else match(trace)
     found = []
@@ -64,7 +64,7 @@ def record(
     *,
     interference: float | None = None,
 ) -> TraceRecording:
-    """Steps, links and interference of a trace; arguments as of `replay_trace`."""
+    """Prepare steps, links and interference of a trace; arguments as in `replay_trace`."""
     factor = interference if interference is not None else interference_of(trace)
     return TraceRecording(
         recorded_steps(trace, build), Links.fit(trace) if links is None else links, factor or 1.0
@@ -83,15 +83,15 @@ def replay_trace(
 
     Args:
         trace: Trace on aligned clocks.
-        build: Makes the graph of a step; none: `trace.dataflow.build`.
-        links: Links of the hosts; none: fitted from the trace.
+        build: Function that builds the graph of a step. Defaults to `trace.dataflow.build`.
+        links: Links of the hosts. Defaults to fitted ones.
         what_if: Changes, as text (`whatif.parse`) or parsed.
-        interference: Factor by which compute slows down beside communication; none: fitted from the trace, 1
-            where it cannot be told.
+        interference: Slowdown factor of compute that overlaps with communication. Defaults to a fitted one, 1 if
+            unknown.
 
     Raises:
-        InputError: No step that all ranks have, a change that is not understood or does not fit the job, or
-            clocks that are not aligned.
+        InputError: There is no common step, a change is not understood or does not fit the job, or clocks are not
+            aligned.
     """
     changes = parse(what_if) if isinstance(what_if, str) else what_if
     found = record(trace, build, links, interference=interference)
@@ -99,7 +99,7 @@ def replay_trace(
 
 
 def by_step(trace: Trace) -> dict[int, Trace]:
-    """The part of each step that all ranks have: its ops, and waits of other steps for its collectives."""
+    """Split a trace by common step: its ops, and other steps' waits for its collectives."""
     numbers = trace.steps()
     found: dict[int, list[RankTrace]] = {number: [] for number in numbers}
     for rank in trace.ranks:

@@ -1,10 +1,10 @@
-"""How a rank used its device, or its host where no device was recorded, and why the device was idle.
+"""Utilisation of a rank's device, or of its host if no device was recorded, and causes of idle time.
 
 Busy time and overlap are defined as by HolisticTraceAnalysis (temporal breakdown, overlap of communication and
 computation): the wall clock of a device runs from the start of its first kernel to the end of its last, of those that
-were launched before the last of several steps, which a profiler may not have recorded whole. A device is idle where no
-stream runs anything. Causes are those of such times of the device; those of HolisticTraceAnalysis are of each stream by
-itself, whose gaps the kernels of other streams may fill.
+were launched before the last of several steps, which a profiler may not have recorded whole. A device is idle when no
+stream is running. Causes are assigned to such times of the whole device; those of HolisticTraceAnalysis are per
+stream, whose gaps may be filled by other streams' kernels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wirewise.trace.kernels import COPY
 from wirewise.trace.records import Op, RankTrace, Trace
 from wirewise.trace.segments import own_work
 
-__all__ = ["RankUse", "collectives_of", "rank_uses", "unrecorded_share"]
+__all__ = ["RankUse", "collectives_of", "exposed_by_group", "rank_uses", "unrecorded_share"]
 
 Intervals = NDArray[np.float64]
 
@@ -30,10 +30,10 @@ _LAUNCH_GAP_S = 30e-6
 
 
 class RankUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of the mean step of a rank.
+    """Breakdown of the mean step of a rank, in seconds.
 
-    compute_s + exposed_communication_s + copy_s + idle_s is wall_s; the three causes of idleness are idle_s. Waiting
-    for late ranks is a part of communication, waiting for data one of what the host does meanwhile.
+    compute_s + exposed_communication_s + copy_s + idle_s is wall_s; the three causes of idle time add up to idle_s.
+    Waiting for stragglers is part of communication, waiting for data part of the host's activity meanwhile.
     """
 
     rank: int
@@ -43,9 +43,9 @@ class RankUse(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float
     """Seconds of a step as the host marked it."""
     wall_s: float
-    """Seconds of a step on the lane, idle ones among them."""
+    """Seconds of a step on the lane, including idle time."""
     compute_s: float
-    """Kernels compute, with or without communication beside them."""
+    """Kernels compute, with or without overlapping communication."""
     communication_s: float
     """Kernels communicate."""
     exposed_communication_s: float
@@ -55,39 +55,39 @@ class RankUse(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float
     """Nothing runs."""
     host_wait_s: float
-    """Idle until kernels that were launched only after the one before had ended."""
+    """Idle before kernels that were launched only after the previous one had ended."""
     kernel_wait_s: float
     """Idle in short gaps before kernels that were launched in time."""
     other_idle_s: float
-    """Idle in longer gaps before kernels that were launched in time, or it is not known when."""
+    """Idle in longer gaps before kernels that were launched in time, or at an unknown time."""
     unrecorded_s: float
     """Seconds of the step in which neither the device nor the host recorded anything."""
     late_wait_s: float = 0.0
-    """Communication in which the rank waits for ranks that come later, as far as their files are there."""
+    """Communication in which the rank waits for later ranks; only ranks whose files were recorded count."""
     exposed_late_wait_s: float = 0.0
-    """Seconds of such waiting without compute beside it."""
+    """Seconds of such waiting that no compute overlaps."""
     data_wait_s: float = 0.0
     """Nothing runs on the device while the host waits for data."""
     host_name: str = ""
-    """What the host does most while nothing runs on the device; empty: nothing that was recorded."""
+    """Main activity of the host while nothing runs on the device; empty if nothing was recorded."""
     host_name_s: float = 0.0
-    """Seconds that the host is in what it does most."""
+    """Seconds of the host's main activity."""
 
     @property
     def overlap_share(self) -> float | None:
-        """Share of communication that computation covers; None: there was no communication."""
+        """Fraction of communication that overlaps with compute. None if there was no communication."""
         if self.communication_s <= 0:
             return None
         return 1.0 - self.exposed_communication_s / self.communication_s
 
     @property
     def idle_share(self) -> float:
-        """Share of the wall clock in which nothing runs."""
+        """Idle fraction of the wall-clock time."""
         return self.idle_s / self.wall_s if self.wall_s > 0 else 0.0
 
 
 def rank_uses(trace: Trace) -> list[RankUse]:
-    """The use of the device, or else the host, of each recorded rank."""
+    """Utilisation of the device, or else the host, of each recorded rank."""
     chosen = collectives_of(trace)
     waits = waits_of(trace.ranks, chosen)
     found = []
@@ -104,10 +104,28 @@ def rank_uses(trace: Trace) -> list[RankUse]:
 
 
 def collectives_of(trace: Trace) -> dict[int, list[Op]]:
-    """Communication of each rank, by its place, of the steps that count."""
+    """Communication of each rank, by its index, in the steps that count."""
     return {
         place: [op for op in _counted(rank) if op.kind == "communication"]
         for place, rank in enumerate(trace.ranks)
+    }
+
+
+def exposed_by_group(recorded: RankTrace) -> dict[str, float]:
+    """Exposed communication per process group in the mean step, in seconds."""
+    marks, ops = _step_marks(recorded), _counted(recorded)
+    device = any(op.stream for op in ops)
+    steps = max(len(marks) - (device and len(marks) > 1), 1)
+    working = [op for op in ops if op.stream or not device]
+    compute = _spans([op for op in working if op.kind not in ("communication", "wait", "step")])
+    groups: dict[str, list[Op]] = {}
+    for op in working:
+        if op.kind == "communication":
+            groups.setdefault(op.group, []).append(op)
+    busy = length(union(compute))
+    return {
+        name: (length(union(np.concatenate([compute, _spans(own)]))) - busy) / steps
+        for name, own in groups.items()
     }
 
 
@@ -122,7 +140,7 @@ def _step_marks(recorded: RankTrace) -> list[Op]:
 
 
 def unrecorded_share(trace: Trace) -> float:
-    """Share of the mean rank's step in which neither host nor device recorded anything, in [0, 1]."""
+    """Fraction of the mean rank's step in which neither host nor device has records, in [0, 1]."""
     uses = rank_uses(trace)
     whole = sum(use.step_s for use in uses)
     return sum(use.unrecorded_s for use in uses) / whole if whole > 0 else 0.0
@@ -192,7 +210,7 @@ def _while_idle(recorded: RankTrace, busy: Intervals, begin: float, end: float) 
 
 
 def _kernels(ops: list[Op], marks: list[Op]) -> list[Op]:
-    """What was launched before the last of several steps began, else all."""
+    """Kernels that were launched before the last of several steps began, else all."""
     if len(marks) < 2:
         return ops
     last = marks[-1].start_s

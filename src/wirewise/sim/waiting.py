@@ -1,8 +1,8 @@
-"""Ops that wait for a slot of their resource, and messages that wait at an edge: a heap for each, in shared arrays.
+"""Wait queues of ops for resource slots and of messages for edges: one heap for each, in shared arrays.
 
-An item waits at one place at most, so two links an item hold all the heaps, and no place needs room of its own. They
-are skew heaps (Sleator, Tarjan, "Self-adjusting heaps", 1986): taking the first item out is the merge of its two
-children, and adding one is the merge with a heap of one.
+An item waits at one place at most, so two links per item suffice for all heaps. They are skew heaps (Sleator, Tarjan,
+"Self-adjusting heaps", 1986): removing the first item merges its two children, and adding one merges with a
+single-item heap.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.sim.compiled import inner, outer
-from wirewise.sim.heap import Heap, goes_before
+from wirewise.sim.heap import Heap, precedes
 
 __all__ = ["Items", "leave", "new_items", "wait"]
 
@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 
 class Items(NamedTuple):
-    """Heaps of items, one for each place where items wait."""
+    """Heaps of waiting items, one per place."""
 
     low: Ints
     """Children in the heap of an item's place, or -1, [items]."""
@@ -34,7 +34,7 @@ class Items(NamedTuple):
 
 @outer
 def new_items(items: int, places: int) -> Items:
-    """No item waits."""
+    """Create empty heaps."""
     return Items(
         np.full(items, -1, np.int64),
         np.full(items, -1, np.int64),
@@ -48,7 +48,7 @@ def _merge(items: Items, order: Heap, a: int, b: int) -> int:
     """One heap of two; the first item."""
     if a < 0 or b < 0:
         return max(a, b)
-    if goes_before(order, b, a):
+    if precedes(order, b, a):
         a, b = b, a
     first = a
     while True:
@@ -60,7 +60,7 @@ def _merge(items: Items, order: Heap, a: int, b: int) -> int:
             items.low[a] = b
             return first
         # From here on `a` is before both: the lesser of the two becomes its child, and the other sinks on.
-        if goes_before(order, other, b):
+        if precedes(order, other, b):
             other, b = b, other
         items.low[a] = b
         a, b = b, other
@@ -68,14 +68,14 @@ def _merge(items: Items, order: Heap, a: int, b: int) -> int:
 
 @inner
 def wait(items: Items, order: Heap, item: int, place: int) -> None:
-    """Let an item wait at a place, behind those that go before it in `order`."""
+    """Add an item to the heap of a place, sorted by `order`."""
     items.waits_at[item], items.low[item], items.high[item] = place, -1, -1
     items.top[place] = _merge(items, order, items.top[place], item)
 
 
 @inner
 def leave(items: Items, order: Heap, place: int) -> None:
-    """The first item that waits at a place waits there no more."""
+    """Remove and return the first item waiting at a place."""
     item = items.top[place]
     items.waits_at[item] = -1
     items.top[place] = _merge(items, order, items.low[item], items.high[item])

@@ -1,4 +1,4 @@
-"""Changes of a job as people write them, such as "bandwidth=*:x0.5,ranks=8", and what they do to its graph."""
+"""Changes of a job as text, such as "bandwidth=*:x0.5,ranks=8", and their effect on its graph."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from wirewise.sim import rewrite
 from wirewise.trace.dataflow import KINDS, Dataflow
 from wirewise.units import parse_rate
 
-__all__ = ["Change", "CodecEffect", "Setting", "apply", "parse"]
+__all__ = ["Change", "CodecEffect", "WhatIfJob", "apply", "parse"]
 
 MIB = 2**20
 
 
 class CodecEffect(NamedTuple):
-    """What a codec does to a gradient."""
+    """Effect of a codec on a gradient."""
 
     ratio: float
     """Encoded bytes over bytes."""
@@ -31,30 +31,30 @@ class CodecEffect(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """A job that changes are applied to."""
+class WhatIfJob:
+    """Job to which changes are applied."""
 
     dataflow: Dataflow
     links: Links
     algorithm: str = "ring"
-    """Algorithm of the all-reduces that a change makes anew."""
+    """Algorithm of all-reduces that a change rebuilds."""
     servers: int = 1
     skew: np.ndarray = field(default_factory=lambda: np.ones(1))
-    """Compute of ranks and steps over the mean: new ranks draw from these."""
+    """Compute time of ranks and steps relative to the mean, from which new ranks are sampled."""
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a trace."""
+    """Hypothetical change of a job, such as "ranks=8" or "bandwidth=x2"."""
 
     text: str
-    """Text of the change as it was written."""
-    change: Callable[[Setting], Setting]
+    """Text of the change as written by the user."""
+    change: Callable[[WhatIfJob], WhatIfJob]
 
 
 def parse(text: str, codecs: Mapping[str, CodecEffect] | None = None) -> list[Change]:
-    """Changes from text, separated by commas; they are applied in this order.
+    """Parse comma-separated changes, which are applied in order.
 
     - ``bandwidth=[HOST or *:]xF or RATE``: rate of interfaces, such as x0.5 or 200mbit
     - ``latency=[HOST or *:][+]SECONDS``: between hosts; with + more than now
@@ -64,15 +64,16 @@ def parse(text: str, codecs: Mapping[str, CodecEffect] | None = None) -> list[Ch
     - ``scale=KIND or NAME:xF``: these ops take F times as long
     - ``no_communication``: communication takes no time
     - ``balanced``: in each step every rank computes as long as the mean rank does
+    - ``accumulation=K``: K micro-batches a step, which exchange gradients once
     - ``algorithm=ring, tree, ps[:SERVERS] or hierarchical``: of the all-reduces
-    - ``codec=NAME or ratio:encode:decode``: encoded gradients; seconds a byte
+    - ``codec=NAME or ratio:encode:decode``: encoded gradients; seconds per byte
 
     Args:
         text: Changes, separated by commas.
         codecs: Measured codecs by name.
 
     Raises:
-        InputError: A word that is not known, or a value that is not understood.
+        InputError: A name is unknown, or a value is not understood.
     """
     changes = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -87,21 +88,21 @@ def parse(text: str, codecs: Mapping[str, CodecEffect] | None = None) -> list[Ch
     return changes
 
 
-def apply(changes: list[Change], setting: Setting) -> Setting:
-    """The job after all changes."""
+def apply(changes: list[Change], setting: WhatIfJob) -> WhatIfJob:
+    """Apply all changes to a job."""
     for change in changes:
         setting = change.change(setting)
     return setting
 
 
-def _bandwidth(value: str) -> Callable[[Setting], Setting]:
+def _bandwidth(value: str) -> Callable[[WhatIfJob], WhatIfJob]:
     host, amount = _target(value, "bandwidth")
     if amount.startswith("x"):
         factor = _number(amount[1:], "bandwidth", least=0.0)
         return lambda s: replace(s, links=s.links.scaled(factor, _host(host, s)))
     rate = np.inf if amount == "inf" else parse_rate(amount)
 
-    def change(setting: Setting) -> Setting:
+    def change(setting: WhatIfJob) -> WhatIfJob:
         links, chosen = setting.links, _host(host, setting)
         where = slice(None) if chosen is None else chosen
         out, into = links.bandwidth_out_bytes_per_s.copy(), links.bandwidth_in_bytes_per_s.copy()
@@ -113,11 +114,11 @@ def _bandwidth(value: str) -> Callable[[Setting], Setting]:
     return change
 
 
-def _latency(value: str) -> Callable[[Setting], Setting]:
+def _latency(value: str) -> Callable[[WhatIfJob], WhatIfJob]:
     host, amount = _target(value, "latency")
     seconds = _number(amount.removeprefix("+"), "latency", least=0.0, strictly=False)
 
-    def change(setting: Setting) -> Setting:
+    def change(setting: WhatIfJob) -> WhatIfJob:
         latency, chosen = setting.links.latency_s.copy(), _host(host, setting)
         where = ~np.eye(len(latency), dtype=bool)
         if chosen is not None:
@@ -129,10 +130,10 @@ def _latency(value: str) -> Callable[[Setting], Setting]:
     return change
 
 
-def _ranks(value: str) -> Callable[[Setting], Setting]:
+def _ranks(value: str) -> Callable[[WhatIfJob], WhatIfJob]:
     ranks = int(_number(value, "ranks", whole=True))
 
-    def change(setting: Setting) -> Setting:
+    def change(setting: WhatIfJob) -> WhatIfJob:
         factors = setting.random.choice(setting.skew, max(ranks - setting.dataflow.ranks, 0))
         flow, links = rewrite.with_ranks(
             setting.dataflow, setting.links, ranks, factors.tolist(), setting.algorithm
@@ -142,17 +143,22 @@ def _ranks(value: str) -> Callable[[Setting], Setting]:
     return change
 
 
-def _bucket_mb(value: str) -> Callable[[Setting], Setting]:
+def _accumulation(value: str) -> Callable[[WhatIfJob], WhatIfJob]:
+    times = int(_number(value, "accumulation", whole=True))
+    return lambda s: replace(s, dataflow=rewrite.accumulate_steps(s.dataflow, times))
+
+
+def _bucket_mb(value: str) -> Callable[[WhatIfJob], WhatIfJob]:
     given = _number(value, "bucket_mb", least=0.0) * MIB
     size = None if given == DDP_BUCKET_BYTES else given
     return lambda s: replace(s, dataflow=rewrite.rebucket(s.dataflow, s.links, size, s.algorithm))
 
 
-def _straggler(value: str) -> Callable[[Setting], Setting]:
+def _straggler(value: str) -> Callable[[WhatIfJob], WhatIfJob]:
     name, amount = _target(value, "straggler")
     rank, factor = int(_number(name, "straggler", least=-1.0, whole=True)), _factor(amount, "straggler")
 
-    def change(setting: Setting) -> Setting:
+    def change(setting: WhatIfJob) -> WhatIfJob:
         flow = setting.dataflow
         if rank >= flow.ranks:
             raise InputError(f"got the straggler {rank}; the job has ranks 0 to {flow.ranks - 1}")
@@ -162,11 +168,11 @@ def _straggler(value: str) -> Callable[[Setting], Setting]:
     return change
 
 
-def _scale(value: str) -> Callable[[Setting], Setting]:
+def _scale(value: str) -> Callable[[WhatIfJob], WhatIfJob]:
     name, amount = _target(value, "scale")
     factor = _factor(amount, "scale")
 
-    def change(setting: Setting) -> Setting:
+    def change(setting: WhatIfJob) -> WhatIfJob:
         flow = setting.dataflow
         named = np.array([n == name for n in flow.names])
         chosen = flow.kind == KINDS.index(name) if name in KINDS else named
@@ -178,10 +184,12 @@ def _scale(value: str) -> Callable[[Setting], Setting]:
     return change
 
 
-def _alone(word: str, edit: Callable[[Dataflow], Dataflow]) -> Callable[[str], Callable[[Setting], Setting]]:
+def _alone(
+    word: str, edit: Callable[[Dataflow], Dataflow]
+) -> Callable[[str], Callable[[WhatIfJob], WhatIfJob]]:
     """A change that takes no value."""
 
-    def change(value: str) -> Callable[[Setting], Setting]:
+    def change(value: str) -> Callable[[WhatIfJob], WhatIfJob]:
         if value:
             raise InputError(f"got {word}={value}; expected {word} alone")
         return lambda s: replace(s, dataflow=edit(s.dataflow))
@@ -189,7 +197,7 @@ def _alone(word: str, edit: Callable[[Dataflow], Dataflow]) -> Callable[[str], C
     return change
 
 
-def _algorithm(value: str) -> Callable[[Setting], Setting]:
+def _algorithm(value: str) -> Callable[[WhatIfJob], WhatIfJob]:
     name, _, count = value.partition(":")
     if name not in ALGORITHMS:
         raise InputError(f"got the algorithm {name!r}; expected one of {', '.join(ALGORITHMS)}")
@@ -202,7 +210,7 @@ def _algorithm(value: str) -> Callable[[Setting], Setting]:
     )
 
 
-def _codec(value: str, codecs: Mapping[str, CodecEffect]) -> Callable[[Setting], Setting]:
+def _codec(value: str, codecs: Mapping[str, CodecEffect]) -> Callable[[WhatIfJob], WhatIfJob]:
     if value in codecs:
         effect = codecs[value]
     elif value.count(":") == 2:
@@ -216,13 +224,14 @@ def _codec(value: str, codecs: Mapping[str, CodecEffect]) -> Callable[[Setting],
     return lambda s: replace(s, dataflow=rewrite.with_codec(s.dataflow, *effect))
 
 
-_WORDS: dict[str, Callable[[str], Callable[[Setting], Setting]]] = {
+_WORDS: dict[str, Callable[[str], Callable[[WhatIfJob], WhatIfJob]]] = {
+    "accumulation": _accumulation,
     "algorithm": _algorithm,
-    "balanced": _alone("balanced", rewrite.balanced),
+    "balanced": _alone("balanced", rewrite.balance_compute),
     "bandwidth": _bandwidth,
     "bucket_mb": _bucket_mb,
     "latency": _latency,
-    "no_communication": _alone("no_communication", rewrite.without_communication),
+    "no_communication": _alone("no_communication", rewrite.remove_communication),
     "ranks": _ranks,
     "scale": _scale,
     "straggler": _straggler,
@@ -236,14 +245,14 @@ def _scaled(flow: Dataflow, chosen: np.ndarray, factor: float) -> Dataflow:
 
 
 def _target(value: str, word: str) -> tuple[str, str]:
-    """What stands before and behind the last colon; without one, all hosts and the whole."""
+    """Words before and behind the last colon; without one, all hosts and the whole."""
     before, colon, after = value.rpartition(":")
     if not value or (colon and not before) or (word in ("straggler", "scale") and not colon):
         raise InputError(f"got {word}={value}; expected {word}=WHICH:VALUE")
     return before or "*", after
 
 
-def _host(name: str, setting: Setting) -> int | None:
+def _host(name: str, setting: WhatIfJob) -> int | None:
     if name == "*":
         return None
     if not name.isdigit() or int(name) >= setting.links.hosts:

@@ -1,4 +1,4 @@
-"""Many machines of one kind behind a fabric: rails, a fat tree or a dragonfly in place of the one network switch."""
+"""Clusters of equal machines behind a fabric: rails, a fat tree or a dragonfly in place of one network switch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from wirewise.errors import TopologyError
 from wirewise.topology.model import Device, Host, Link, Switch, Topology, cable
 
-__all__ = ["FABRICS", "behind", "cluster"]
+__all__ = ["FABRICS", "cluster", "replace_fabric"]
 
 _HOP_LATENCY_S = 5e-7
 """Latency of a cable between switches, an order of magnitude."""
@@ -31,13 +31,13 @@ class _Port(NamedTuple):
 
 
 def cluster(host: Topology, count: int, fabric: str = "switch", *, name: str | None = None) -> Topology:
-    """Topology of `count` machines like `host`, whose ports to its network switch go to a fabric.
+    """Build `count` machines like `host`, with the ports of its network switch connected to a fabric.
 
     Args:
-        host: One machine, with a network switch for its ports.
+        host: Topology of one machine, with a network switch for its ports.
         count: Number of machines.
-        fabric: Name of the fabric, as `behind` takes it.
-        name: Name of the topology; None: "HOSTxCOUNT@FABRIC".
+        fabric: Name of the fabric, as in `replace_fabric`.
+        name: Name of the topology. Defaults to "HOSTxCOUNT@FABRIC".
 
     Raises:
         TopologyError: There is no machine, `host` is not one machine with one network switch, or the fabric is unknown.
@@ -70,7 +70,7 @@ def cluster(host: Topology, count: int, fabric: str = "switch", *, name: str | N
         switches=tuple(switches),
         links=tuple(links),
     )
-    found = behind(joined, fabric)
+    found = replace_fabric(joined, fabric)
     return found if name is None else msgspec.structs.replace(found, name=name)
 
 
@@ -79,19 +79,19 @@ def _moved(end: End, own: dict[str, str]) -> End:
     return msgspec.structs.replace(end, name=own[end.name], host=own[end.host])
 
 
-def behind(topology: Topology, fabric: str) -> Topology:
-    """A topology whose one network switch is replaced by a fabric.
+def replace_fabric(topology: Topology, fabric: str) -> Topology:
+    """Replace a topology's single network switch by a fabric.
 
     Args:
-        topology: Hosts whose ports end at one network switch.
-        fabric: "switch" (one that all ports can fill), "rails" (a switch for the first ports of all hosts, one for
-            the second, and so on, joined by a spine), "fat-tree" (a switch for every four hosts, joined by a spine) or
-            "dragonfly" (a switch for every four hosts, each joined to each other). "rails/2" has half the rate between
-            switches that their hosts could fill; any factor from 1 on. "rails-2" and "fat-tree-4/2" have two and four
-            spines, each with an equal part of that rate, instead of one that stands for all.
+        topology: Topology of hosts whose ports end at one network switch.
+        fabric: "switch" (non-blocking), "rails" (a switch for the first ports of all hosts, one for the second, and
+            so on, joined by a spine), "fat-tree" (a switch for every four hosts, joined by a spine) or "dragonfly" (a
+            switch for every four hosts, fully connected). "rails/2" has an oversubscription of 2 between switches;
+            any factor from 1 on. "rails-2" and "fat-tree-4/2" have two and four spines, each with an equal part of
+            that bandwidth, instead of one that stands for all.
 
     Raises:
-        TopologyError: The fabric is unknown, or there is no such network switch.
+        TopologyError: The fabric is unknown, or the topology has no such network switch.
     """
     match = _FABRIC.fullmatch(fabric)
     over = float(match[3] or 1) if match else 0.0

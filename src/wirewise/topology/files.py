@@ -1,4 +1,4 @@
-"""Topologies as TOML text: read with the line of every fault, written so that they read back equal."""
+"""Topologies as TOML: parsed with the line of every fault, and written so that they read back equal."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class _Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def loads(text: str, *, source: str = "topology") -> Topology:
-    """Read a topology.
+    """Parse a topology.
 
     Args:
-        text: TOML with `name`, tables `[[hosts]]`, `[[devices]]`, `[[switches]]` and `[[links]]`; the keys
-            are the fields of `Topology`, `Host`, `Device`, `Switch` and `Link`. With a table `[cluster]` of `count`
-            and `fabric` they are one machine, and the topology is so many of them (`clusters.cluster`).
-        source: What to call the text in messages, such as its file.
+        text: TOML with `name`, tables `[[hosts]]`, `[[devices]]`, `[[switches]]` and `[[links]]`; the keys are the
+            fields of `Topology`, `Host`, `Device`, `Switch` and `Link`. With a table `[cluster]` of `count` and
+            `fabric` they describe one machine, and the topology is a cluster of them (`clusters.cluster`).
+        source: Name of the text in messages, such as its file.
 
     Raises:
-        TopologyError: No TOML, an unknown or missing key, a wrong value or an inconsistency; the message
-            names `source`, the line and the path.
+        TopologyError: The text is not TOML, has an unknown or missing key, a wrong value or an inconsistency; the
+            message names `source`, the line and the path.
     """
     try:
         read = tomllib.loads(text)
@@ -96,7 +96,7 @@ def load(path: str | os.PathLike[str]) -> Topology:
 
 
 def dumps(topology: Topology) -> str:
-    """The topology as TOML text, which `loads` reads back equal."""
+    """Format a topology as TOML, which `loads` reads back equal."""
     plain: dict[str, Any] = msgspec.to_builtins(topology)
     tables = {key: plain.pop(key) for key in ("hosts", "devices", "switches", "links")}
     blocks = ["".join(_line_of(key, value) for key, value in plain.items())]
@@ -106,7 +106,7 @@ def dumps(topology: Topology) -> str:
 
 
 def save(topology: Topology, path: str | os.PathLike[str]) -> None:
-    """Write a topology file at once or not at all.
+    """Write a topology file atomically.
 
     Raises:
         InputError: The file cannot be written.

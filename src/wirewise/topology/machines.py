@@ -1,8 +1,8 @@
-"""Machines as the papers on synthesized collectives model them, one or several joined by a network.
+"""Machine models of the papers on synthesized collectives, one or several joined by a network.
 
-These hold only what collectives between accelerators use (fabric and network ports) at the rates that
-TACCL, TE-CCL and ForestColl give; `presets` has whole machines with PCIe and sockets at documented rates. So
-a bound or a plan here can be compared with published ones. Latencies are orders of magnitude.
+These hold only what collectives between accelerators use (fabric and network ports) at the rates that TACCL, TE-CCL
+and ForestColl give; `presets` has whole machines with PCIe and sockets at documented rates. Bounds and plans can thus
+be compared with published ones. Latencies are rough estimates.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _H4 = {(0, 1): 1600, (2, 3): 1600, (0, 2): 400, (0, 3): 100, (1, 2): 100, (1, 3)
 
 
 def ndv2(hosts: int = 1) -> Topology:
-    """Azure NDv2: eight V100 on NVLink; GPU 0 of a host sends to, and GPU 1 receives from, other hosts at 12.5 GB/s.
+    """Azure NDv2: eight V100 on NVLink; GPU 0 of a host sends to other hosts, GPU 1 receives, at 12.5 GB/s.
 
     Raises:
-        TopologyError: There is no host.
+        TopologyError: The number of hosts is zero.
     """
     mesh = {(a, b): int(row[b]) for a, row in enumerate(_NDV2) for b in range(a + 1, 8) if row[b] != "0"}
     links = [*_meshes(hosts, mesh, 25 * _GB, "nvlink")]
@@ -72,27 +72,27 @@ def ndv2(hosts: int = 1) -> Topology:
 
 
 def mi250(hosts: int = 1) -> Topology:
-    """Machines of eight MI250, sixteen dies on xGMI at 50 GB/s a link, and 16 GB/s a die to the network (ForestColl).
+    """Machines of eight MI250, sixteen dies on xGMI at 50 GB/s per link, 16 GB/s per die to the network (ForestColl).
 
     Raises:
-        TopologyError: There is no host.
+        TopologyError: The number of hosts is zero.
     """
     links = [*_meshes(hosts, _MI250, 50 * _GB, "xgmi"), *_ports(hosts, 16, 16 * _GB)]
     return _made(f"mi250x{hosts}", hosts, 16, links, _network(hosts))
 
 
 def nvswitch_hosts(name: str, hosts: int, gpus: int, fabric: float, port: float) -> Topology:
-    """Hosts of GPUs around one switch each, with one network port a GPU.
+    """Hosts of GPUs around one switch each, with one network port per GPU.
 
     Args:
         name: Name of the topology.
         hosts: Number of machines.
-        gpus: GPUs of each.
-        fabric: Bytes per second of a GPU to and from the switch.
-        port: Bytes per second of a GPU to and from the network.
+        gpus: Number of GPUs per machine.
+        fabric: Bandwidth of a GPU to and from the switch, in bytes per second.
+        port: Bandwidth of a GPU to and from the network, in bytes per second.
 
     Raises:
-        TopologyError: There is no host.
+        TopologyError: The number of hosts is zero.
     """
     links = [*_fabrics(hosts, gpus, fabric), *_ports(hosts, gpus, port)]
     return _made(name, hosts, gpus, links, [*_nvswitches(hosts), *_network(hosts)])
@@ -113,7 +113,7 @@ def paired_ports(hosts: int = 1) -> Topology:
 
 
 def relayed_ports(hosts: int = 1) -> Topology:
-    """DGX-2 as TACCL's first sketch uses it: of two GPUs with a port, the odd one sends, the even one receives.
+    """DGX-2 as in TACCL's first sketch: of two GPUs with a port, the odd one sends, the even one receives.
 
     Raises:
         TopologyError: There is no host.
@@ -127,7 +127,7 @@ def relayed_ports(hosts: int = 1) -> Topology:
 
 
 def single_ranks(hosts: int = 1) -> Topology:
-    """Hosts of one rank with one card of 200 Gbit/s each.
+    """Hosts of one rank with one 200 Gbit/s card each.
 
     Raises:
         TopologyError: There is no host.
@@ -137,7 +137,7 @@ def single_ranks(hosts: int = 1) -> Topology:
 
 
 def dual_cards(hosts: int = 1) -> Topology:
-    """Hosts of one rank with two cards of 200 Gbit/s each, every card at the switch of its plane.
+    """Hosts of one rank with two 200 Gbit/s cards each, every card on the switch of its plane.
 
     Raises:
         TopologyError: There is no host.
@@ -152,16 +152,16 @@ def dual_cards(hosts: int = 1) -> Topology:
 def pairwise_hosts(
     name: str, rates: Mapping[tuple[int, int], str | float], *, latency_s: float = LAB_LATENCY_S
 ) -> Topology:
-    """Hosts with a link of its own for each pair, both ways; each host is one rank.
+    """Hosts with a dedicated link for each pair, both ways; each host is one rank.
 
     Args:
         name: Name of the topology.
         rates: Rates of each pair, such as {(0, 1): "400mbit"}; a number is bytes per second.
-        latency_s: Latency from host to host, to be measured.
+        latency_s: Latency from host to host, in seconds, to be measured.
 
     Raises:
-        TopologyError: There is no pair.
-        InputError: A rate is none.
+        TopologyError: There are no pairs.
+        InputError: A rate is invalid.
     """
     hosts = range(max((max(pair) for pair in rates), default=-1) + 1)
     links = [
@@ -193,10 +193,10 @@ _SIZED = re.compile(r"(.+)x([1-9]\d{0,2})")
 
 
 def machine(name: str) -> Topology | None:
-    """Machines by name, such as "dgx-a100x2" for two hosts; "h4" and "h4-quarter" are uneven lab networks of four.
+    """Machine by name, such as "dgx-a100x2" for two hosts; "h4" and "h4-quarter" are uneven lab networks of four.
 
     Returns:
-        None where the name is none of these.
+        None if the name is unknown.
     """
     if name in ("h4", "h4-quarter"):
         divisor = 4 if name == "h4-quarter" else 1

@@ -1,4 +1,4 @@
-"""A topology from what was measured between its ranks."""
+"""Topology from measurements between its ranks."""
 
 from __future__ import annotations
 
@@ -34,24 +34,26 @@ def from_pairs(
     kind: LinkKind = "ethernet",
     description: str = "",
 ) -> Topology:
-    """The simplest network that explains the measured rates.
+    """Find the simplest network that explains the measured bandwidths.
 
-    Pairs that do not slow each other get direct links. Ranks whose ports bind, and bind alike for every peer, get one
-    switch. Where both are seen, each rank gets a port out and a port in, and ports out are linked to ports in.
+    Pairs without mutual slowdown get direct links. Ranks limited by their ports, equally for every peer, get one
+    switch. If both are observed, each rank gets an output and an input port, and output ports are linked to input
+    ports.
 
     Args:
         name: Name of the topology.
         ranks: Name of each rank; each becomes a host.
-        rate: Bytes per second of each pair alone, [ranks, ranks], source first; the diagonal does not count.
-        latency_s: One way, of a message without bytes, [ranks, ranks].
-        leaving: Bytes per second that each rank sends to all others at once, [ranks].
-        arriving: Bytes per second that each rank gets from all others at once, [ranks].
-        burst_bytes: Bytes that each pair lets pass at once after a pause, [ranks, ranks], or of all.
+        rate: Bandwidth of each pair alone, in bytes per second, [ranks, ranks], source first; the diagonal is
+            ignored.
+        latency_s: One-way latency of an empty message, in seconds, [ranks, ranks].
+        leaving: Total send bandwidth of each rank to all others at once, in bytes per second, [ranks].
+        arriving: Total receive bandwidth of each rank from all others at once, in bytes per second, [ranks].
+        burst_bytes: Burst of each pair after a pause, in bytes, [ranks, ranks], or of all.
         kind: Kind of the links.
-        description: Where the figures come from.
+        description: Source of the figures.
 
     Raises:
-        TopologyError: Shapes that do not fit, or a rate that is not above 0.
+        TopologyError: Shapes do not match, or a bandwidth is not positive.
     """
     rates, waits = np.asarray(rate, np.float64), np.asarray(latency_s, np.float64)
     out, into = np.asarray(leaving, np.float64), np.asarray(arriving, np.float64)

@@ -1,7 +1,7 @@
-"""What a topology is made of, and what must hold for it.
+"""Topology model, and its invariants.
 
-A topology is checked when it is made, so one that exists is consistent. Ends of links are names: of hosts, of
-devices or of switches, which share one space of names.
+A topology is validated on construction, so every instance is consistent. Ends of links are names of hosts, devices or
+switches, which share one namespace.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from wirewise.errors import TopologyError
+from wirewise.notebooks import table_html
+from wirewise.units import format_rate
 
 __all__ = ["Device", "Direction", "Host", "Link", "LinkKind", "MisplacedError", "Switch", "Topology", "cable"]
 
@@ -23,59 +25,59 @@ LinkKind = Literal["ethernet", "infiniband", "nvlink", "pcie", "socket", "xgmi"]
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A machine; as the end of a link, its memory."""
+    """Machine; as the end of a link, its memory."""
 
     name: str
     message_s: float = 0.0
-    """Processor seconds that a message costs a rank on it, to send as to receive (LogP's o); of devices, their own."""
+    """CPU time of a rank on it to send or to receive a message, in seconds (LogP's o); devices may override it."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What one rank computes on."""
+    """Device that one rank computes on."""
 
     name: str
     host: str
     """Name of the host that it is part of."""
     kind: DeviceKind = "gpu"
     type: str = ""
-    """Model of the device, such as "v100"; nothing: not known, or all are alike."""
+    """Model of the device, such as "v100"; empty: not known, or all are equal."""
     speed: float = 1.0
-    """Factor by which it computes faster than the device that a job was measured on."""
+    """Compute speed relative to the device that a job was measured on."""
     memory_bytes: float = 0.0
-    """Room for tensors; 0: not known."""
+    """Memory for tensors, in bytes; 0: not known."""
     message_s: float = 0.0
-    """Processor seconds that a message costs its rank, to send as to receive (LogP's o)."""
+    """CPU time of its rank to send or to receive a message, in seconds (LogP's o)."""
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What passes traffic on without computing: of a network, of a machine's NVLink or PCIe, a CPU socket."""
+    """Node that forwards traffic without computing: a network, NVLink or PCIe switch, or a CPU socket."""
 
     name: str
     kind: SwitchKind
     host: str | None = None
-    """Name of the host that it is part of; None: it stands between hosts."""
+    """Name of the host that it is part of. None if it connects hosts."""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A cable, or several that are used as one."""
+    """Cable, or several used as one."""
 
     source: str = msgspec.field(name="from")
     """Name of one end; the key in files is `from`."""
     target: str = msgspec.field(name="to")
     """Name of the other end; the key in files is `to`."""
     latency_s: float
-    """Time that a message without bytes takes; zero or more."""
+    """Time of an empty message, in seconds; zero or more."""
     bandwidth_bytes_per_s: float
-    """Rate of each direction on its own."""
+    """Bandwidth of each direction."""
     direction: Direction = "both"
     """"one": only from `source` to `target`."""
     kind: LinkKind = "ethernet"
     burst_bytes: float = 0.0
-    """Bytes that pass at once after a pause, before the rate binds: the token bucket of a shaped link."""
+    """Bytes of a burst after idle time, before the bandwidth limits: the token bucket of a shaped link."""
 
     @property
     def directions(self) -> list[tuple[str, str]]:
-        """Ends in each direction of travel: from, to."""
+        """Ends in each direction: from, to."""
         there = (self.source, self.target)
         return [there] if self.direction == "one" else [there, there[::-1]]
 
@@ -83,7 +85,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 def cable(
     source: str, target: str, kind: LinkKind, rate: float, latency_s: float, direction: Direction = "both"
 ) -> Link:
-    """A link by place, for tables of them; `rate` in bytes per second."""
+    """Make a link from positional arguments, for tables of links; `rate` in bytes per second."""
     return Link(
         source=source,
         target=target,
@@ -95,23 +97,23 @@ def cable(
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Hosts with their devices, and how they are linked.
+    """Hosts with their devices, and the links between them.
 
     Raises:
-        TopologyError: A name is given twice or missing, an end dangles, a rate or time is impossible; the
-            message names the path, such as `links[3].to`.
+        TopologyError: A name is duplicate or missing, an end dangles, or a rate or time is invalid; the message names
+            the path, such as `links[3].to`.
     """
 
     name: str
     hosts: tuple[Host, ...]
     description: str = ""
-    """Where the figures come from."""
+    """Source of the figures."""
     devices: tuple[Device, ...] = ()
-    """One a rank; without any, each host is one rank."""
+    """One device per rank; empty: one rank per host."""
     switches: tuple[Switch, ...] = ()
     links: tuple[Link, ...] = ()
     processors: int = 0
-    """Processors that all ranks share where their hosts are parts of one machine, as in a lab; 0: they share none."""
+    """Number of CPUs shared by all ranks if their hosts are parts of one machine, as in a lab; 0: not shared."""
 
     def __post_init__(self) -> None:
         for fault in _faults(self):
@@ -119,12 +121,30 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def ranks(self) -> tuple[str, ...]:
-        """Names of what the ranks run on, in their order: devices, or hosts where no device is listed."""
+        """Names of the ranks' devices, in order, or of hosts if no device is listed."""
         return tuple(end.name for end in self.devices or self.hosts)
+
+    def link_table(self) -> tuple[list[str], list[list[str]]]:
+        """Column titles and rows of the links, for display."""
+        arrow = {"both": "<->", "one": "->"}
+        rows = [
+            [
+                f"{link.source} {arrow[link.direction]} {link.target}",
+                link.kind,
+                format_rate(link.bandwidth_bytes_per_s),
+                f"{link.latency_s * 1e6:g} us",
+            ]
+            for link in self.links
+        ]
+        return ["link", "kind", "each direction", "latency"], rows
+
+    def _repr_html_(self) -> str:
+        size = f"{self.name}: {len(self.ranks)} ranks on {len(self.hosts)} hosts. {self.description}"
+        return table_html(size.strip(), *self.link_table())
 
 
 class MisplacedError(TopologyError):
-    """A fault at a path inside a topology."""
+    """Fault at a path inside a topology."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

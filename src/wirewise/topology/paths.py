@@ -1,4 +1,4 @@
-"""How traffic gets from one end of a topology to another."""
+"""Paths of traffic between the nodes of a topology."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Path", "link_between", "neighbours", "path_between"]
 
 
 class Path(NamedTuple):
-    """The links that a message takes, as one channel."""
+    """Links of a path, treated as one channel."""
 
     links: tuple[Link, ...]
-    """Links in the direction of travel: each starts where the one before ends."""
+    """Links in order, from source to target."""
     latency_s: float
     """Sum over the links."""
     bandwidth_bytes_per_s: float
@@ -25,7 +25,7 @@ class Path(NamedTuple):
 
 
 def link_between(topology: Topology, source: str, target: str) -> Link | None:
-    """The direct link of the highest bandwidth, seen from `source`; None: there is no direct one.
+    """Direct link with the highest bandwidth, seen from `source`. None if there is no direct one.
 
     Raises:
         TopologyError: A name is unknown.
@@ -36,7 +36,7 @@ def link_between(topology: Topology, source: str, target: str) -> Link | None:
 
 
 def neighbours(topology: Topology, name: str) -> tuple[str, ...]:
-    """Names that a link leads to from `name`, each once, in the order of the links.
+    """Unique neighbours of a node, in the order of the links.
 
     Raises:
         TopologyError: The name is unknown.
@@ -46,13 +46,12 @@ def neighbours(topology: Topology, name: str) -> tuple[str, ...]:
 
 
 def path_between(topology: Topology, source: str, target: str) -> Path | None:
-    """The widest path; among equals the one of the lowest latency, then of the fewest links.
+    """Widest path; ties go to the lowest latency, then to the fewest links.
 
-    Devices do not pass traffic on, hosts and switches do. Links are taken as idle: what shares a link shares
-    its rate, which is the business of whoever places several messages.
+    Hosts and switches forward traffic, devices do not. Links are assumed idle: contention is left to the caller.
 
     Returns:
-        None where no path leads there.
+        None if there is no path.
 
     Raises:
         TopologyError: A name is unknown, or both are the same.

@@ -1,7 +1,7 @@
 """Topologies by name: the lab, a PCIe machine, the DGX machines.
 
-Bandwidths are the documented ones of the parts, each direction on its own, before protocol overhead. Vendors
-document no latencies: those are orders of magnitude, and plans that depend on them need measured ones.
+Bandwidths are the documented ones of the parts, per direction, before protocol overhead. Vendors do not document
+latencies: those are rough estimates, and plans that depend on them need measured ones.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from wirewise import units
 from wirewise.errors import InputError, TopologyError
-from wirewise.topology.clusters import FABRICS, behind
+from wirewise.topology.clusters import FABRICS, replace_fabric
 from wirewise.topology.machines import (
     LAB_LATENCY_S,
     LAB_MESSAGE_S,
@@ -59,16 +59,16 @@ _CUBE_MESH = {
 def lab_hosts(
     rates: Sequence[str | float], *, latency_s: float = LAB_LATENCY_S, ranks_per_host: int = 1
 ) -> Topology:
-    """Hosts around one network switch, as `wirewise lab` builds them.
+    """Hosts around one network switch, as built by `wirewise lab`.
 
     Args:
         rates: Rate of each host's link, such as "200mbit"; a number is bytes per second.
-        latency_s: Latency from host to host; by default an order of magnitude, to be measured.
-        ranks_per_host: Processes on each host; with one, the host itself is the rank.
+        latency_s: Latency from host to host, in seconds. Defaults to a rough estimate, to be measured.
+        ranks_per_host: Number of processes per host; with one, the host itself is the rank.
 
     Raises:
-        TopologyError: There is no rate.
-        InputError: A rate is none, or a host would have no rank.
+        TopologyError: There are no rates.
+        InputError: A rate is invalid, or a host would have no rank.
     """
     if ranks_per_host < 1:
         raise InputError(f"ranks_per_host is {ranks_per_host}; expected at least 1")
@@ -96,10 +96,10 @@ def lab_hosts(
 
 
 def pcie_machine(gpus: int, *, generation: int = 4) -> Topology:
-    """One host whose GPUs hang on PCIe with sixteen lanes each, two GPUs a PCIe switch.
+    """One host whose GPUs are on PCIe with sixteen lanes each, two GPUs per PCIe switch.
 
     Raises:
-        TopologyError: There is no GPU, or the generation is unknown.
+        TopologyError: There are no GPUs, or the generation is unknown.
     """
     if gpus < 1 or generation not in _PCIE_BYTES_PER_S:
         known = ", ".join(map(str, _PCIE_BYTES_PER_S))
@@ -122,7 +122,7 @@ def dgx1v() -> Topology:
 
 
 def dgx1p() -> Topology:
-    """DGX-1 with eight P100: as `dgx1v`, with one link of NVLink 1 (20 GB/s each way) for each pair of the mesh."""
+    """DGX-1 with eight P100: as `dgx1v`, with one NVLink 1 link (20 GB/s each way) for each pair of the mesh."""
     return _dgx1("dgx-1p", "P100", dict.fromkeys(_CUBE_MESH, _NVLINK_1_BYTES_PER_S))
 
 
@@ -159,18 +159,18 @@ def _dgx1(name: str, gpu: str, rates: Mapping[tuple[int, int], float]) -> Topolo
 def nvswitch_machine(
     name: str, *, gpus: int, nvlinks: int, pcie: int, ports: int, port_rate: str | float
 ) -> Topology:
-    """One host whose GPUs reach each other through NVSwitches, drawn as the one switch that they act as.
+    """One host whose GPUs are connected by NVSwitches, modelled as a single switch.
 
     Args:
         name: Name of the topology.
         gpus: Number of GPUs.
-        nvlinks: NVLinks of 25 GB/s each way that every GPU has.
-        pcie: Generation of PCIe, sixteen lanes a GPU, two GPUs a PCIe switch.
-        ports: Ports to the network, shared out over the PCIe switches.
-        port_rate: Rate of each.
+        nvlinks: Number of NVLinks per GPU, 25 GB/s each way.
+        pcie: PCIe generation, with sixteen lanes per GPU and two GPUs per PCIe switch.
+        ports: Number of network ports, divided over the PCIe switches.
+        port_rate: Rate of each port.
 
     Raises:
-        TopologyError: A number is impossible.
+        TopologyError: A number is invalid.
     """
     machine = pcie_machine(gpus, generation=pcie)
     fabric = (
@@ -219,10 +219,12 @@ PRESETS: dict[str, Callable[[], Topology]] = {
         "dgx-h100", gpus=8, nvlinks=18, pcie=5, ports=8, port_rate="400gbit"
     ),
     # Pairs of ranks with several equal paths: over spines, over the cards of a host, over rails.
-    "hostx8@fat-tree-2": lambda: behind(single_ranks(8), "fat-tree-2"),
-    "hostx16@fat-tree-4/2": lambda: behind(single_ranks(16), "fat-tree-4/2"),
+    "hostx8@fat-tree-2": lambda: replace_fabric(single_ranks(8), "fat-tree-2"),
+    "hostx16@fat-tree-4/2": lambda: replace_fabric(single_ranks(16), "fat-tree-4/2"),
     "dual-nicx4": lambda: dual_cards(4),
-    "dgx-a100x2@rails-2": lambda: behind(nvswitch_hosts("dgx-a100x2", 2, 8, 300 * _GB, 25 * _GB), "rails-2"),
+    "dgx-a100x2@rails-2": lambda: replace_fabric(
+        nvswitch_hosts("dgx-a100x2", 2, 8, 300 * _GB, 25 * _GB), "rails-2"
+    ),
 }
 """Topologies that `preset` knows, besides lab-N, lab-N@RATE, lab-NxR with R ranks on each host, pcie-N, and the models
 of `machines`."""
@@ -231,11 +233,11 @@ _SIZED = re.compile(r"(lab|pcie)-([1-9]\d{0,3})(?:x([1-9]\d?))?(?:@(.+))?")
 
 
 def preset(name: str) -> Topology:
-    """A preset by name: one of `PRESETS`, or "lab-6@50mbit", "lab-4x2", "pcie-2", "ndv2x2" and the like.
+    """Build a preset by name: one of `PRESETS`, or "lab-6@50mbit", "lab-4x2", "pcie-2", "ndv2x2" and the like.
 
     Raises:
         TopologyError: The name is unknown.
-        InputError: The rate is none.
+        InputError: The rate is invalid.
     """
     if name in PRESETS:
         return PRESETS[name]()
@@ -247,7 +249,7 @@ def preset(name: str) -> Topology:
     kind, _, fabric = name.partition("@")
     modelled = machine(kind)
     if modelled is not None:
-        return behind(modelled, fabric) if fabric else modelled
+        return replace_fabric(modelled, fabric) if fabric else modelled
     raise TopologyError(
         f"unknown topology {name!r}; expected one of {', '.join(PRESETS)}, lab-N@RATE, lab-NxR, pcie-N, h4, "
         f"h4-quarter, or N machines: {', '.join(f'{kind}xN' for kind in MACHINES)}, such as ndv2x2, behind a fabric: "

@@ -1,4 +1,4 @@
-"""What this machine's processor is called."""
+"""Name of this machine's processor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["processor"]
 
 
 def processor() -> tuple[str, int]:
-    """Name of the processor's model, or of its architecture where the system does not tell, and its logical cores."""
+    """Model name of the CPU, or its architecture if unknown, and the number of logical cores."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""Topologies from what `nvidia-smi topo -m` prints.
+"""Topologies from the output of `nvidia-smi topo -m`.
 
-The table tells for each pair of devices how they are joined: NV# by so many NVLinks, otherwise over PCIe, the nearest
-first: PIX (one bridge), PXB (several bridges), PHB (the host bridge), NODE (one NUMA node), SYS (between sockets). It
-tells no rates: those are given.
+The table shows how each pair of devices is connected: NV# by # NVLinks, otherwise over PCIe, the nearest first: PIX
+(one bridge), PXB (several bridges), PHB (the host bridge), NODE (one NUMA node), SYS (between sockets). It has no
+bandwidths, which are arguments.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _CELL = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS")
 
 
 class SmiTable(NamedTuple):
-    """Devices and how each pair is joined."""
+    """Devices, and the connection of each pair."""
 
     devices: tuple[str, ...]
     joined: dict[tuple[str, str], str]
     """NV#, PIX, PXB, PHB, NODE or SYS by pair of different devices, both ways."""
     numa: dict[str, str]
-    """NUMA node of the GPUs, where the table tells."""
+    """NUMA node of the GPUs, where the table has it."""
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -42,17 +42,17 @@ class SmiTable(NamedTuple):
         return tuple(name for name in self.devices if name.startswith("GPU"))
 
     def nvlinks(self, a: str, b: str) -> int:
-        """NVLinks that the table names for a pair; behind switches those of one GPU."""
+        """Number of NVLinks of a pair in the table; behind switches, that of one GPU."""
         cell = self.joined[a, b]
         return int(cell[2:]) if cell.startswith("NV") else 0
 
 
 def parse_smi(text: str) -> SmiTable:
-    """Read the table.
+    """Parse the table.
 
     Raises:
-        TopologyError: No table, a row that is missing, short or given twice, an unknown entry, or two entries of a pair
-            that differ; the message names the row and the column.
+        TopologyError: There is no table, a row is missing, short or repeated, an entry is unknown, or two entries of
+            a pair differ; the message names the row and the column.
     """
     lines = [_COLOUR.sub("", line).split() for line in text.splitlines()]
     head = next((n for n, line in enumerate(lines) if line[:1] == ["GPU0"] and line[1:2] != ["X"]), None)
@@ -83,17 +83,17 @@ def from_smi(
     pcie_bytes_per_s: float = 31.5e9,
     port_rate: str | float = "100gbit",
 ) -> Topology:
-    """The topology of a machine from the table.
+    """Build the topology of a machine from the table.
 
-    Where all pairs of GPUs have the same NV#, and more links in all than a GPU can have, they are joined by NVSwitches,
-    drawn as one. NVLink hides how a pair is joined over PCIe: the network ports beside the GPUs and their NUMA nodes
-    tell it as far as they can.
+    If all pairs of GPUs have the same NV#, and more links in total than a GPU can have, they are connected by
+    NVSwitches, modelled as one. NVLink hides the PCIe connection of a pair, which is inferred from network ports and
+    NUMA nodes as far as possible.
 
     Args:
         text: Output of `nvidia-smi topo -m`.
         name: Name of the topology.
-        nvlink_bytes_per_s: Bytes per second of one NVLink, each way.
-        pcie_bytes_per_s: Bytes per second of a device, each way.
+        nvlink_bytes_per_s: Bandwidth of one NVLink, in bytes per second, each way.
+        pcie_bytes_per_s: PCIe bandwidth of a device, in bytes per second, each way.
         port_rate: Rate of a network port.
 
     Raises:
@@ -182,7 +182,7 @@ def _pairs(table: SmiTable, cells: Collection[str]) -> list[tuple[str, str]]:
 
 
 def _groups(devices: tuple[str, ...], pairs: Collection[tuple[str, str]]) -> dict[str, int]:
-    """Number of the group of each device, where the devices of a pair are in one."""
+    """Index of the group of each device, where the devices of a pair are in one."""
     group = {device: number for number, device in enumerate(devices)}
     for a, b in pairs:
         old, new = group[b], group[a]

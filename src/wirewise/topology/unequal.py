@@ -1,4 +1,4 @@
-"""Clusters of unequal machines, drawn from a seed."""
+"""Random clusters of unequal machines, from a seed."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _INSIDE_BYTES_PER_S = (8e9, 20e9)
 
 
 class UnequalHost(NamedTuple):
-    """A machine of equal devices."""
+    """Machine of equal devices."""
 
     devices: int
     type: str
     speed: float
-    """Factor next to the device that jobs are measured on."""
+    """Speed relative to the device that jobs are measured on."""
     port_bytes_per_s: float
-    """Rate of its link to the others, each way."""
+    """Bandwidth of its link to the others, in each direction."""
     memory_bytes: float = 0.0
     """Memory of a device; 0: not known."""
     inside_bytes_per_s: float = 8e9
-    """Rate of a device to others of the machine."""
+    """Bandwidth between devices of the machine."""
 
 
 def unequal_hosts(
     hosts: list[UnequalHost], *, name: str = "unequal", latency_s: float = 5e-5, inside_s: float = 1e-5
 ) -> Topology:
-    """Machines around one switch.
+    """Build machines around one switch.
 
     Args:
         hosts: Machines in the order of their ranks.
         name: Name of the topology.
-        latency_s: Latency from one machine to another.
-        inside_s: Latency between two devices of a machine.
+        latency_s: Latency between machines, in seconds.
+        inside_s: Latency between two devices of a machine, in seconds.
 
     Raises:
-        TopologyError: A rate or speed that is none.
+        TopologyError: A rate or speed is invalid.
     """
     devices: list[Device] = []
     links: list[Link] = []
@@ -66,12 +66,12 @@ def unequal_hosts(
 
 
 def random_unequal(seed: int, *, hosts: int = 0, most_devices: int = 4) -> Topology:
-    """Two to four machines of types, numbers of devices and rates that are drawn; no two need be alike.
+    """Sample two to four machines with random types, numbers of devices and rates.
 
     Args:
-        seed: Seed of all that is drawn.
-        hosts: Number of machines; 0: drawn.
-        most_devices: Largest number of devices of a machine.
+        seed: Seed of all random choices.
+        hosts: Number of machines; 0 for a random one.
+        most_devices: Maximum number of devices per machine.
     """
     random = np.random.default_rng([seed, 29])
     drawn = []

@@ -1,4 +1,4 @@
-"""The grains of a job: traces of all ranks, gradients, operators, stages, recovery, tasks, queues of jobs."""
+"""Descriptions of jobs: traces of all ranks, gradients, operators, stages, recovery, tasks, queues of jobs."""
 
 from wirewise.trace.align import align, violations
 from wirewise.trace.clocks import ClockQuality, clock_quality
@@ -29,7 +29,7 @@ from wirewise.trace.recovery import (
 from wirewise.trace.sources import load, open_trace
 from wirewise.trace.stages import StageModule, StageTrace, read_stage_trace, write_stage_trace
 from wirewise.trace.tasks import ROUTES, Flow, TaskSet, TrainingTask, read_tasks, write_tasks
-from wirewise.trace.whole import whole
+from wirewise.trace.whole import collapse_algorithms
 
 __all__ = [
     "CATEGORIES",
@@ -77,6 +77,7 @@ __all__ = [
     "build",
     "clock_quality",
     "coarsen",
+    "collapse_algorithms",
     "job_file",
     "load",
     "match",
@@ -95,7 +96,6 @@ __all__ = [
     "read_stage_trace",
     "read_tasks",
     "violations",
-    "whole",
     "write_operator_graph",
     "write_queue",
     "write_recovery_trace",

@@ -1,6 +1,6 @@
-"""One clock for all ranks.
+"""Alignment of all ranks' clocks.
 
-Every rank has its own clock, with an offset and a drift against that of rank 0. Three things tell of them:
+Every rank has its own clock, with an offset and a drift relative to rank 0's. Three sources reveal them:
 
 - round trips (`Probe`): the peer answered between sending and receiving, most likely in the middle;
 - ends of collectives: all ranks are done at about the same time;
@@ -30,7 +30,7 @@ Vector = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _DRIFT_S_PER_S = 1e-4
-"""What drift to expect where little tells of it."""
+"""Drift to expect where little tells of it."""
 _LAG_S = 50e-6
 """How much later than others a rank may always notice the end of a collective."""
 _LEAST_ERROR_S = 5e-6
@@ -87,7 +87,7 @@ class _Clocks(NamedTuple):
 
 
 def align(trace: Trace) -> Trace:
-    """The trace on the clock of rank 0; the one given stays as it is.
+    """Align a trace to the clock of rank 0; the input is unchanged.
 
     Raises:
         TraceError: Raised by `match`.
@@ -103,7 +103,7 @@ def align(trace: Trace) -> Trace:
 
 
 def violations(trace: Trace) -> int:
-    """How many pairs of ranks were done with a collective before the other one had started it."""
+    """Count pairs of ranks of which one finished a collective before the other had started it."""
     return sum(one.ops[i].start_s > one.ops[j].end_s for one in match(trace) for i, j in one.causes())
 
 

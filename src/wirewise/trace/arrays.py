@@ -1,4 +1,4 @@
-"""The global dataflow graph of one step, all ranks, as arrays for the simulator."""
+"""Global dataflow graph of one step, for all ranks, as arrays for the simulator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Dataflow"]
 
 @dataclass(frozen=True, kw_only=True)
 class Dataflow:
-    """Arrays of n ops of all ranks, their order, and what they need.
+    """Arrays of n ops of all ranks, with their order and requirements.
 
     A transfer is an op with `size_bytes` above 0. Its time follows from its flows and the links, not from
     `duration_s`.
@@ -39,7 +39,7 @@ class Dataflow:
     flow_bytes: NDArray[np.float64]
     """[flows]"""
     rounds: NDArray[np.int32]
-    """How often in a row a transfer pays the latency of its slowest link, 2 (N - 1) for a whole ring, [n]."""
+    """Number of latencies of its slowest link that a transfer pays in series, 2 (N - 1) for a whole ring, [n]."""
     weight: NDArray[np.float64]
     """Weight of a transfer against others on the same interface, 1 where nothing is known, [n]."""
     collective: NDArray[np.int8]
@@ -47,26 +47,26 @@ class Dataflow:
     gradient_bytes: NDArray[np.float64]
     """Bytes of the parameters whose gradients a backward op completes, 0 where unknown, [n]."""
     resource: NDArray[np.int32]
-    """Ops of one resource run one after the other; -1: none, [n]."""
+    """Resource of each op, whose ops run in sequence; -1: none, [n]."""
     slots: NDArray[np.int32]
-    """How many ops a resource runs at once, [resources]."""
+    """Number of ops that a resource runs concurrently, [resources]."""
     priority: NDArray[np.int64]
-    """Order among the ready ops of a resource, the least first, [n]."""
+    """Priority among the ready ops of a resource, lowest first, [n]."""
     gap_s: NDArray[np.float64]
     """Idle time kept after the op on its resource, [n]."""
     indptr: NDArray[np.int64]
     """First successor of each op, [n + 1]."""
     indices: NDArray[np.int64]
-    """Successors of all ops, one op behind the other."""
+    """Successors of all ops, concatenated."""
     ranks: int
     hosts: NDArray[np.int32]
     """Host number of each rank, [ranks]."""
     resource_names: list[str]
     """[resources]"""
     member_ops: list[list[str]] | None = None
-    """Names of the traced ops that each op stands for, [n]."""
+    """Names of the traced ops that each op represents, [n]."""
 
     @property
     def host_count(self) -> int:
-        """Hosts are numbered from 0."""
+        """Number of hosts, which are numbered from 0."""
         return int(self.hosts.max(initial=-1)) + 1

@@ -1,4 +1,4 @@
-"""What one rank does in a step, as chains of ops: one for each thread."""
+"""Activity of one rank in a step as chains of ops, one per thread."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ Key = tuple[str, int]
 
 @dataclass
 class CollectivePart:
-    """One rank's part of a collective in the graph; numbers are those of ops of the graph."""
+    """One rank's part of a collective in the graph, by op index."""
 
     match: Match
     op: Op
     enqueue: int = -1
-    """Hands it over."""
+    """Op that launches it."""
     done: int = -1
-    """The rank has the result."""
+    """Op after which the rank has the result."""
     begun: int = -1
-    """A thread of the rank begins to carry it out; -1: a library does."""
+    """Op in which a thread of the rank starts to execute it; -1 if a library executes it."""
     ended: int = -1
-    """The thread is done with it."""
+    """Op with which the thread completes it."""
     encodes: list[int] = field(default_factory=list)
-    """What other threads prepare before it."""
+    """Ops of other threads that precede it."""
     decodes: list[tuple[int, float]] = field(default_factory=list)
-    """What other threads do with the result, and when that was over."""
+    """Ops of other threads on the result, each with its end."""
 
     @property
     def kept_elsewhere(self) -> bool:
-        """Whether it is a message that its sender was done with long before it came: the network had taken it."""
+        """Whether it is a message buffered by the network, whose sender finished long before it arrived."""
         # Clocks may differ by a little.
         middle = (self.match.start_s + self.match.end_s) / 2
         return self.op.collective == "send" and self.op.end_s < middle
 
     def finish(self) -> tuple[set[int], float]:
-        """What to wait for, and when that was over."""
+        """Ops to wait for, and the end of that wait, in seconds."""
         if not self.decodes:
             return {self.done}, self.match.start_s if self.kept_elsewhere else self.op.end_s
         return {number for number, _ in self.decodes}, max(end for _, end in self.decodes)
 
 
 class GraphDraft:
-    """A graph in the making.
+    """Graph under construction.
 
     Args:
         hosts: Host of each rank.
@@ -65,7 +65,7 @@ class GraphDraft:
         """Traced ops that each op stands for."""
 
     def add(self, node: SketchNode, members: Iterable[str] = ()) -> int:
-        """Add an op; its number."""
+        """Add an op, and return its index."""
         node.step = self.step
         number = self.sketch.add(node)
         self.members[number] = list(members)
@@ -124,14 +124,14 @@ class _Chain:
 def add_rank(
     draft: GraphDraft, rank: int, ops: Sequence[Op], parts: dict[Key, CollectivePart], waited: set[Key]
 ) -> None:
-    """Add the chains of a rank, and the ops at which it has handed over and has got each collective.
+    """Add the chains of a rank, with the ops at which it launches and receives each collective.
 
     Args:
-        draft: Graph that is being built.
-        rank: Number of the rank.
+        draft: Graph under construction.
+        rank: Index of the rank.
         ops: All its ops of the step.
         parts: Communications of the rank; `enqueue`, `done`, `encodes` and `decodes` are set.
-        waited: Collectives for which it waits at a known place, in this step or another.
+        waited: Collectives with a known wait, in this step or another.
     """
     marks = [op for op in ops if op.kind == "step"] or list(ops)
     begin, end = min(op.start_s for op in marks), max(op.end_s for op in marks)

@@ -1,7 +1,7 @@
-"""Execution traces of torch (Chakra): which operator called which, without times.
+"""Execution traces of torch (Chakra): the calls between operators, without times.
 
-Beside a Kineto file of the same run they tell which call each run of a gloo collective belongs to, which a
-Kineto file alone does not.
+With a Kineto file of the same run, they reveal the call of each execution of a gloo collective, which a Kineto file
+alone does not.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _SCHEMA = "1.1."
 
 
 class ExecutionNode(msgspec.Struct):
-    """One operator of the file."""
+    """Operator in the file."""
 
     id: int
     name: str
     parent: int
     """Node that called it."""
     record_id: int
-    """Number that the run's Kineto file has too ("Record function id"); -1: none."""
+    """Id shared with the run's Kineto file ("Record function id"); -1: none."""
 
 
 class ExecutionTrace(msgspec.Struct):
@@ -37,7 +37,7 @@ class ExecutionTrace(msgspec.Struct):
     nodes: dict[int, ExecutionNode]
 
     def calls(self) -> dict[int, int]:
-        """Record id of the call that each run of a gloo collective belongs to, by the record id of the run."""
+        """Record id of the call of each gloo collective's execution, by the execution's record id."""
         found = {}
         for node in self.nodes.values():
             if not node.name.startswith("gloo:"):
@@ -50,16 +50,16 @@ class ExecutionTrace(msgspec.Struct):
         return found
 
     def collectives(self) -> list[ExecutionNode]:
-        """Calls of collectives in their order."""
+        """Calls of collectives, in order."""
         ordered = sorted(self.nodes.values(), key=lambda node: node.id)
         return [node for node in ordered if node.name.startswith("c10d::") and collective_name(node.name)]
 
 
 def read(path: str | os.PathLike[str]) -> ExecutionTrace:
-    """Read what `torch.profiler.ExecutionTraceObserver` wrote, plain or compressed.
+    """Read the output of `torch.profiler.ExecutionTraceObserver`, plain or compressed.
 
     Raises:
-        TraceError: The file cannot be read, was cut off, or is of another schema than 1.1.
+        TraceError: The file is unreadable, truncated, or of another schema than 1.1.
     """
     head: Any = read_json(path)
     schema = head.get("schema") if isinstance(head, dict) else None

@@ -1,8 +1,8 @@
-"""Traces in the JSON format of Chrome's viewer, which Perfetto opens.
+"""Traces in the JSON format of Chrome's trace viewer and Perfetto.
 
-One process for each rank and one row for each thread; communications that overlap have rows of their own. An
-arrow goes from the last rank that came to a collective to the ends on all others. What `read` needs to give
-the same trace back is in `args` and `otherData`.
+One process per rank and one row per thread; overlapping communications have separate rows. An arrow leads from the
+last rank to arrive at a collective to the ends on all others. Data that `read` needs to restore the trace is in
+`args` and `otherData`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ _CRITICAL = "critical path"
 
 
 def places(trace: Trace, flow: Dataflow, ops: Sequence[int]) -> set[tuple[int, int]]:
-    """Traced ops, as (rank, place in its list), that ops of a graph stand for.
+    """Traced ops represented by ops of a graph, as (rank, index in its list).
 
     Args:
         trace: Trace from which the graph was built.
         flow: Dataflow graph of the trace.
-        ops: Numbers of its ops, such as those of a critical path. An op of no single rank stands for those of
-            all ranks.
+        ops: Indices of its ops, such as those of a critical path. An op without a rank represents those of all ranks.
     """
     known: dict[tuple[int, int, str, str], list[int]] = {}
     for rank, recorded in enumerate(trace.ranks):
@@ -54,11 +53,11 @@ def places(trace: Trace, flow: Dataflow, ops: Sequence[int]) -> set[tuple[int, i
 
 
 def dumps(trace: Trace, *, critical: Collection[tuple[int, int]] = ()) -> bytes:
-    """The trace as JSON.
+    """Format a trace as JSON.
 
     Args:
-        trace: Aligned, if the ranks are to be compared.
-        critical: Ops on the critical path, as (rank, place in its list).
+        trace: Trace, aligned if ranks are to be compared.
+        critical: Ops on the critical path, as (rank, index in its list).
 
     Raises:
         TraceError: Raised by `match`.
@@ -83,10 +82,10 @@ def dumps(trace: Trace, *, critical: Collection[tuple[int, int]] = ()) -> bytes:
 
 
 def save(trace: Trace, path: str | os.PathLike[str], *, critical: Collection[tuple[int, int]] = ()) -> None:
-    """Write `dumps` to a file, compressed where its name ends with .gz.
+    """Write `dumps` to a file, compressed if its name ends with .gz.
 
     Raises:
-        TraceError: Raised by `dumps`, or the file cannot be written.
+        TraceError: Raised by `dumps`, or the file is not writable.
     """
     text = dumps(trace, critical=critical)
     with atomic_file(path, error=TraceError) as file:
@@ -94,10 +93,10 @@ def save(trace: Trace, path: str | os.PathLike[str], *, critical: Collection[tup
 
 
 def read(path: str | os.PathLike[str]) -> Trace:
-    """Read what `save` wrote; the trace is the same.
+    """Read a file written by `save`, which restores an equal trace.
 
     Raises:
-        TraceError: The file cannot be read or is not from `save`.
+        TraceError: The file is unreadable, or not from `save`.
     """
     whole = read_json(path)
     try:

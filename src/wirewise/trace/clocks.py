@@ -1,4 +1,4 @@
-"""How well the clocks of an aligned trace are known."""
+"""Quality of the clocks of an aligned trace."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FAR_APART_S = 3600.0
 
 
 class ClockQuality(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the clock of one rank of an aligned trace."""
+    """Quality of the clock of one rank of an aligned trace."""
 
     rank: int
     spread_s: float | None
-    """Robust standard deviation of its ends of collectives against those of the others; None: it has none."""
+    """Robust standard deviation of the ends of its collectives relative to other ranks. None without collectives."""
     uncertainty_s: float | None
-    """Seconds by which its clock can be moved at most, the others held, before some effect comes before its cause;
-    None: nothing ties it to others."""
+    """Largest shift of its clock, the others fixed, that puts no effect before its cause, in seconds. None if nothing
+    ties it to others."""
 
 
 def clock_quality(trace: Trace) -> list[ClockQuality]:
@@ -43,10 +43,10 @@ def clock_quality(trace: Trace) -> list[ClockQuality]:
 
 
 def check_clocks(trace: Trace) -> None:
-    """Raise where the ranks of an aligned trace are not at the same time.
+    """Raise if the clocks of an aligned trace's ranks are far apart.
 
     Raises:
-        TraceError: A step begins hours later on one rank than on another one.
+        TraceError: A step begins hours later on one rank than on another.
     """
     for number in trace.steps()[:1]:
         begins = [min(op.start_s for op in trace.of(rank, number)) for rank in range(trace.world_size)]

@@ -1,8 +1,8 @@
-"""The global dataflow graph of one step, from the traces of all ranks.
+"""Global dataflow graph of one step, from the traces of all ranks.
 
-The ops of a thread form a chain that keeps the idle time between them. A communication is handed over at its
-place in the chain; its transfer begins when all members of the group have come and a slot is free; what waits
-for it goes on when the rank has the result:
+The ops of a thread form a chain that keeps the idle time between them. A communication is launched at its place in
+the chain; its transfer begins when all members of the group have arrived and a slot is free; ops that wait for it
+continue when the rank has the result:
 
     backward (rank 0) -> enqueue (rank 0) -+               +-> done (rank 0) -> wait (rank 0) -> optimizer
                                            +-> transfer -> +
@@ -47,22 +47,22 @@ def build(
     servers: int = 1,
     matches: Sequence[Match] | None = None,
 ) -> Dataflow:
-    """The graph of a step.
+    """Build the graph of a step.
 
     Args:
-        trace: Aligned, or of ranks that share a clock.
+        trace: Trace, aligned or of ranks that share a clock.
         step: One of `trace.steps()`.
-        algorithm: How all_reduce is carried out, one of `collective.named.ALGORITHMS`; empty: as the trace says,
-            else "ring". Those that a thread carried out by messages of its own remain these messages (`whole` takes
-            them out).
-        expand: Whether a collective is all its transfers between two ranks, instead of one transfer whose
-            flows are their sum. A collective then starts on a rank once the one `comm_slots` before it is done.
-        servers: First ranks that hold the parameters, of the algorithm "ps".
-        matches: What `match(trace)` gave, where many steps of a trace are built.
+        algorithm: Algorithm of all_reduce, one of `collective.named.ALGORITHMS`. Defaults to the trace's, else
+            "ring". All-reduces that a thread executed by its own messages remain these messages (`whole` removes
+            them).
+        expand: Whether a collective is expanded to its transfers between ranks, instead of one transfer with the sum
+            of their flows. A collective then starts on a rank once the one `comm_slots` before it is done.
+        servers: Number of first ranks that hold the parameters, for the algorithm "ps".
+        matches: Result of `match(trace)`, if many steps of a trace are built.
 
     Raises:
-        TraceError: No such step, ranks that do not fit each other, or ops that wait for each other.
-        InputError: An algorithm that is not known.
+        TraceError: The step does not exist, ranks do not fit each other, or ops form a cycle.
+        InputError: The algorithm is unknown.
     """
     steps = trace.steps()
     if step not in steps:
@@ -93,10 +93,10 @@ def build(
 
 
 def check(flow: Dataflow) -> None:
-    """Raise unless every op can run and is tied to another.
+    """Raise unless every op can run and is connected to another.
 
     Raises:
-        TraceError: Ops that wait for each other, or an op without a tie to any other.
+        TraceError: Ops form a cycle, or an op is isolated.
     """
     waits = np.bincount(flow.indices, minlength=len(flow.names))
     alone = np.flatnonzero(waits + np.diff(flow.indptr) == 0)
@@ -123,14 +123,13 @@ def check(flow: Dataflow) -> None:
 
 
 def coarsen(flow: Dataflow, *, max_gap_s: float = 100e-6) -> Dataflow:
-    """Graph in which ops of one kind that only follow each other are one op.
+    """Merge consecutive ops of one kind, where no other op is affected.
 
-    Ops at whose start or end something else begins stay apart, so no other op notices. `member_ops` names
-    what each op stands for.
+    Ops at whose start or end another op begins are kept separate. `member_ops` lists the ops merged into each.
 
     Args:
         flow: Graph to coarsen.
-        max_gap_s: Longer idle times between two ops keep them apart; shorter ones count as work.
+        max_gap_s: Maximum idle time between merged ops, in seconds, which then counts as work.
     """
     sketch = GraphSketch.of(flow)
     followers = sketch.followers()
@@ -351,7 +350,7 @@ def _shares(
 
 
 def _splits(one: Match) -> list[list[float]] | None:
-    """Bytes from each rank to each of an all_to_all; None: not known."""
+    """Bytes from each rank to each of an all_to_all; None if not known."""
     n = len(one.ranks)
     if one.collective != "all_to_all" or any(len(op.split_bytes) != n for op in one.ops):
         return None

@@ -1,6 +1,6 @@
-"""Which kernels of an accelerator communicate, by their names and by the operators that launched them.
+"""Detection of an accelerator's communication kernels, by their names and launching operators.
 
-Names are those of the libraries' sources and of public traces. A kernel that adds up within one device, such as a
+Names are those of the libraries' sources and of public traces. A kernel that reduces within one device, such as a
 `blockAllReduce`, is none.
 """
 
@@ -40,17 +40,28 @@ _FAMILIES = (
         r"(one|two)shot_?all_?reduce|all_?reduce_?fusion|lamport|moe_?alltoall|userbuffers",
         r"(trtllm|tensorrt_llm|flashinfer)::.*(all_?(reduce|gather|to_?all)|reduce_?scatter)",
     ),
-    _Family("NVSHMEM", r"(nv|roc|i|x)_?shmemx?i?_|nvshmem|rocshmem", r"nvshmem|rocshmem"),
+    # Kernels that Triton makes of calls of NVSHMEM have their names without its own.
+    _Family(
+        "NVSHMEM",
+        r"(nv|roc|i|x)_?shmemx?i?_|nvshmem|rocshmem|(?<![a-z])(put|get)mem_|barrier_all(?![a-z])",
+        r"nvshmem|rocshmem",
+    ),
     _Family(
         "DeepEP",
-        r"deep_?ep::(?!layout)|internode(_ll)?::|intranode::|pplx|a2a_(dispatch|combine)",
+        r"deep_?ep::(?!layout)|internode(_ll)?::|intranode::|pplx|(?<![a-z0-9])a2av?_\w*(dispatch|combine)",
         r"deep_?ep::|pplx::",
     ),
-    _Family("other libraries", r"\b(hccl|mccl|oneccl|xccl|eccl)|HcclAll|ccl_kernel|ub_stream_recv|gloo"),
+    # MORI of AMD and UCCL are for experts, as DeepEP is; HCCL names its operators hcom_.
+    _Family(
+        "other libraries",
+        r"\b(hccl|mccl|oneccl|xccl|eccl)|HcclAll|ccl_kernel|ub_stream_recv|gloo|\bhcom_|(?<![a-z])(mori|uccl|nixl)(_|::)",
+        r"^(mori|uccl|nixl)(_\w+)?::",
+    ),
     # A name that tells it, of whatever library.
     _Family(
         "collectives by name",
-        r"all_?reduce|all_?gather(?!_copy)|reduce_?scatter|all_?to_?all|\ba2a\b|nvls|multi_?cast_?(reduce|store)",
+        r"all_?reduce|all_?gather(?!_copy)|reduce_?scatter|all_?(to|2)_?all|(?<![a-z0-9])a2av?(?![a-z0-9])|nvls|"
+        r"multi_?cast_?(reduce|store)",
         r"^(_?c10d(_functional)?)::(all|reduce_scatter|_?reduce_scatter|broadcast|send|recv|scatter|gather|barrier)",
     ),
 )
@@ -69,7 +80,12 @@ _TOLD = (
         ),
         "all_reduce",
     ),
-    (re.compile(r"(deep_?ep|internode|intranode|pplx|a2a).*(dispatch|combine)", re.IGNORECASE), "all_to_all"),
+    (
+        re.compile(
+            r"(deep_?ep|internode|intranode|pplx|a2a|all2all|mori|uccl).*(dispatch|combine)", re.IGNORECASE
+        ),
+        "all_to_all",
+    ),
 )
 """Collectives of kernels whose names say it in other words."""
 _HINTS = re.compile(
@@ -80,21 +96,21 @@ _HINTS = re.compile(
 
 
 def family_of_kernel(name: str) -> str:
-    """Library whose kernel communicates by its name; empty: none."""
+    """Library of a communication kernel, by its name; empty for other kernels."""
     found = next((family for family, pattern in _KERNELS if pattern.search(name)), "")
     return "" if found == _FAMILIES[-1].name and _WITHIN.search(name) else found
 
 
 def family_of_operator(name: str) -> str:
-    """Library whose operator communicates, and whose own kernels therefore do; empty: none."""
+    """Library of a communicating operator, whose own kernels communicate; empty for other operators."""
     return next((family for family, pattern in _OPERATORS if pattern.search(name)), "")
 
 
 def may_communicate(name: str) -> bool:
-    """Whether a kernel of no known library has a name of what touches several devices."""
+    """Whether a kernel of no known library has a name suggesting multi-device access."""
     return _HINTS.search(name) is not None
 
 
 def collective_of_kernel(name: str) -> str:
-    """Collective that a kernel carries out by words of its library; empty: they do not tell."""
+    """Collective executed by a kernel, by its library's naming; empty if unknown."""
     return next((collective for pattern, collective in _TOLD if pattern.search(name)), "")

@@ -1,4 +1,4 @@
-"""A folder of traces, one file of JSON lines for each rank.
+"""Trace folders, with a JSON-lines file for each rank.
 
 The first line of `rank-R.jsonl` is the header. Each other line is an op, {"probe": ...}, {"clock": [s, ns]},
 {"group": {name: ranks}}, or ops written short: {"form": ...} and {"times": ...} (`trace.packed`).
@@ -7,8 +7,10 @@ Lines are appended and never changed, so a file of a rank that died is readable 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,13 +31,13 @@ __all__ = [
     "assemble",
     "checked",
     "checked_header",
+    "ignore_progress",
     "missing_ranks",
     "rank_file",
     "rank_files",
     "read",
     "read_files",
     "read_rank",
-    "unheard",
     "write_trace",
 ]
 
@@ -66,25 +68,26 @@ _EXTRA_STARTS = tuple(f'{{"{name}"'.encode() for name in _Extra.__struct_fields_
 
 
 def rank_file(folder: str | os.PathLike[str], rank: int) -> Path:
-    """The file of a rank in a run folder."""
+    """Path of a rank's file in a run folder."""
     return Path(folder) / f"rank-{rank}.jsonl"
 
 
 class RankWriter:
-    """Appends what a rank records to its file; a context manager.
+    """Writer of a rank's records to its file; a context manager.
 
     Args:
-        path: The file (`rank_file`). An older one is replaced.
+        path: Output file (`rank_file`). An older one is replaced.
         header: First line of the file.
 
     Raises:
-        TraceError: The file cannot be written. The same holds for `flush` and `close`.
+        TraceError: The file is not writable. The same holds for `flush` and `close`.
     """
 
     def __init__(self, path: str | os.PathLike[str], header: Header) -> None:
         self.path = Path(path)
         try:
-            self._file = self.path.open("wb")
+            self._file = self.path.open("ab")
+            self._take()
         except OSError as cause:
             raise self._refused(cause) from cause
         self._lines: list[bytes] = [_ENCODER.encode(header)]
@@ -96,31 +99,31 @@ class RankWriter:
             raise
 
     def write(self, ops: Iterable[Op]) -> None:
-        """Take ops; they are in the file after the next `flush`."""
+        """Add ops; they are in the file after the next `flush`."""
         self._lines += [_ENCODER.encode(op) for op in ops]
 
     def probe(self, probe: Probe) -> None:
-        """Take a round trip that was made after the header was written."""
+        """Add a round trip made after the header was written."""
         self._lines.append(_ENCODER.encode({"probe": probe}))
 
     def clock(self, perf_counter_s: float, time_ns: int) -> None:
-        """Take a reading of both clocks."""
+        """Add a reading of both clocks."""
         self._lines.append(_ENCODER.encode({"clock": (perf_counter_s, time_ns)}))
 
     def group(self, name: str, ranks: list[int]) -> None:
-        """Take a process group that was made after the header was written."""
+        """Add a process group created after the header was written."""
         self._lines.append(_ENCODER.encode({"group": {name: ranks}}))
 
     def form(self, op: Op) -> None:
-        """Take what many ops have in common; forms are numbered from 0 in this order (`packed.pack_form`)."""
+        """Add the common part of many ops; forms are numbered from 0 in this order (`packed.pack_form`)."""
         self._lines.append(pack_form(op))
 
     def times(self, step: int, rows: Sequence[Row]) -> None:
-        """Take ops of a step by their forms and times."""
+        """Add ops of a step by their forms and times."""
         self._lines.append(pack_times(step, rows))
 
     def flush(self) -> None:
-        """Hand all lines to the operating system; call it at the end of each step."""
+        """Flush all lines to the operating system; call it at the end of each step."""
         text = b"".join(line + b"\n" for line in self._lines)
         self._lines = []
         try:
@@ -149,6 +152,22 @@ class RankWriter:
     ) -> None:
         self.close()
 
+    def _take(self) -> None:
+        """Empty the file, which is this writer's until it is closed."""
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as cause:
+            self._file.close()
+            raise TraceError(
+                f"{self.path} is being written by a rank of another job; expected one job in a folder: give each a "
+                "folder of its own, or start them as one job (torchrun --nnodes, --node-rank)"
+            ) from cause
+        except OSError:  # a file system without locks
+            pass
+        self._file.truncate(0)
+
     def _drop(self) -> None:
         with suppress(OSError):
             # Tries once more to write what the disk did not take.
@@ -165,7 +184,7 @@ class RankWriter:
 
 
 def write_trace(trace: Trace, folder: str | os.PathLike[str]) -> None:
-    """Write the files of all ranks into `folder`, which is made where it is missing."""
+    """Write the files of all ranks into `folder`, which is created if missing."""
     with exclusive_folder(folder, error=TraceError):
         for rank in trace.ranks:
             with RankWriter(rank_file(folder, rank.header.rank), rank.header) as writer:
@@ -173,24 +192,24 @@ def write_trace(trace: Trace, folder: str | os.PathLike[str]) -> None:
 
 
 def rank_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """Files of ranks that lie in a folder, sorted by name."""
+    """Rank files in a folder, sorted by name."""
     return sorted(file for file in Path(folder).iterdir() if _FILE.fullmatch(file.name))
 
 
-def unheard(text: str) -> None:
-    """Hears how far something is and says nothing."""
+def ignore_progress(text: str) -> None:
+    """Ignore progress messages."""
 
 
-def read(folder: str | os.PathLike[str], heard: Callable[[str], None] = unheard) -> Trace:
+def read(folder: str | os.PathLike[str], log: Callable[[str], None] = ignore_progress) -> Trace:
     """Read the traces of all ranks of a run.
 
     Args:
-        folder: Folder into which they recorded.
-        heard: Called with words on how far the reading is.
+        folder: Folder of the recording.
+        log: Called with progress messages.
 
     Raises:
-        TraceError: No folder, no trace in it, a rank that is missing, files of different runs, a format of
-            another version, a line that cannot be read before the last one, or no step that all ranks have.
+        TraceError: The folder or a trace is missing, a rank is missing, files are of different runs or another format
+            version, a line before the last one is unreadable, or there is no common step.
     """
     path = Path(folder)
     if not path.is_dir():
@@ -198,25 +217,25 @@ def read(folder: str | os.PathLike[str], heard: Callable[[str], None] = unheard)
     files = rank_files(path)
     if not files:
         raise TraceError(f"no trace in {path}: expected files rank-0.jsonl, rank-1.jsonl and so on")
-    return read_files(files, str(path), heard)
+    return read_files(files, str(path), log)
 
 
 def read_files(
-    files: Iterable[str | os.PathLike[str]], source: str, heard: Callable[[str], None] = unheard
+    files: Iterable[str | os.PathLike[str]], source: str, log: Callable[[str], None] = ignore_progress
 ) -> Trace:
-    """Read the traces of all ranks of a run, wherever their files lie.
+    """Read the traces of all ranks of a run, from any places.
 
     Args:
-        files: One a rank, each named as `rank_file` names it.
-        source: What to call them together in messages, such as their folder.
-        heard: Called with words on how far the reading is.
+        files: One file per rank, named as by `rank_file`.
+        source: Common name of the files in messages, such as their folder.
+        log: Called with progress messages.
 
     Raises:
         TraceError: Raised by `read`.
     """
     ranks, paths = [], list(files)
     for number, file in enumerate(paths, 1):
-        heard(f"reading file {number} of {len(paths)}")
+        log(f"reading file {number} of {len(paths)}")
         rank = read_rank(file)
         named = rank_file("", rank.header.rank).name
         if Path(file).name != named:
@@ -235,7 +254,7 @@ def read_files(
 
 
 def missing_ranks(headers: Sequence[Header]) -> str:
-    """Ranks of a run that are not among these, in words; empty: none."""
+    """Description of the ranks of a run that are missing; empty if there are none."""
     size, found = max(header.world_size for header in headers), {header.rank for header in headers}
     count = size - len(found & set(range(min(size, 1 + max(found)))))
     if count > _MOST_NAMED:
@@ -246,15 +265,15 @@ def missing_ranks(headers: Sequence[Header]) -> str:
 
 
 def assemble(ranks: list[RankTrace], source: str, *, partial: str = "") -> Trace:
-    """Ranks of one run in their order, with notes on what is odd.
+    """Assemble the ranks of one run in order, with notes on anomalies.
 
     Args:
         ranks: Traces of ranks in any order.
-        source: What to call them in messages, such as their folder.
-        partial: Ranks that may be missing, in words (`Trace.partial`); empty: none may.
+        source: Name in messages, such as their folder.
+        partial: Reason why ranks may be missing (`Trace.partial`); empty if none may.
 
     Raises:
-        TraceError: A rank is missing or twice, or the ranks are of different runs.
+        TraceError: A rank is missing or duplicate, or the ranks are of different runs.
     """
     ordered = sorted(ranks, key=lambda rank: rank.header.rank)
     _check_one_run([rank.header for rank in ordered], source, partial)
@@ -267,10 +286,10 @@ def assemble(ranks: list[RankTrace], source: str, *, partial: str = "") -> Trace
 
 
 def read_rank(path: str | os.PathLike[str]) -> RankTrace:
-    """Read the trace of one rank; a last line that was cut off is left out.
+    """Read the trace of one rank; a truncated last line is ignored.
 
     Raises:
-        TraceError: The file cannot be read, is of another format, or has a broken line before its last.
+        TraceError: The file is unreadable, of another format, or has a malformed line before its last.
     """
     try:
         text = Path(path).read_bytes()
@@ -306,10 +325,10 @@ def _take(line: bytes, header: Header, ops: list[Op], unpacker: Unpacker) -> Non
 
 
 def checked(op: Op) -> Op:
-    """The op, if its words are known and its numbers those of an op.
+    """Return the op, if its words are known and its numbers valid.
 
     Raises:
-        msgspec.ValidationError: They are not; names the field.
+        msgspec.ValidationError: Names the invalid field.
     """
     if op.kind not in KINDS:
         raise msgspec.ValidationError(f"kind {op.kind!r}; expected one of {', '.join(KINDS)}")
@@ -363,10 +382,10 @@ def _header(line: bytes, path: str | os.PathLike[str]) -> Header:
 
 
 def checked_header(header: Header) -> Header:
-    """The header, if its numbers are those of a rank.
+    """Return the header, if its numbers are valid.
 
     Raises:
-        msgspec.ValidationError: They are not; names the field.
+        msgspec.ValidationError: Names the invalid field.
     """
     if not 0 <= header.rank < header.world_size <= MOST_RANKS:
         raise msgspec.ValidationError(

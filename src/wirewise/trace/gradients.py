@@ -20,7 +20,7 @@ class GradientTensor(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     elements: int
     gap_us: float
-    """Microseconds of back-propagation since the one before was ready."""
+    """Microseconds of back-propagation since the previous gradient was ready."""
 
 
 class GradientTrace(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class GradientTrace(msgspec.Struct, frozen=True, kw_only=True):
     device: str = ""
 
     def check_itself(self) -> None:
-        """Raise if a value cannot be used.
+        """Raise if a value is invalid.
 
         Raises:
             InputError: Names the tensor.
@@ -54,7 +54,7 @@ def read_gradient_trace(path: str | os.PathLike[str]) -> GradientTrace:
     """Read JSON with "tensors": a list of objects with name, elements and gap_us.
 
     Raises:
-        InputError: The file cannot be read or is not of this form; names the file and the place.
+        InputError: The file is unreadable, or not of this form; the message names the file and the place.
     """
     try:
         found = decode_json(Path(path).read_bytes(), GradientTrace)

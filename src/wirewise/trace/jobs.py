@@ -1,4 +1,4 @@
-"""Jobs from files: the grain that a file describes is told by what stands in it."""
+"""Jobs from files, with the type of job detected by content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Job = Trace | GradientTrace | FusionGraph | OperatorGraph | TaskSet | StageTrace
 
 
 class JobReader(NamedTuple):
-    """A grain of jobs that a file of its own describes."""
+    """Reader of a type of job with its own file format."""
 
     kind: type
     read: Callable[[Path], Any]
@@ -50,22 +50,22 @@ _TRACES = ("traceEvents", "schema")
 
 
 def job_file(kind: type) -> str:
-    """What holds a job of that grain, in words."""
+    """Description of a file for a type of job."""
     key = next((key for key, reader in JOB_READERS.items() if reader.kind is kind), None)
     return "a run folder or files of a trace" if key is None else f'JSON with "{key}"'
 
 
 def read_job(sources: Iterable[str | os.PathLike[str]]) -> Any:
-    """Read a job of whichever grain: a trace (`load`), or what one of `JOB_READERS` reads.
+    """Read a job of any type: a trace (`load`), or one known to `JOB_READERS`.
 
     Args:
-        sources: A run folder or all files of a trace, or one file of another grain.
+        sources: Run folder or all files of a trace, or one file of another type.
 
     Returns:
-        A `Job`, or the kind of a reader that was added.
+        A `Job`, or the type of a registered reader.
 
     Raises:
-        InputError: A file that describes no job, that cannot be used, or that stands beside others.
+        InputError: A file describes no job, is unusable, or is given with others.
         TraceError: Raised by `load`.
     """
     paths = [Path(source) for source in sources]

@@ -1,8 +1,8 @@
-"""What a file of torch.profiler tells of an accelerator: kernels, who launched them, which of them communicate.
+"""Kernels of an accelerator in a torch.profiler file: their launches, and which of them communicate.
 
 Three generations of traces name a collective in three ways: arguments of the kernel or of the call that has its
 External id ("Collective name"); an annotation such as `nccl:all_to_all` around the launch; the name of the kernel
-alone, which does not tell what ncclKernel_SendRecv carries out.
+alone, which does not tell what ncclKernel_SendRecv executes.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _SEND_RECEIVE = re.compile(r"send_?recv", re.IGNORECASE)
 
 
 def is_on_device(event: ProfileEvent) -> bool:
-    """Whether an accelerator ran it: a kernel or a copy."""
+    """Whether an event ran on an accelerator: a kernel or a copy."""
     return event.cat.lower() in _ON_DEVICE
 
 
 def is_launch(event: ProfileEvent) -> bool:
-    """Whether it is a call of the runtime or the driver of an accelerator."""
+    """Whether an event is a runtime or driver call of an accelerator."""
     return _LAUNCHES.search(event.cat) is not None
 
 
 class Launches:
-    """Events of the host by the kernels that they started.
+    """Index from kernels to the host events that launched them.
 
     Args:
-        spans: Events with a duration, sorted by their starts, longer ones first.
+        spans: Events with a duration, sorted by start, longer ones first.
     """
 
     def __init__(self, spans: Sequence[ProfileEvent]) -> None:
@@ -60,18 +60,18 @@ class Launches:
         self._starts = {thread: [e.ts for e in own] for thread, own in self._annotations.items()}
 
     def of(self, kernel: ProfileEvent) -> ProfileEvent | None:
-        """The call of the runtime or driver that launched a kernel, or None where the file does not tell."""
+        """Runtime or driver call that launched a kernel. None if unknown."""
         return self._by_correlation.get(kernel.args.get("correlation"))
 
     def communicates(self, event: ProfileEvent) -> bool:
-        """Whether a kernel carries out a collective, by its name, its arguments or the operator that launched it."""
+        """Whether a kernel executes a collective, by its name, its arguments or the operator that launched it."""
         if "Collective name" in event.args or family_of_kernel(event.name):
             return True
         is_copy = event.cat.lower().find("mem") >= 0 or COPY.match(event.name) is not None
         return not is_copy and event.args.get("correlation", -1) in self._senders
 
     def call(self, kernel: ProfileEvent) -> ProfileEvent | None:
-        """The call of torch.distributed that a kernel carries out, as an event that describes it, or None."""
+        """Event of the torch.distributed call that a kernel executes. None if unknown."""
         own = kernel.args.get("External id")
         # In older traces the id of a kernel numbers launches, not calls.
         call = None if own == kernel.args.get("correlation", -1) else self._by_id.get(own)
@@ -90,7 +90,7 @@ class Launches:
 
 
 def collective_of(kernel: ProfileEvent, call: ProfileEvent | None) -> str:
-    """The collective that a kernel carries out; empty: not known."""
+    """Collective executed by a kernel; empty if unknown."""
     for own in (kernel, call):
         if own is not None and (told := collective_name(str(own.args.get("Collective name", "")))):
             return told
@@ -122,7 +122,7 @@ def _launched_by_collectives(spans: Iterable[ProfileEvent]) -> set[Any]:
 
 
 def payload_bytes(kernel: ProfileEvent, call: ProfileEvent | None) -> int:
-    """Bytes that a rank gives into a collective; 0: not known."""
+    """Input bytes of a rank to a collective; 0 if unknown."""
     args = {**(call.args if call else {}), **kernel.args}
     if told := int(args.get("In msg nelems", 0)) * item_bytes(str(args.get("dtype", ""))):
         return told

@@ -1,9 +1,9 @@
 """Traces of torch.profiler (Kineto) as traces of ranks.
 
-What such a file tells depends on the backend. NCCL kernels carry their group and number. gloo collectives have
-neither: their runs, on threads of their own, are paired with the calls in order, for each kind of run, or
-exactly with an execution trace (`chakra`). Runs of a reduce_scatter are named all_reduce by gloo; the call
-tells them apart.
+The content of such a file depends on the backend. NCCL kernels carry their group and sequence number. gloo
+collectives have neither: their executions, on separate threads, are paired with the calls in order, for each kind, or
+exactly with an execution trace (`chakra`). Runs of a reduce_scatter are named all_reduce by gloo; the call tells them
+apart.
 """
 
 from __future__ import annotations
@@ -56,15 +56,16 @@ def read_all(
     execution_traces: Sequence[str | os.PathLike[str]] = (),
     partial: bool = False,
 ) -> Trace:
-    """Files of all ranks of a run, on the clock of the first.
+    """Read the files of all ranks of a run, on the clock of the first.
 
     Args:
-        paths: One file a rank.
+        paths: One file per rank.
         execution_traces: Execution traces of the same ranks in the same order, or none.
-        partial: Whether some ranks of the run are enough (`Trace.partial`).
+        partial: Whether some ranks of the run suffice (`Trace.partial`).
 
     Raises:
-        TraceError: Raised by `read`; a rank is missing or twice; the ranks are of different runs; no common step.
+        TraceError: Raised by `read`; or a rank is missing or duplicate, ranks are of different runs, or there is no
+            common step.
     """
     files = list(paths)
     beside: Sequence[str | os.PathLike[str] | None] = list(execution_traces) or [None] * len(files)
@@ -100,16 +101,16 @@ def read(
     execution_trace: str | os.PathLike[str] | None = None,
     rank_of: tuple[int, int] | None = None,
 ) -> RankTrace:
-    """One rank's file; times are seconds since its base time.
+    """Read one rank's file; times are seconds since its base time.
 
     Args:
-        path: Path of `export_chrome_trace`, plain or compressed.
-        execution_trace: What ExecutionTraceObserver wrote in the same run.
-        rank_of: (rank, number of ranks), where the file does not tell.
+        path: Output of `export_chrome_trace`, plain or compressed.
+        execution_trace: Output of ExecutionTraceObserver in the same run.
+        rank_of: (rank, number of ranks), if the file lacks them.
 
     Raises:
-        TraceError: The file cannot be read, tells nothing of ranks although it communicates, or tells of
-            several ranks but has no communication.
+        TraceError: The file is unreadable, communicates without rank information, or has several ranks but no
+            communication.
     """
     found = _read(path, execution_trace, rank_of)
     _check_told(found)
@@ -117,7 +118,7 @@ def read(
 
 
 class _Found(NamedTuple):
-    """What a file holds."""
+    """Content of a file."""
 
     rank: RankTrace
     base_ns: int
@@ -295,7 +296,7 @@ class _Reader:
             self.notes.append("copies between devices (Memcpy PtoP) count as copies, not as communication")
 
     def _script(self, chosen: Iterable[tuple[ProfileEvent, str]]) -> list[Op]:
-        """What the main thread does between operators, where functions of Python were recorded."""
+        """Activity of the main thread between operators, where functions of Python were recorded."""
         frames: dict[tuple[int | str, int | str], list[ProfileEvent]] = defaultdict(list)
         for e in self.spans:
             if e.cat == FRAME and (e.pid, e.tid) in self.main:

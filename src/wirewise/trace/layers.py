@@ -1,4 +1,4 @@
-"""A model as a list of modules: their names, and where each takes its inputs from."""
+"""Model as a list of modules: their names and input sources."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ INPUT = "input"
 
 
 def is_list(modules: Any) -> bool:
-    """Whether this is a list of modules, rather than a model with a forward pass of its own."""
+    """Whether this is a list of modules, rather than a model with its own forward pass."""
     forward = getattr(type(modules), "forward", None)
     lists = ("torch.nn.modules.container", "torch.nn.modules.module")
     return forward is None or (forward.__module__ in lists and isinstance(modules, Iterable))
 
 
 def named_layers(modules: Any) -> dict[str, Any]:
-    """Modules by name, in the order of the forward pass; one that stands twice has two names.
+    """Modules by name, in forward order; a repeated one has two names.
 
     Args:
-        modules: An `nn.Sequential`, `nn.ModuleList` or `nn.ModuleDict`, a mapping from names, or a list, whose modules
-            are called by their number.
+        modules: An `nn.Sequential`, `nn.ModuleList` or `nn.ModuleDict`, a mapping from names, or a list, whose
+            modules are named by index.
 
     Raises:
-        InputError: Something else, no modules, or one that is called as the model's input is.
+        InputError: The argument is something else, has no modules, or one is named like the model's input.
     """
     if not is_list(modules):
         raise InputError(
@@ -54,19 +54,20 @@ def named_layers(modules: Any) -> dict[str, Any]:
 def layer_sources(
     names: Iterable[str], given: Mapping[str, Sequence[str]] | None, inputs: Sequence[str] = (INPUT,)
 ) -> dict[str, tuple[str, ...]]:
-    """What each module is called with: names of modules that come before it, or of what the model is given.
+    """Inputs of each module: names of earlier modules, or of model inputs.
 
     Args:
         names: All modules, in order.
-        given: Sources of those that do not take the output of the one before.
-        inputs: Names of what the model is given.
+        given: Sources of modules that do not read the previous module's output; the first one defaults to the first
+            input.
+        inputs: Names of the model's inputs.
 
     Raises:
-        InputError: Sources of another module, or some that do not come before.
+        InputError: Sources are given for an unknown module, or are not earlier modules.
     """
     given, found, before = dict(given or {}), dict[str, tuple[str, ...]](), list(inputs)
     for name in names:
-        found[name] = tuple(given.pop(name, (before[-1],)))
+        found[name] = tuple(given.pop(name, (before[-1] if len(before) > len(inputs) else inputs[0],)))
         unknown = [one for one in found[name] if one not in before]
         if unknown or not found[name]:
             raise InputError(

@@ -14,7 +14,7 @@ Matrix = NDArray[np.float64]
 
 
 def constrained(a: Matrix, b: Vector, g: Matrix, h: Vector) -> Vector | None:
-    """The x of least |a x - b| with g x <= h; None where no x fulfils all.
+    """Minimise |a x - b| subject to g x <= h; returns x. None if infeasible.
 
     The problem of least distance of Lawson and Hanson (Solving Least Squares Problems, chapter 23).
 
@@ -52,10 +52,10 @@ def constrained(a: Matrix, b: Vector, g: Matrix, h: Vector) -> Vector | None:
 
 
 def least_excess(g: Matrix, h: Vector) -> float:
-    """The least s >= 0 for which some x has g x <= h + s.
+    """Least s >= 0 for which some x satisfies g x <= h + s.
 
     Raises:
-        TraceError: No solver finds it, as h is out of all measure.
+        TraceError: No solver succeeds, as h is out of range.
     """
     from scipy.optimize import linprog
 

@@ -1,4 +1,4 @@
-"""Communications of the ranks that are one collective or one message."""
+"""Matching of the ranks' communications to collectives and messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Match:
 
     group: str
     seq: int
-    """Number in its group; of a message, its number between its two ranks."""
+    """Sequence number in its group; for a message, between its two ranks."""
     collective: str
     """One of COLLECTIVES; a message is a "send"."""
     step: int
@@ -36,23 +36,23 @@ class Match:
     ops: tuple[Op, ...]
     """One for each of `ranks`."""
     slots: int = 1
-    """Collectives of the group that run at once."""
+    """Number of collectives of the group that run concurrently."""
 
     @property
     def start_s(self) -> float:
-        """When the last rank came, on aligned clocks."""
+        """Arrival of the last rank, on aligned clocks, in seconds."""
         return max(op.start_s for op in self.ops)
 
     @property
     def end_s(self) -> float:
-        """When the last rank was done, on aligned clocks; of a message, when it had come."""
+        """End on the last rank, on aligned clocks, in seconds; arrival for messages."""
         if self.collective == "send":
             # The sender may have looked much later.
             return self.ops[1].end_s
         return max(op.end_s for op in self.ops)
 
     def causes(self) -> list[tuple[int, int]]:
-        """Pairs (i, j) of places in `ranks`: j cannot be done before i has started."""
+        """Index pairs (i, j) into `ranks` such that j cannot end before i has started."""
         n = len(self.ranks)
         if self.collective == "send":
             return [(0, 1)]
@@ -66,9 +66,9 @@ class Match:
 
 
 def match(trace: Trace) -> list[Match]:
-    """Collectives by (group, seq) and messages by their order, sorted by group and number.
+    """Match collectives by (group, seq) and messages by their order; sorted by group and number.
 
-    Left out are collectives at the ends of the trace that some rank did not record any more or not yet.
+    Collectives at either end of the trace that some rank did not record are omitted.
 
     Raises:
         TraceError: Ranks disagree on what a collective is or on its bytes, a rank has it twice, or a rank
@@ -112,7 +112,7 @@ def match(trace: Trace) -> list[Match]:
 
 
 def causes(trace: Trace, matches: Sequence[Match]) -> Iterator[tuple[int, float, int, float]]:
-    """(rank, time, other rank, time) of all that came before something else: of starts before ends, and of probes."""
+    """(rank, time, other rank, time) of causally ordered events: starts before ends, and probes."""
     for one in matches:
         for i, j in one.causes():
             yield one.ranks[i], one.ops[i].start_s, one.ranks[j], one.ops[j].end_s
@@ -125,14 +125,14 @@ def causes(trace: Trace, matches: Sequence[Match]) -> Iterator[tuple[int, float,
 
 
 def slot_starts(matches: Sequence[Match], slots: int) -> list[float]:
-    """When each of a group's collectives got a slot on the last rank, on aligned clocks.
+    """Start of each of a group's collectives in its slot on the last rank, on aligned clocks, in seconds.
 
     A rank records when it hands a collective over, not always when a slot takes it. Slots take collectives
     in order.
 
     Args:
         matches: Matches of one group, by number.
-        slots: How many run at once.
+        slots: Number of concurrent collectives.
     """
     free = [-float("inf")] * max(slots, 1)
     starts = []
@@ -144,7 +144,7 @@ def slot_starts(matches: Sequence[Match], slots: int) -> list[float]:
 
 
 def transfer_starts(matches: Sequence[Match]) -> list[float]:
-    """When each collective had all its ranks and a slot, and when each message had both, on aligned clocks."""
+    """Time at which each collective and message has all its ranks and a slot, on aligned clocks, in seconds."""
     groups: dict[str, list[int]] = defaultdict(list)
     starts = [one.start_s for one in matches]
     for place, one in enumerate(matches):

@@ -1,4 +1,4 @@
-"""Module traces: what each module of a model computes, keeps and completes in a step of data-parallel training."""
+"""Module traces: compute time, memory and gradients of each module in a step of data-parallel training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NO_OVERHEAD", "BucketSpan", "Module", "ModuleTrace", "Overhead"]
 
 
 class BucketSpan(NamedTuple):
-    """Gradients first to last, in the order in which they are ready."""
+    """Range of gradients, in the order in which they become ready."""
 
     first: int
     last: int
@@ -24,20 +24,20 @@ class BucketSpan(NamedTuple):
 
 
 class Overhead(NamedTuple):
-    """What an all-reduce costs a rank beside the links."""
+    """Overhead of an all-reduce on a rank, apart from link time."""
 
     launch_s: float = 0.0
-    """Seconds on the thread that computes, to hand one over."""
+    """Seconds on the compute thread to launch one."""
     encode_s: float = 0.0
-    """Seconds before each all-reduce, on a thread of its own."""
+    """Seconds before each all-reduce, on a separate thread."""
     encode_s_per_byte: float = 0.0
     decode_s: float = 0.0
-    """Seconds behind each all-reduce, on a thread of its own."""
+    """Seconds after each all-reduce, on a separate thread."""
     decode_s_per_byte: float = 0.0
 
     @property
     def has_stages(self) -> bool:
-        """Whether something runs before or behind the transfers."""
+        """Whether there are stages before or after the transfers."""
         return max(self[1:]) > 0.0
 
 
@@ -46,7 +46,7 @@ NO_OVERHEAD = Overhead()
 
 @dataclass(frozen=True, kw_only=True)
 class Module:
-    """A part of the model that runs as one op; seconds on a rank of slowdown 1."""
+    """Module that runs as one op; times in seconds on a rank of slowdown 1."""
 
     name: str
     forward_s: float
@@ -54,22 +54,22 @@ class Module:
     gradient_bytes: float = 0.0
     """Bytes of the gradients that its backward op completes."""
     parameters: tuple[str, ...] = ()
-    """Names of the parameters; none: one that is called like the module."""
+    """Names of the parameters. Defaults to one with the module's name."""
     saved_bytes: float = 0.0
-    """Bytes kept from forward to backward, its input among them."""
+    """Bytes kept from forward to backward, including the input."""
     input_bytes: float = 0.0
-    """Bytes kept where the module is computed again in the backward pass."""
+    """Bytes kept if the module is recomputed in the backward pass."""
     workspace_bytes: float = 0.0
-    """Bytes beside those, while it runs backward."""
+    """Further bytes while its backward runs."""
     bfloat16_bytes: tuple[float, float, float] | None = None
-    """The three in bfloat16, measured, without copies of weights; none: half of those in float32."""
+    """The three measured in bfloat16, without copies of weights. Defaults to half of those in float32."""
     bfloat16_s: tuple[float, float] | None = None
-    """Measured forward and backward seconds in bfloat16; none: as in float32."""
+    """Measured forward and backward seconds in bfloat16. Defaults to those in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleTrace:
-    """A step of data-parallel training of which buckets and more can be chosen.
+    """Step of data-parallel training, input to planners of gradient buckets.
 
     Raises:
         InputError: Names the first value that cannot be used.
@@ -80,10 +80,10 @@ class ModuleTrace:
     hosts: Sequence[int]
     """Host of each rank."""
     slowdown: Sequence[float] = ()
-    """Factor of each rank's compute, [ranks]; empty where all are alike."""
+    """Factor on each rank's compute time, [ranks]; empty if all are equal."""
     optimizer_s: float = 0.0
     comm_slots: int = 1
-    """Collectives that run at once."""
+    """Number of collectives that run concurrently."""
     algorithm: str = "ring"
     """Algorithm of the all-reduces (`collective.named`)."""
     overhead: Overhead = NO_OVERHEAD
@@ -94,19 +94,19 @@ class ModuleTrace:
     fused_s: Mapping[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
     """Measured forward and backward seconds of modules first to last as one op."""
     fused_share: float | None = None
-    """Where a fused op was not measured: share of the time of all its modules but the last forward one that is
-    left, dPRO's guess is 0.8; none: only measured ones are considered."""
+    """Estimate for unmeasured fused ops: fraction of the time of all their modules except the last forward one that
+    remains; 0.8 in dPRO. None restricts fusion to measured ops."""
     state_factor: float = 4.0
-    """Bytes a parameter byte: weights, gradients and two moments of Adam."""
+    """Bytes per byte of parameters: weights, gradients and two moments of Adam."""
     other_bytes: float = 0.0
-    """Bytes taken whatever is decided."""
+    """Bytes that no decision changes."""
     fixed_share: float = 0.6
-    """Share of an op's time that does not shrink with its batch; dPRO's ops take 0.8 of it at half the batch."""
+    """Fraction of an op's time that does not shrink with its batch; dPRO's ops take 0.8 of it at half the batch."""
     most_accumulation: int = 8
     recorded: tuple[BucketSpan, ...] = ()
     """Buckets of the run that the trace comes from."""
     measured_step_s: float = 0.0
-    """Period of the steps of that run; 0: not known."""
+    """Step time of that run, in seconds; 0: not known."""
 
     def __post_init__(self) -> None:
         for fault in (*self._job_faults(), *self._module_faults()):
@@ -171,12 +171,12 @@ class ModuleTrace:
 
     @cached_property
     def sizes(self) -> list[float]:
-        """Bytes of each gradient."""
+        """Size of each gradient, in bytes."""
         return [self.modules[i].gradient_bytes for i in self.gradients]
 
     @cached_property
     def module_of(self) -> dict[str, int]:
-        """Number of the module that holds each parameter with a gradient."""
+        """Index of the module of each parameter with a gradient."""
         return {
             name: i for i in self.gradients for name in self.modules[i].parameters or (self.modules[i].name,)
         }
@@ -186,7 +186,7 @@ class ModuleTrace:
         return tuple(BucketSpan(group[0], group[-1]) for group in groups)
 
     def size_of(self, span: BucketSpan) -> float:
-        """Bytes of a bucket."""
+        """Size of a bucket, in bytes."""
         return sum(self.sizes[span.first : span.last + 1])
 
 

@@ -1,4 +1,4 @@
-"""Graphs of operators of a whole training step, with shapes and arguments: what parallel plans split and place."""
+"""Operator graphs of a whole training step, with shapes and arguments: input of parallel planners."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ __all__ = [
 ]
 
 BOUNDARY_OPS = ("input", "parameter", "buffer", "constant", "output")
-"""What a node is that computes nothing: a tensor of the batch, of the model's state, one that the model's code holds,
+"""Kind of a node that computes nothing: a tensor of the batch, of the model's state, one that the model's code holds,
 or the end of the step."""
 
 
 class OperatorNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One operator of a training step, or a tensor that the step takes."""
+    """Operator of a training step, or an input tensor."""
 
     name: str
-    """Unique; the name of the FX node."""
+    """Unique name, of the FX node."""
     op: str
     """ATen name such as "aten.mm.default", "getitem" for one output of an operator with several, "module.CLASS" and
-    "module.CLASS.backward" for a module that is not looked into, or one of `BOUNDARY_OPS`."""
+    "module.CLASS.backward" for an opaque module, or one of `BOUNDARY_OPS`."""
     inputs: tuple[int, ...] = ()
-    """Numbers of the nodes that it reads, below its own, in the order of the arguments; lists are flattened."""
+    """Indices of the nodes that it reads, below its own, in the order of the arguments; lists are flattened."""
     roles: tuple[str, ...] = ()
-    """Argument of the operator that each input is given as, by its name in the schema, [inputs]."""
+    """Schema name of the argument that each input is passed as, [inputs]."""
     arguments: dict[str, Any] = {}
-    """All other arguments by their names in the schema, defaults among them: numbers, sizes, dimensions, names of
-    types. An optional tensor that is left out is null. A list with tensors among other entries holds places in
-    `inputs` for the tensors. Of a getitem, `index`."""
+    """All other arguments by schema name, including defaults: numbers, sizes, dimensions, names of types. An omitted
+    optional tensor is null. In a list of tensors and other entries, tensors are given as positions in `inputs`. For
+    a getitem, `index`."""
     shape: tuple[int, ...] = ()
-    """Shape of the output, of the first one where there are several."""
+    """Shape of the output, or of the first of several."""
     dtype: str = "float32"
     """Type of the output's elements by torch's name."""
     parts: tuple[tuple[int, ...], ...] = ()
@@ -62,10 +62,10 @@ class OperatorNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     time_s: float = 0.0
     """Seconds of one run on one device, alone; 0 until costs are filled in."""
     fixed_s: float = 0.0
-    """Seconds among them that stay when the operator is cut, such as those of its launch."""
+    """Part of `time_s` that sharding the operator does not reduce, such as its launch."""
 
     def seconds(self, share: float) -> float:
-        """Seconds of a part of the operator's work."""
+        """Time of a fraction of the operator's work, in seconds."""
         return self.fixed_s + (self.time_s - self.fixed_s) * share
 
     @property
@@ -85,17 +85,17 @@ class OperatorNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def computes(self) -> bool:
-        """Whether it is an operator: it is no boundary, and not merely a part of another's outputs."""
+        """Whether the node is an operator that computes, not a boundary or a view of another's output."""
         return self.op not in (*BOUNDARY_OPS, "getitem")
 
 
 class RepeatedBlocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Modules whose operators are the same, forward and backward, but for the parameters that they read."""
+    """Modules with the same forward and backward operators, except for the parameters that they read."""
 
     prefixes: tuple[str, ...]
     """Qualified names of the modules, in the order of the forward pass."""
     nodes: tuple[tuple[int, ...], ...]
-    """Numbers of the nodes of each, their parameters and buffers among them, [modules, nodes]: entry i of a module is
+    """Indices of the nodes of each, their parameters and buffers among them, [modules, nodes]: entry i of a module is
     what entry i of the first one is there."""
 
 
@@ -109,19 +109,19 @@ class OperatorGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     nodes: tuple[OperatorNode, ...]
     """Inputs, parameters, buffers and operators in topological order; the last node is the output."""
     loss: int
-    """Number of the node that makes the loss, a scalar."""
+    """Index of the node that computes the loss, a scalar."""
     gradients: dict[str, int]
-    """Number of the node that makes the gradient of each trained parameter, by the parameter's name."""
+    """Index of the node that computes the gradient of each trained parameter, by parameter name."""
     buffers: dict[str, int] = {}
-    """Number of the node that makes the new value of each buffer that the step changes, by the buffer's name."""
+    """Index of the node that computes the new value of each buffer that the step changes, by buffer name."""
     repeats: tuple[RepeatedBlocks, ...] = ()
-    """Blocks that occur several times, outermost ones; no node stands in two of them."""
+    """Blocks that occur several times, outermost only and disjoint."""
     model: str = ""
     """Name of the model's class."""
     device: str = ""
-    """Device that `time_s` of the nodes is about; "": no times are filled in."""
+    """Device for which the nodes' `time_s` holds; empty: no times are filled in."""
     notes: tuple[str, ...] = ()
-    """What the capture has to say, such as modules that are not looked into."""
+    """Notes of the capture, such as opaque modules."""
 
     def __post_init__(self) -> None:
         for fault in (*self._node_faults(), *self._end_faults(), *self._repeat_faults()):
@@ -129,7 +129,7 @@ class OperatorGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of the nodes that read each node, ascending, each once, [nodes]."""
+        """Indices of the consumers of each node, ascending and unique, [nodes]."""
         found: list[dict[int, None]] = [{} for _ in self.nodes]
         for number, node in enumerate(self.nodes):
             for source in node.inputs:
@@ -138,19 +138,19 @@ class OperatorGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """Number of each node, by name."""
+        """Index of each node, by name."""
         return {node.name: number for number, node in enumerate(self.nodes)}
 
     @cached_property
     def digest(self) -> str:
-        """Digest of what is computed; times do not change it."""
+        """Digest of the computation, independent of times."""
         bare = [msgspec.structs.replace(node, time_s=0.0, fixed_s=0.0, flops=0.0) for node in self.nodes]
         what = (bare, self.loss, sorted(self.gradients.items()), sorted(self.buffers.items()))
         return hashlib.sha256(msgspec.json.encode(what)).hexdigest()[:16]
 
     @cached_property
     def parameter_bytes(self) -> int:
-        """Bytes of all parameters."""
+        """Size of all parameters, in bytes."""
         return sum(node.output_bytes for node in self.nodes if node.op == "parameter")
 
     @cached_property
@@ -160,7 +160,7 @@ class OperatorGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @cached_property
     def time_s(self) -> float:
-        """Seconds of the step on one device, its operators one after the other."""
+        """Sequential time of the step on one device, in seconds."""
         return sum(node.time_s for node in self.nodes)
 
     def to_json(self) -> str:

@@ -15,22 +15,23 @@ from wirewise.errors import InputError
 __all__ = ["CATEGORIES", "FusionGraph", "MemoryLayout", "Operator", "read_fusion_graph"]
 
 CATEGORIES = ("pointwise", "view", "reduction", "matmul", "opaque")
-"""What an operator is to fusion: an opaque one (random numbers, in-place writes, control flow) is fused with none."""
+"""Categories of operators for fusion: an opaque one (random numbers, in-place writes, control flow) is fused with
+none."""
 
 
 class MemoryLayout(msgspec.Struct, frozen=True, kw_only=True):
     """How an operator walks through memory, which decides whether its loop uses vectors."""
 
     inner: int = 0
-    """Length of the dimension whose values lie next to each other; 0: nothing is known."""
+    """Length of the contiguous dimension; 0: not known."""
     reduced: int = 1
-    """Values read for each one that is written."""
+    """Number of values read per value written."""
     reduces_inner: bool = False
     """Whether it reduces that dimension."""
     strided: int = 0
-    """Number of tensors that it reads whose values along that dimension do not lie next to each other."""
+    """Number of input tensors that are not contiguous along that dimension."""
     repeated: int = 0
-    """Number of tensors that it reads of fewer values than the walk has."""
+    """Number of input tensors that are broadcast, with fewer values than the loop."""
     least_bytes: int = 4
     """Bytes of the smallest value that it reads or writes."""
     most_bytes: int = 4
@@ -41,15 +42,15 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     """One operator of a captured step."""
 
     name: str
-    """Unique, the name of the FX node."""
+    """Unique name, of the FX node."""
     kind: str
     """Name of the operation, such as "aten.mul.Tensor"."""
     category: str
     """One of `CATEGORIES`."""
     inputs: tuple[int, ...] = ()
-    """Numbers of the operators that it reads, each once and below its own number."""
+    """Indices of the operators that it reads, unique and below its own."""
     outside_bytes: int = 0
-    """Read from parameters and the batch, not from operators."""
+    """Bytes read from parameters and the batch instead of operators."""
     output_bytes: int
     elements: int = 0
     """Number of elements of the output."""
@@ -70,11 +71,11 @@ class FusionGraph(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gradients(self) -> list[int]:
-        """Numbers of the operators whose outputs are gradients."""
+        """Indices of the operators whose outputs are gradients."""
         return [number for number, one in enumerate(self.operators) if one.gradient]
 
     def check_itself(self) -> None:
-        """Raise if an edge dangles or points forward, a name stands twice, or a value is out of range.
+        """Raise if an edge is dangling or not topological, a name is not unique, or a value is out of range.
 
         Raises:
             InputError: Names the operator.

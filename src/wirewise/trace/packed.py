@@ -1,4 +1,4 @@
-"""Ops written short: what equal ops of many steps have in common once, then only times in whole microseconds."""
+"""Compact encoding of ops: attributes common to ops of many steps once, then only times in microseconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def pack_form(op: Op) -> bytes:
-    """The line of a form: all of an op but its times, step and seq, which are ignored.
+    """Encode a form: all attributes of an op except times, step and seq.
 
     Forms are numbered from 0 in the order of their lines.
     """
@@ -25,7 +25,7 @@ def pack_form(op: Op) -> bytes:
 
 
 def pack_times(step: int, rows: Sequence[Row]) -> bytes:
-    """The line of ops of one step. Each start is written as the difference to the one before.
+    """Encode the ops of one step, start times as differences.
 
     Where a is not after b in `rows`, it is not after b in the line either: times are never rounded apart.
     """
@@ -39,17 +39,17 @@ def pack_times(step: int, rows: Sequence[Row]) -> bytes:
 
 
 class Unpacker:
-    """Takes the forms and times of one file in their order."""
+    """Decoder of the forms and times of one file, in order."""
 
     def __init__(self) -> None:
         self._forms: list[Op] = []
 
     def form(self, op: Op) -> None:
-        """The next form."""
+        """Decode the next form."""
         self._forms.append(op)
 
     def times(self, step: int, rows: Sequence[Sequence[int]]) -> list[Op]:
-        """Ops of a line.
+        """Decode the ops of a line.
 
         Raises:
             msgspec.ValidationError: A row is of another length or of a form that was not there before it.

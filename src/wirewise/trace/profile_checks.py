@@ -1,4 +1,4 @@
-"""Whether the times of a file of torch.profiler can be true: what happens one after the other must not overlap."""
+"""Consistency checks of the times in a torch.profiler file: sequential events must not overlap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_steps", "check_times"]
 _LEAST = 4
 """Fewer odd events are no sign of damage: clocks are rounded, and kernels of a graph may begin a little early."""
 _SHARE = 0.1
-"""Share of odd events from which a file is damaged. Of 12 public traces of GPUs none has more than 0.02."""
+"""Fraction of odd events from which a file is damaged. Of 12 public traces of GPUs none has more than 0.02."""
 _EARLY_US = 1000.0
 
 
@@ -24,11 +24,11 @@ def check_times(
     on_device: Callable[[ProfileEvent], bool],
     launch_of: Callable[[ProfileEvent], ProfileEvent | None],
 ) -> None:
-    """Refuse times that contradict each other.
+    """Reject inconsistent times.
 
     Args:
         spans: Events with a duration, sorted by their starts.
-        source: What to call the file in messages.
+        source: Name of the file in messages.
         on_device: Whether an accelerator ran an event.
         launch_of: Launch of an event of an accelerator, where it is known.
 
@@ -63,11 +63,11 @@ def check_times(
 
 
 def check_steps(marks: Iterable[tuple[float, float, int]], source: str) -> None:
-    """Refuse steps that overlap.
+    """Reject overlapping steps.
 
     Args:
         marks: Start, end in microseconds and number of each step, by number.
-        source: What to call the file in messages.
+        source: Name of the file in messages.
 
     Raises:
         TraceError: A step begins in the first half of the one before, or before it.

@@ -1,9 +1,10 @@
-"""JSON files of torch.profiler, plain or compressed, whole or cut off."""
+"""JSON files of torch.profiler, plain or compressed, complete or truncated."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +45,10 @@ _COLLECTIVES = {
 }
 
 
+_BARE = re.compile(rb"(?<=[:,\[])(\s*)[+-]?(?:inf(?:inity)?|nan)(?=\s*[,}\]])", re.IGNORECASE)
+"""A number that JSON cannot express, as torch.profiler writes the bandwidth of a copy that took no time."""
+
+
 class ProfileEvent(msgspec.Struct):
     """One event of the file."""
 
@@ -59,12 +64,12 @@ class ProfileEvent(msgspec.Struct):
 
     @property
     def end(self) -> float:
-        """End in microseconds."""
+        """End time, in microseconds."""
         return self.ts + self.dur
 
 
 class ProfileFile(NamedTuple):
-    """A file: its events, and all else at its top level."""
+    """Contents of a file: events and other top-level entries."""
 
     head: dict[str, Any]
     events: list[ProfileEvent]
@@ -72,7 +77,7 @@ class ProfileFile(NamedTuple):
 
 
 def load(path: str | os.PathLike[str]) -> ProfileFile:
-    """Read a file of torch.profiler. Of one that was cut off, all whole events.
+    """Read a torch.profiler file; a truncated one yields all complete events.
 
     Raises:
         TraceError: The file cannot be read, or is no JSON of torch.profiler.
@@ -81,7 +86,8 @@ def load(path: str | os.PathLike[str]) -> ProfileFile:
     try:
         head: Any = decode_json(text)
     except msgspec.DecodeError:
-        head, complete = _repaired(text, path), False
+        head, ends = _repaired(text, path)
+        complete = complete and ends
     if not isinstance(head, dict) or not isinstance(head.get("traceEvents"), list):
         raise TraceError(
             f"{os.fspath(path)} has no traceEvents; expected a file of torch.profiler's export_chrome_trace"
@@ -98,7 +104,7 @@ def load(path: str | os.PathLike[str]) -> ProfileFile:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """A JSON file, plain or compressed.
+    """Read a JSON file, plain or compressed.
 
     Raises:
         TraceError: It cannot be read or was cut off.
@@ -114,13 +120,13 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 def collective_name(text: str) -> str:
-    """The collective that a name of torch, NCCL or gloo means, empty if none."""
+    """Collective denoted by a name of torch, NCCL or gloo; empty if none."""
     plain = "".join(c for c in text.lower() if c.isalnum())
     return next((name for part, name in _COLLECTIVES.items() if part in plain), "")
 
 
 def tensor_bytes(shape: Any, kind: str) -> int:
-    """Size of a tensor or of the tensors in a list, 0 where the type or the shape is not known."""
+    """Size of a tensor or of a list of tensors, in bytes; 0 if type or shape is unknown."""
     size = item_bytes(kind)
     if not isinstance(shape, list) or not shape or not size:
         return 0
@@ -133,13 +139,13 @@ def tensor_bytes(shape: Any, kind: str) -> int:
 
 
 def item_bytes(kind: str) -> int:
-    """Size of an element by the name of its type, 0 where it is not known."""
+    """Element size of a data type, in bytes; 0 if unknown."""
     plain = kind.lower().removeprefix("c10::").removeprefix("torch.").replace(" ", "")
     return _ITEM_BYTES.get(plain, 0)
 
 
 def _text(path: str | os.PathLike[str]) -> tuple[bytes, bool]:
-    """What the file holds, and whether it is whole as far as its archive tells."""
+    """Content of the file, and whether it is whole as far as its archive tells."""
     try:
         raw = Path(path).read_bytes()
     except OSError as cause:
@@ -154,9 +160,18 @@ def _text(path: str | os.PathLike[str]) -> tuple[bytes, bool]:
         raise TraceError(f"{os.fspath(path)} is {cause}; copy it again") from cause
 
 
-def _repaired(text: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The top level up to the events, and all events before the first that is not whole."""
-    whole = text.decode("utf-8", errors="replace")
+def _repaired(text: bytes, path: str | os.PathLike[str]) -> tuple[dict[str, Any], bool]:
+    """Read a file that is no JSON: the top level up to the events, and all events before the first that is cut off.
+
+    Returns:
+        The top level with its events, and whether the events are complete.
+    """
+    whole = _BARE.sub(rb"\1null", text).decode("utf-8", errors="replace")
+    try:
+        # Names that are no text, or numbers that JSON does not have, in a file that is otherwise whole.
+        return dict(decode_json(whole)), True
+    except (msgspec.DecodeError, TypeError, ValueError):
+        pass
     place = whole.find('"traceEvents"')
     start = whole.find("[", place)
     broken = TraceError(
@@ -181,7 +196,7 @@ def _repaired(text: bytes, path: str | os.PathLike[str]) -> dict[str, Any]:
         events.append(event)
     if not events:
         raise broken
-    return head
+    return head, False
 
 
 def shapes(args: dict[str, Any]) -> Sequence[tuple[Any, str]]:

@@ -1,4 +1,4 @@
-"""What a script does between operators, by the Python functions that torch.profiler records with `with_stack=True`."""
+"""Python activity between operators, from the function events of torch.profiler (`with_stack=True`)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _LEAST_US = 20.0
 
 
 class ScriptSpan(NamedTuple):
-    """Time on a thread in which only Python ran."""
+    """Span of a thread in which only Python runs, no operator."""
 
     name: str
-    """Innermost function that ran all the time."""
+    """Innermost function that ran during the whole span."""
     start: float
     """Start in microseconds."""
     end: float
 
 
 def script_spans(frames: Sequence[ProfileEvent], work: Iterable[tuple[float, float]]) -> list[ScriptSpan]:
-    """Times of one thread that functions fill and no operator.
+    """Times of one thread within functions but outside operators.
 
     Args:
         frames: Functions of the thread, sorted by their starts, longer ones first.

@@ -1,4 +1,4 @@
-"""Readers of the logs that clusters have published, and of measured speeds; the files are the user's own.
+"""Readers of published cluster logs and of measured speeds; files are supplied by the user.
 
 Q. Hu et al.: Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters, SC 2021
 (Helios); M. Jeon et al.: Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads, ATC 2019
@@ -32,6 +32,8 @@ __all__ = ["HELIOS_LIKE", "QUEUE_LOGS", "read_queue_log", "read_speeds"]
 
 _HELIOS = ("job_id", "gpu_num", "cpu_num", "submit_time", "duration")
 _MOST_FIGURES = 1_000_000
+_ABSENT = ("", "none", "null", "nan", "nat")
+"""Words for a time that there is not: of the logs as published, and of tools that wrote them anew."""
 _PAI_HEAD = "job_name"
 """First name of a line of names, which some copies of the tables have."""
 _START_S = 14.0
@@ -61,14 +63,14 @@ def read_queue_log(
     slot_s: float = 60.0,
     jobs: int | None = None,
 ) -> JobQueue:
-    """Read a log that a cluster has published.
+    """Read a published cluster log.
 
     Args:
         form: Name of the cluster, a key of `QUEUE_LOGS`.
         path: File of the log; of "pai" the folder of both files.
         clusters: Clusters that share the jobs.
         slot_s: Seconds of a slot.
-        jobs: Number of jobs, the first to arrive; None: all.
+        jobs: Number of jobs, the first to arrive. Defaults to all.
 
     Raises:
         InputError: No such form or file, a file of another form, a figure that is none, or no job that ran and fits a
@@ -83,16 +85,19 @@ def _helios(path: Path) -> Iterator[_Logged]:
     """Jobs of a `cluster_log.csv` of Helios, whose columns are named in the first line."""
     with _opened(path) as file:
         table = csv.DictReader(file)
-        if missing := [name for name in _HELIOS if name not in (table.fieldnames or ())]:
+        table.fieldnames = [name.strip() for name in table.fieldnames or ()]
+        if missing := [name for name in _HELIOS if name not in table.fieldnames]:
             raise InputError(f"{path}: has no column {missing[0]!r}; expected a cluster_log.csv of Helios")
         for row in table:
-            with _told(path, table.line_num):
+            if _is_absent(row["submit_time"]) or _is_absent(row["duration"]):
+                continue
+            with _naming_place(path, table.line_num):
                 job = _Logged(
-                    row["job_id"],
+                    row["job_id"] or f"line {table.line_num}",
                     _instant(row["submit_time"]),
                     _figure(row["duration"]),
-                    _amount(int(row["cpu_num"])),
-                    _amount(int(row["gpu_num"])),
+                    _amount(_whole(row["cpu_num"])),
+                    _amount(_whole(row["gpu_num"])),
                 )
             yield job
 
@@ -127,12 +132,14 @@ def _philly(path: Path) -> Iterator[_Logged]:
         if _is_absent(job.submitted_time):
             continue
         work: defaultdict[int, float] = defaultdict(float)
-        with _told(path, number, "job"):
+        with _naming_place(path, number, "job"):
             arrival_s = _instant(job.submitted_time)
             for one in job.attempts:
                 if not (_is_absent(one.start_time) or _is_absent(one.end_time)):
                     gpus = sum(len(host.gpus) for host in one.detail)
-                    work[gpus] += gpus * (_instant(one.end_time or "") - _instant(one.start_time or ""))
+                    spent_s = _instant(one.end_time or "") - _instant(one.start_time or "")
+                    # Clocks of two machines may differ by more than a short attempt takes.
+                    work[gpus] += gpus * max(spent_s, 0.0)
         most = max(work, key=work.__getitem__, default=0)
         yield _Logged(job.jobid, arrival_s, sum(work.values()) / most if most else 0.0, 0, most)
 
@@ -149,7 +156,7 @@ def _pai(folder: Path) -> Iterator[_Logged]:
     for line, row in _rows(tasks, 10):
         name, _, instances, _, start, end, cpus, _, gpus, _ = row
         if not (_is_absent(start) or _is_absent(end)) and name != _PAI_HEAD:
-            with _told(tasks, line):
+            with _naming_place(tasks, line):
                 count, first, last = map(_figure, (instances or "1", start, end))
                 shares = [_amount(ceil(count * _figure(share or "0") / 100)) for share in (cpus, gpus)]
             before = spans.get(name, (inf, -inf))
@@ -159,15 +166,15 @@ def _pai(folder: Path) -> Iterator[_Logged]:
     for line, row in _rows(table, 6):
         if row[0] in spans and not _is_absent(row[4]):
             first, last = spans[row[0]]
-            with _told(table, line):
+            with _naming_place(table, line):
                 arrival_s = _figure(row[4])
             yield _Logged(row[0], arrival_s, last - first, *asked[row[0]])
 
 
 def read_speeds(path: str | os.PathLike[str], *, slot_s: float = 5.0) -> dict[str, JobKind]:
-    """Read times that were measured with every number of processors and accelerators, in the form of TapFinger.
+    """Read times measured with every number of CPUs and accelerators, in the format of TapFinger.
 
-    A line has the name of a kind, processors, accelerators, seconds, and more that is not looked at. Repeats are
+    A line has the name of a kind, CPUs, accelerators, seconds, and further fields that are ignored. Repeats are
     averaged, and 14 s are added for a job to start, as in the paper.
 
     Args:
@@ -181,7 +188,7 @@ def read_speeds(path: str | os.PathLike[str], *, slot_s: float = 5.0) -> dict[st
         lambda: defaultdict(list)
     )
     for line, row in _rows(path, None):
-        with _told(path, line):
+        with _naming_place(path, line):
             kind, amount, seconds = row[0], (int(row[1]), int(row[2])), _figure(row[3])
         if min(amount) < 0 or sum(amount) < 1 or seconds <= 0:
             raise InputError(f"{path}, line {line}: {row[:4]}; expected an amount and seconds above 0")
@@ -302,17 +309,20 @@ def _name(one: _Logged) -> str:
 
 
 def _is_absent(text: str | None) -> bool:
-    return text in (None, "", "None")
+    return (text or "").strip().lower() in _ABSENT
 
 
 def _instant(text: str) -> float:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    """Seconds since 1970; a time without a zone is in UTC."""
+    found = datetime.fromisoformat(text.strip())
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
+        # Spreadsheets put a mark of the byte order before the first name.
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
             yield file
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; expected a file") from error
@@ -329,6 +339,14 @@ def _rows(path: str | os.PathLike[str], width: int | None) -> Iterator[tuple[int
             yield number, row
 
 
+def _whole(text: str) -> int:
+    """A count, which tools that have gaps in a column write with decimals: 2.0."""
+    figure = _figure(text)
+    if not figure.is_integer():
+        raise ValueError(f"{text!r} is no whole number")
+    return int(figure)
+
+
 def _amount(number: int) -> int:
     if number < 0:
         raise ValueError(f"{number} is negative")
@@ -342,7 +360,7 @@ def _figure(text: str) -> float:
 
 
 @contextmanager
-def _told(path: str | os.PathLike[str], place: int, what: str = "line") -> Iterator[None]:
+def _naming_place(path: str | os.PathLike[str], place: int, what: str = "line") -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, IndexError) as error:

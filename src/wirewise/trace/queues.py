@@ -26,7 +26,7 @@ _MOST_FIGURES, _MOST_SLOTS = 100_000_000, 10_000_000
 
 
 class EdgeCluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cluster that runs jobs beside each other, each within itself."""
+    """Cluster that runs jobs concurrently, each on this cluster only."""
 
     name: str
     cpus: int
@@ -34,19 +34,19 @@ class EdgeCluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class JobKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How fast jobs of a kind are."""
+    """Speed of jobs of a kind."""
 
     progress: tuple[tuple[float, ...], ...]
-    """Progress of a slot, [processors + 1][accelerators + 1]; jobs are done at 1. More than the table has is worth as
-    much as its last row and column. An amount that is worth less than the least that a job starts with, such as 3
-    accelerators for a kind that splits over 1, 2 or 4, is worth as much as the best within it: the rest is idle."""
+    """Progress per slot, [CPUs + 1][accelerators + 1]; jobs end at 1. Amounts beyond the table count as its last row
+    and column. An amount that a job cannot use fully, such as 3 accelerators for a kind that splits over 1, 2 or 4,
+    counts as the best amount within it; the rest is idle."""
     ceiling: float = 0.0
-    """0: progress is the same in each slot. Else a slot's is multiplied by the square root of what is left up to the
-    ceiling, as where a loss falls ever slower; above 1, so that jobs end."""
+    """0: constant progress per slot. Otherwise progress is multiplied by the square root of the distance to the
+    ceiling, like a loss that falls ever slower; above 1, so that jobs end."""
     cpus: int = 1
-    """Processors without which a job does not start."""
+    """Minimum number of CPUs of a job."""
     gpus: int = 0
-    """Accelerators without which a job does not start."""
+    """Minimum number of accelerators of a job."""
 
 
 class QueuedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,11 +55,11 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name: str
     kind: str
     arrival: int
-    """Slot from which on it may start."""
+    """First slot in which it may start."""
     clusters: tuple[int, ...] = ()
-    """Numbers of the clusters that may run it; empty: all."""
+    """Indices of the clusters that may run it; empty: all."""
     pace: float = 1.0
-    """Factor of its own on the progress of its kind, which no scheduler sees."""
+    """Job-specific factor on the progress of its kind, hidden from schedulers."""
 
 
 class QueueArrays(NamedTuple):
@@ -68,23 +68,23 @@ class QueueArrays(NamedTuple):
     arrival: NDArray[np.int64]
     """Slot of each job, [J]."""
     kind: NDArray[np.int64]
-    """Number of its kind, [J]."""
+    """Index of its kind, [J]."""
     pace: NDArray[np.float64]
-    """Factor of its own, [J]."""
+    """Job-specific factor on progress, [J]."""
     reach: NDArray[np.bool_]
     """Clusters that may run it, [J, A]."""
     least: NDArray[np.int64]
-    """Processors and accelerators that a kind starts with, [K, 2]."""
+    """Minimum CPUs and accelerators of each kind, [K, 2]."""
     progress: NDArray[np.float64]
     """Progress of a slot, [K, processors + 1, accelerators + 1]."""
     ceiling: NDArray[np.float64]
-    """Ceilings of kinds, 0 where progress is even, [K]."""
+    """Ceilings of kinds, 0 if progress is constant, [K]."""
     room: NDArray[np.int64]
-    """Processors and accelerators of each cluster, [A, 2]."""
+    """CPUs and accelerators of each cluster, [A, 2]."""
 
 
 class JobQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All jobs of a time, and the clusters that they share.
+    """Jobs of a period, and the clusters that run them.
 
     Raises:
         InputError: A name is unknown or given twice, a figure is out of range, a job fits no cluster that may run it;
@@ -98,7 +98,7 @@ class JobQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     slot_s: float = 1.0
     """Seconds of a slot."""
     notes: tuple[str, ...] = ()
-    """What was left out or changed where the queue was made of a log."""
+    """Notes on the conversion from a log."""
 
     def __post_init__(self) -> None:
         for fault in (*self._cluster_faults(), *self._kind_faults()):
@@ -184,7 +184,7 @@ class JobQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return row[min(gpus, len(row) - 1)]
 
     def arrays(self) -> QueueArrays:
-        """The queue as arrays, in which all kinds have tables of the same size."""
+        """Convert to arrays; all kinds have tables of the same size."""
         numbers = {name: number for number, name in enumerate(self.kinds)}
         kinds = list(self.kinds.values())
         cpus, gpus = (max(getattr(cluster, name) for cluster in self.clusters) for name in ("cpus", "gpus"))
@@ -231,7 +231,7 @@ def read_queue(path: str | os.PathLike[str]) -> JobQueue:
 
 
 def write_queue(queue: JobQueue, path: str | os.PathLike[str]) -> None:
-    """Write what `read_queue` reads, at once or not at all.
+    """Write a queue atomically; `read_queue` reads it.
 
     Raises:
         InputError: The folder is missing, not writable or full.

@@ -1,4 +1,4 @@
-"""Records in JSON files of their own: errors name the file, files are written whole or not at all."""
+"""JSON files of records: errors name the file, writes are atomic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def amount_faults(what: str, value: float) -> Iterator[str]:
-    """The fault of a figure that is negative or not finite, if it is; `what` names the figure and its place."""
+    """Fault of a value that is negative or not finite; `what` names the value in the message."""
     if not isfinite(value) or value < 0:
         yield f"{what} is {value}; expected a finite figure of at least 0"
 
@@ -31,7 +31,7 @@ def read_record(path: str | os.PathLike[str], kind: type[R], what: str) -> R:
     Args:
         path: File to read.
         kind: Type of the record.
-        what: Words for what the file holds, for the message.
+        what: Description of the contents, for the message.
 
     Raises:
         InputError: The file cannot be read, or holds something else; the message names the file and the place.
@@ -43,7 +43,7 @@ def read_record(path: str | os.PathLike[str], kind: type[R], what: str) -> R:
 
 
 def write_record(record: Any, path: str | os.PathLike[str]) -> None:
-    """Write what `read_record` reads, at once or not at all.
+    """Write a record atomically; `read_record` reads it.
 
     Raises:
         InputError: The folder is missing, not writable or full.

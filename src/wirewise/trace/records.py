@@ -1,4 +1,4 @@
-"""What a rank records: a header, then ops, probes of the clocks of others and readings of its own clock."""
+"""Trace records of a rank: header, ops, probes of other clocks, and readings of its own clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = (
     "decode",
     "other",
 )
-"""What an op is. A "step" spans one whole step; a "wait" is the main thread blocked on a communication."""
+"""Kinds of ops. A "step" spans one whole step; a "wait" is the main thread blocked on a communication."""
 
 COLLECTIVES = (
     "",
@@ -34,11 +34,11 @@ COLLECTIVES = (
     "send",
     "recv",
 )
-"""What a communication is; the first: none of these."""
+"""Kinds of communication; the first: none of these."""
 
 
 class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Something that took time on one rank.
+    """Timed operation of one rank.
 
     It refers to nothing that could refer to it, so the garbage collector, which would walk through millions, leaves it.
     """
@@ -48,18 +48,18 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     kind: str
     """One of KINDS."""
     start_s: float
-    """Start on this rank's clock (`time.perf_counter`) until the trace is aligned."""
+    """Start, on this rank's clock (`time.perf_counter`) unless the trace is aligned."""
     end_s: float
     step: int
     """-1 before the first step."""
     thread: str = "main"
     """ "main", "comm" (a slot of the process group) or another name."""
     stream: str = ""
-    """Stream of the accelerator that ran it; empty: the host did."""
+    """Accelerator stream that ran it; empty for the host."""
     group: str = ""
     """Name of the process group; empty: none. Of waits, encodes and decodes: that of their communication."""
     seq: int = -1
-    """Number of the collective in its group, counted alike on every rank."""
+    """Sequence number of the collective in its group, consistent across ranks."""
     collective: str = ""
     """One of COLLECTIVES."""
     size_bytes: int = 0
@@ -67,7 +67,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     dtype: str = ""
     """Type of the payload, such as "float32"; empty: not known."""
     split_bytes: tuple[int, ...] = ()
-    """Bytes of an all_to_all that go to each rank of the group; empty: equal parts."""
+    """Bytes of an all_to_all to each rank of the group; empty if equal."""
     peer: int = -1
     """Other end of send and recv, or the source of a broadcast, as a global rank."""
     tag: int = -1
@@ -75,29 +75,29 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     """When the caller handed a communication over, or launched what a stream ran; `start_s` is the same unless the
     dequeue is known."""
     caller: str = "main"
-    """Thread that handed a communication over."""
+    """Thread that launched a communication."""
     algorithm: str = ""
-    """Algorithm of a collective that an op of kind "other" with its group and number carries out; empty: a library
+    """Algorithm of a collective that an op of kind "other" with its group and number executes; empty: a library
     did."""
     parameters: tuple[str, ...] = ()
     """Parameters whose gradients a bucket holds."""
     gradient_bytes: int = 0
     """Bytes of the parameters whose gradients a backward op completes; 0: not known."""
     cpu_s: float = -1.0
-    """Seconds of a step in which the thread of the script had a processor; -1: not known."""
+    """CPU time of the script's thread in a step, in seconds; -1: not known."""
     preempted_s: float = -1.0
-    """Seconds of a step in which it was ready to run and others had the processors; -1: not known."""
+    """Seconds of a step in which it was runnable without a CPU; -1: not known."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A round trip: sent and received on the clock of the rank that holds it, answered on that of `peer`."""
+    """Round trip: send and receive times on the prober's clock, answer time on the peer's clock."""
 
     peer: int
     sent_s: float
     peer_s: float
     received_s: float
     size_bytes: int = 0
-    """Sent to the peer, the answer is short; 0: both are."""
+    """Bytes sent to the peer, whose answer is short; 0: both are short."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,10 +110,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """Global ranks of each process group."""
     format: int = FORMAT
     run: str = ""
-    """Name of the run, equal on all its ranks and on no other run; empty: not known."""
+    """Unique id of the run, the same on all its ranks; empty: not known."""
     local_rank: int = 0
     comm_slots: int = 2
-    """Collectives of one group that run at once: threads of gloo, 1 for NCCL."""
+    """Number of collectives of a group that run concurrently: gloo's threads, 1 for NCCL."""
     link_bytes_per_s: float = 0.0
     """0: not known."""
     clock_pairs: list[tuple[float, int]] = []
@@ -132,21 +132,21 @@ class ClockFit(msgspec.Struct, frozen=True, kw_only=True):
     reference_s: float
 
     def common(self, t: float) -> float:
-        """Time `t` of the rank's clock on the common clock."""
+        """Convert time `t` of the rank's clock to the common clock."""
         return t + (self.offset_s + self.drift * (t - self.reference_s))
 
 
 class RankTrace(msgspec.Struct):
-    """All that one rank recorded."""
+    """Trace of one rank."""
 
     header: Header
     ops: list[Op]
     complete: bool = True
-    """False: the file was cut off."""
+    """Whether the file has its end; False if it was truncated."""
 
 
 class Trace(msgspec.Struct):
-    """All ranks, in their order."""
+    """Trace of all ranks, in order of rank."""
 
     ranks: list[RankTrace]
     aligned: bool = False
@@ -154,10 +154,10 @@ class Trace(msgspec.Struct):
     offsets: list[ClockFit] = []
     """Clock fit of each rank, once aligned."""
     notes: list[str] = []
-    """What a reader should know, such as a file that was cut off."""
+    """Notes for the reader, such as a truncated file."""
     partial: str = ""
-    """Ranks of the run that were not recorded, in words; empty: all were. Only what a rank did by itself can be told
-    then, and ranks stand in `ranks` in their order, not at their number."""
+    """Description of the ranks that were not recorded; empty if all were. If not, nothing that compares ranks can be
+    computed, and the index of a rank in `ranks` is not its number."""
 
     @property
     def world_size(self) -> int:
@@ -165,7 +165,7 @@ class Trace(msgspec.Struct):
         return len(self.ranks)
 
     def steps(self) -> list[int]:
-        """Numbers of the steps that all ranks have, in order.
+        """Indices of the steps that all ranks have, in order.
 
         Where a rank has "step" ops, only the steps that they span count: others were not finished.
         """
@@ -173,7 +173,7 @@ class Trace(msgspec.Struct):
         return sorted(set.intersection(*common)) if common else []
 
     def of(self, rank: int, step: int) -> list[Op]:
-        """Ops of a rank in a step, in the order of their starts."""
+        """Ops of a rank in a step, by start time."""
         return sorted(
             (op for op in self.ranks[rank].ops if op.step == step), key=lambda op: (op.start_s, -op.end_s)
         )

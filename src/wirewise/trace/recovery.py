@@ -1,4 +1,4 @@
-"""Recovery traces: what stages compute, hold and send in a step, and how long the parts of a recovery take."""
+"""Recovery traces: compute time, state and messages of stages in a step, and times of recovery phases."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ __all__ = [
 
 
 class ProtectedStage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of the model that one rank holds, or several that hold the same (replicas)."""
+    """Pipeline stage: part of the model on one rank, or on several replicas."""
 
     ranks: tuple[int, ...]
-    """Ranks that hold the stage, one a replica."""
+    """Ranks of the stage, one per replica."""
     compute_s: float
-    """Seconds of all passes over a step's microbatches of one replica."""
+    """Seconds of all forward and backward passes of a step on one replica."""
     optimizer_s: float = 0.0
     """Seconds of the update of the parameters."""
     state_bytes: float = 0.0
-    """Bytes of parameters, optimizer state and all else that a recovered rank needs."""
+    """Bytes of the complete state that a recovered rank needs: parameters, optimizer state, ..."""
     gradient_bytes: float = 0.0
-    """Bytes of the gradients, which helpers of a recomputation hand over."""
+    """Bytes of the gradients, which recomputation helpers send."""
     failure_weight: float = 1.0
-    """Failures of each of its ranks, in proportion to those of the others."""
+    """Relative failure rate of each of its ranks."""
 
 
 class StageMessages(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that one stage sends to another in a step: activations, gradients or rows of a halo."""
+    """Messages from one stage to another in a step: activations, gradients or halo rows."""
 
     source: int
-    """Number of the stage that sends."""
+    """Index of the sending stage."""
     target: int
-    """Number of the stage that receives."""
+    """Index of the receiving stage."""
     size_bytes: float
-    """Bytes of a step as they travel, of one replica."""
+    """Bytes on the wire per step, of one replica."""
 
 
 class RecoveryTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job whose recovery is planned. Defaults were measured on two shared cores with gloo over loopback.
+    """Job for recovery planning; defaults were measured on two shared cores with gloo over loopback.
 
     Raises:
         InputError: A value that cannot be used; the message names the place.
@@ -58,7 +58,7 @@ class RecoveryTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     stages: tuple[ProtectedStage, ...]
     """Stages in the order of the forward pass; a data-parallel job has one, a partitioned graph one for each part."""
     messages: tuple[StageMessages, ...] = ()
-    """What stages send to each other."""
+    """Messages that stages send to each other."""
     step_s: float
     """Seconds of a step without any protection."""
     microbatches: int = 1
@@ -66,21 +66,21 @@ class RecoveryTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     concurrent: bool = False
     """Whether stages compute at the same time, as parts of a graph do; those of a pipeline wait for each other."""
     detect_s: float = 0.05
-    """Seconds until a process that was killed is known to be dead."""
+    """Seconds to detect a killed process."""
     silent_share: float = 0.0
-    """Share of failures that leave a process silent and alive, known only after the silence limit."""
+    """Fraction of failures that leave a process hung, detected only after the silence limit."""
     fence_s: float = 0.005
-    """Seconds to make sure that what is taken to be dead is dead."""
+    """Seconds to fence a process that counts as dead."""
     regroup_s: float = 0.04
     """Seconds to leave the old process group and join the new one."""
     resume_s: float = 0.02
     """Seconds from restored state to the first new step."""
     spawn_s: float = 5.4
-    """Seconds until a new process is a warmed spare."""
+    """Seconds until a new process is a warm spare."""
     restart_s: float = 6.0
-    """Seconds in which a launcher stops all processes and starts them again."""
+    """Seconds that a launcher takes to stop all processes and start them again."""
     checkpoint_s: float = 0.0
-    """Seconds for which training stands still at a checkpoint, which is written beside it; 0: to copy the state."""
+    """Seconds that training stops at a checkpoint, whose write overlaps. Defaults to the time to copy the state."""
     checkpoint_bytes_per_s: float = 0.7e9
     """Rate at which a process writes its state to durable storage."""
     load_bytes_per_s: float = 1.5e9
@@ -90,7 +90,7 @@ class RecoveryTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     disk_log_bytes_per_s: float = 1.5e9
     """Rate at which logs on disk are written and read."""
     consistency_s: dict[str, float] = {}
-    """Seconds that a way to keep updates consistent adds to a step, by its name; rolling forward adds none."""
+    """Overhead per step of each consistency method, in seconds; rolling forward has none."""
     model: str = ""
     """Name of the model."""
 
@@ -105,7 +105,7 @@ class RecoveryTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def failure_shares(self) -> tuple[float, ...]:
-        """Probability that a failure is one of a rank of each stage, [stages]."""
+        """Probability of a failure in each stage, given a failure, [stages]."""
         weights = [stage.failure_weight * len(stage.ranks) for stage in self.stages]
         return tuple(weight / sum(weights) for weight in weights)
 
@@ -158,7 +158,7 @@ def read_recovery_trace(path: str | os.PathLike[str]) -> RecoveryTrace:
 
 
 def write_recovery_trace(trace: RecoveryTrace, path: str | os.PathLike[str]) -> None:
-    """Write what `read_recovery_trace` reads, at once or not at all.
+    """Write a recovery trace atomically; `read_recovery_trace` reads it.
 
     Raises:
         InputError: The folder is missing, not writable or full.

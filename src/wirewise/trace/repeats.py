@@ -1,4 +1,4 @@
-"""Blocks of a model that occur several times in a graph of operators, such as the layers of a transformer."""
+"""Repeated blocks in an operator graph, such as the layers of a transformer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["repeated_blocks"]
 
 
 def repeated_blocks(nodes: Sequence[OperatorNode]) -> tuple[RepeatedBlocks, ...]:
-    """Modules of a list (`blocks.0`, `blocks.1`, ...) whose operators are the same, the outermost ones.
+    """Find modules of a list (`blocks.0`, `blocks.1`, ...) with identical operators; outermost only.
 
     Operators are the same where kind, arguments, shapes, phase and place within the module are, and where what they
     read is the same operator of the module or, from outside of it, has the same shape. Modules that fit no other one

@@ -1,4 +1,4 @@
-"""What a thread does, as pieces of time that do not overlap."""
+"""Activity of a thread as disjoint pieces of time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["OpPiece", "own_work", "pieces"]
 
 
 class OpPiece(NamedTuple):
-    """A part of an op in which no op inside it runs."""
+    """Part of an op in which no nested op runs."""
 
     op: Op
     start_s: float
     end_s: float
     last: bool
-    """Whether the op ends with it."""
+    """Whether this is the op's last piece."""
 
 
 def pieces(ops: Sequence[Op], cuts: Sequence[float] = ()) -> list[OpPiece]:
-    """Ops of one thread, each without the ops inside it, cut where something else begins.
+    """Split the ops of one thread at nested ops and at the given times.
 
     Args:
         ops: Ops of one thread. One that begins inside another and outlasts it ends with it.
@@ -57,7 +57,7 @@ def pieces(ops: Sequence[Op], cuts: Sequence[float] = ()) -> list[OpPiece]:
 
 
 def own_work(ops: Iterable[Op]) -> Iterator[tuple[int, OpPiece]]:
-    """(step, piece) of all that a rank works on itself: no communication, no waiting; threads one by one.
+    """Local work of a rank as (step, piece), thread by thread, without communication and waits.
 
     Args:
         ops: Ops of one rank, of any steps.

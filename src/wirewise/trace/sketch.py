@@ -1,4 +1,4 @@
-"""A dataflow graph that can be edited: made by hand, or from arrays and back."""
+"""Editable dataflow graph: built by hand, or converted from and to arrays."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class SketchNode:
     priority: int = 0
     gap_s: float = 0.0
     after: set[int] = field(default_factory=set)
-    """Numbers of the ops that must end before."""
+    """Indices of the ops that it depends on."""
 
 
 class GraphSketch:
-    """Ops by number, hosts of the ranks, and how many ops each resource runs at once.
+    """Ops by index, hosts of ranks, and slots of each resource.
 
     Args:
         hosts: Host of each rank.
@@ -50,7 +50,7 @@ class GraphSketch:
 
     @classmethod
     def of(cls, flow: Dataflow) -> GraphSketch:
-        """Sketch of a graph, op numbers kept."""
+        """Create from a graph; op indices are kept."""
         sketch = cls(flow.hosts.tolist())
         # Two resources may have the same name in a trace.
         names = [f"{name}#{number}" for number, name in enumerate(flow.resource_names)]
@@ -84,11 +84,11 @@ class GraphSketch:
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return len(self.hosts)
 
     def add(self, node: SketchNode) -> int:
-        """Add an op; its number. A resource that is not known has one slot."""
+        """Add an op and return its index; an unknown resource gets one slot."""
         number = self._next
         self._next += 1
         self.nodes[number] = node
@@ -97,7 +97,7 @@ class GraphSketch:
         return number
 
     def add_to(self, resource: str, name: str, kind: str, duration_s: float, *after: int) -> int:
-        """Add an op of rank 0 behind all that the resource has so far, once other ops (-1: none) have ended."""
+        """Add an op of rank 0 after the last op of a resource and after other ops (-1: none)."""
         node = SketchNode(name, kind, rank=0, duration_s=duration_s, after={op for op in after if op >= 0})
         node.resource, node.priority = resource, self._next
         return self.add(node)
@@ -111,14 +111,14 @@ class GraphSketch:
         return found
 
     def remove(self, ops: Iterable[int]) -> None:
-        """Take ops out, with all edges from and to them."""
+        """Remove ops with their edges."""
         gone = set(ops)
         self.nodes = {op: node for op, node in self.nodes.items() if op not in gone}
         for node in self.nodes.values():
             node.after -= gone
 
     def dataflow(self) -> Dataflow:
-        """Graph as arrays, ops in the order of their numbers."""
+        """Convert to arrays, ops in order of index."""
         nodes = [self.nodes[op] for op in sorted(self.nodes)]
         place = {op: i for i, op in enumerate(sorted(self.nodes))}
         resources = {name: i for i, name in enumerate(self.slots)}

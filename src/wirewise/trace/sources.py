@@ -1,4 +1,4 @@
-"""Traces from wherever they lie: run folders, parts of one, files of torch.profiler, exported traces."""
+"""Trace sources: run folders, parts of them, files of torch.profiler, exported traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wirewise.errors import TraceError
 from wirewise.trace import chrome, kineto
 from wirewise.trace.align import align
 from wirewise.trace.clocks import check_clocks
-from wirewise.trace.files import rank_files, read, read_files, unheard
+from wirewise.trace.files import ignore_progress, rank_files, read, read_files
 from wirewise.trace.records import Trace
 
 __all__ = ["load", "on_one_clock", "open_trace"]
@@ -29,23 +29,23 @@ _WORDS = {
 }
 
 
-def load(sources: Iterable[str | os.PathLike[str]], heard: Callable[[str], None] = unheard) -> Trace:
-    """The trace of a run on one clock (`open_trace`, `on_one_clock`).
+def load(sources: Iterable[str | os.PathLike[str]], log: Callable[[str], None] = ignore_progress) -> Trace:
+    """Load the trace of a run on one clock (`open_trace`, `on_one_clock`).
 
     Args:
         sources: Files of the trace, as `open_trace` takes them.
-        heard: Called with words on how far the reading is.
+        log: Called with progress messages.
 
     Raises:
         TraceError: Raised by either of them.
     """
-    trace = open_trace(sources, heard=heard)
-    heard("aligning clocks")
+    trace = open_trace(sources, log=log)
+    log("aligning clocks")
     return on_one_clock(trace)
 
 
 def on_one_clock(trace: Trace) -> Trace:
-    """The trace of all ranks aligned (`align`), and checked to be of one time.
+    """Align the trace of all ranks (`align`) and check that its ranks ran at the same time.
 
     Raises:
         TraceError: Raised by `align`, or a step that begins hours later on one rank than on another one.
@@ -59,29 +59,29 @@ def open_trace(
     sources: Iterable[str | os.PathLike[str]],
     *,
     partial: bool = False,
-    heard: Callable[[str], None] = unheard,
+    log: Callable[[str], None] = ignore_progress,
 ) -> Trace:
-    """The trace of a run as it was recorded.
+    """Load the trace of a run as recorded.
 
     Args:
         sources: A run folder; or several folders and files that together hold all ranks, all of wirewise or all
             of torch.profiler (beside them, their execution traces in the same order); or one exported trace.
-        partial: Whether files of torch.profiler of some ranks of the run are enough (`Trace.partial`).
-        heard: Called with words on how far the reading is.
+        partial: Whether torch.profiler files of only some ranks are accepted (`Trace.partial`).
+        log: Called with progress messages.
 
     Raises:
         TraceError: Nothing there, files of several kinds, or what the reader of that kind refuses.
     """
     paths = [Path(source) for source in sources]
     if len(paths) == 1 and paths[0].is_dir() and (rank_files(paths[0]) or not _profiles(paths[0])):
-        return read(paths[0], heard)
+        return read(paths[0], log)
     kinds: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
         for file in _files(path):
             kinds[_kind(file)].append(file)
     names = ", ".join(map(str, paths))
     if set(kinds) == {"rank"}:
-        return read_files(kinds["rank"], names, heard)
+        return read_files(kinds["rank"], names, log)
     if set(kinds) == {"export"} and len(kinds["export"]) == 1:
         return chrome.read(kinds["export"][0])
     if "profile" in kinds and set(kinds) <= {"profile", "execution"}:
@@ -105,13 +105,23 @@ def _files(path: Path) -> list[Path]:
 
 
 def _profiles(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.name.endswith((".json", ".json.gz")))
+    # Hidden ones are of the file system, such as the halves of files that macOS packs beside them.
+    return sorted(
+        file
+        for file in folder.iterdir()
+        if file.name.endswith((".json", ".json.gz")) and not file.name.startswith(".") and file.is_file()
+    )
 
 
 def _kind(path: Path) -> str:
-    """What a file is by its first bytes; what is not known is left to the reader of profiles."""
+    """Kind of a file by its first bytes; unknown ones are left to the reader of profiles."""
     if path.suffix == ".jsonl":
         return "rank"
+    if path.exists() and not path.is_file():
+        # It would be read twice, and a device has no end.
+        raise TraceError(
+            f"{path} is a pipe or a device, which cannot be read twice; write a file and give that"
+        )
     try:
         with path.open("rb") as file:
             start = file.read(_PEEK_BYTES)

@@ -1,4 +1,4 @@
-"""Stage traces: what each module of a model computes, keeps and hands on for one microbatch, to cut it into stages."""
+"""Stage traces: time, memory and outputs of each module for one microbatch, input of pipeline planners."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ class StageModule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     backward_s: tuple[float, ...]
     """Seconds of the whole backward pass, [sizes]."""
     weight_gradient_s: tuple[float, ...] = ()
-    """Seconds of the backward pass that only gradients of weights need, [sizes]; none: half of it."""
+    """Seconds of the part of the backward pass for weight gradients, [sizes]. Defaults to half of it."""
     output_bytes: float = 0.0
-    """Bytes a sample of the output; its gradient has as many."""
+    """Bytes per sample of the output; its gradient has as many."""
     saved_bytes: float = 0.0
-    """Bytes a sample that are kept from the forward to the backward pass, the input among them."""
+    """Bytes per sample kept from the forward to the backward pass, including the input."""
     parameter_bytes: float = 0.0
     """Bytes of the parameters, and of their gradients."""
     optimizer_s: float = 0.0
     """Seconds to update the parameters."""
     factor_bytes: float = 0.0
-    """Bytes a sample of the inputs of its linear layers and of the gradients of their outputs: sufficient factors, of
+    """Bytes per sample of the inputs of its linear layers and of the gradients of their outputs: sufficient factors, of
     which the gradients of `factored_bytes` are products."""
     factored_bytes: float = 0.0
-    """Bytes of the parameters of its linear layers; 0: it has none, or they were not looked for."""
+    """Bytes of the parameters of its linear layers; 0: none, or not known."""
 
 
 class ModuleTimes(NamedTuple):
-    """Seconds of a module for one microbatch."""
+    """Times of a module for one microbatch, in seconds."""
 
     forward_s: float
     backward_s: float
     weight_gradient_s: float
-    """Seconds of the backward pass that only gradients of weights need."""
+    """Seconds of the part of the backward pass for weight gradients."""
 
 
 class StageTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """A model as a list of modules, measured on one rank.
+    """Model as a list of modules, measured on one rank.
 
     Raises:
         InputError: A value that cannot be used; the message names the place.
@@ -61,15 +61,15 @@ class StageTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     modules: tuple[StageModule, ...]
     """Modules in the order of the forward pass."""
     sizes: tuple[int, ...] = (1,)
-    """Samples of the microbatches that were measured, ascending."""
+    """Measured microbatch sizes, ascending."""
     edges: tuple[tuple[str, str], ...] = ()
-    """Names of modules: one, and another that takes its output; none: each module feeds the next alone."""
+    """Pairs of module names: producer and consumer; empty: each module feeds only the next."""
     input_bytes: float = 0.0
-    """Bytes a sample of the first module's input."""
+    """Bytes per sample of the first module's input."""
     state_factor: float = 3.0
-    """Bytes for each byte of parameters beside the weights: gradients and two moments of Adam."""
+    """Bytes of gradients and optimizer state per byte of parameters; 3 with the two moments of Adam."""
     width_speedup: dict[int, float] = {}
-    """Factor by which so many ranks together compute a stage faster than one, their own messages included."""
+    """Speed-up of a stage on n ranks over one, by n, including their own messages."""
     model: str = ""
     """Name of the model."""
     device: str = ""
@@ -81,29 +81,29 @@ class StageTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """Number of each module, by name."""
+        """Index of each module, by name."""
         return {module.name: number for number, module in enumerate(self.modules)}
 
     @cached_property
     def flows(self) -> tuple[tuple[int, int], ...]:
-        """Numbers of modules: one, and another that takes its output; those of a chain spelt out."""
+        """Edges between modules, as (producer, consumer) indices; explicit also for chains."""
         if self.edges:
             return tuple((self.numbers[source], self.numbers[target]) for source, target in self.edges)
         return tuple(itertools.pairwise(range(len(self.modules))))
 
     @property
     def is_chain(self) -> bool:
-        """Whether each module feeds the next alone."""
+        """Whether each module feeds only the next one."""
         return set(self.flows) == set(itertools.pairwise(range(len(self.modules))))
 
     def times(self, number: int, microbatch_size: int) -> ModuleTimes:
-        """Seconds of a module for a microbatch.
+        """Interpolate the times of a module for a microbatch size.
 
         Between two measured sizes, and beyond the smallest and largest, seconds lie on the line through the nearest
         two; with one measured size they are proportional to samples.
 
         Args:
-            number: Number of the module.
+            number: Index of the module.
             microbatch_size: Samples of the microbatch.
         """
         module = self.modules[number]
@@ -188,7 +188,7 @@ def read_stage_trace(path: str | os.PathLike[str]) -> StageTrace:
 
 
 def write_stage_trace(trace: StageTrace, path: str | os.PathLike[str]) -> None:
-    """Write what `read_stage_trace` reads, at once or not at all.
+    """Write a stage trace atomically; `read_stage_trace` reads it.
 
     Raises:
         InputError: The folder is missing, not writable or full.

@@ -1,4 +1,4 @@
-"""What mini-batch training consists of: tasks, how long they execute, and what they send each other.
+"""Tasks of mini-batch training: execution times and flows between them.
 
 Z. Luo, Y. Bao, C. Wu: Optimizing Task Placement and Online Scheduling for Distributed GNN Training Acceleration,
 INFOCOM 2022. Graph stores hold the parts of a graph. Samplers fetch neighbourhoods from them and hand mini-batches to
@@ -36,12 +36,12 @@ Amounts = float | tuple[float, ...]
 
 
 class TrainingTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that runs on one host."""
+    """Task that runs on one host."""
 
     name: str
     kind: TaskKind
     demand: dict[str, float] = {}
-    """What it takes of its host's resources, by name, such as 1 of "gpu"."""
+    """Amounts of its host's resources that it needs, by name, such as 1 of "gpu"."""
     execution_s: Amounts = 0.0
     """Seconds of an iteration; stores have none, because what they do is part of their flows."""
     worker: str = ""
@@ -51,7 +51,7 @@ class TrainingTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one task sends another in an iteration."""
+    """Messages from one task to another in an iteration."""
 
     source: str
     target: str
@@ -59,7 +59,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class TaskSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Training, as a recorded or expected run of some iterations.
+    """Training as tasks and flows over a number of iterations, recorded or expected.
 
     Raises:
         InputError: A name is unknown or given twice, a flow goes where none can, a figure is out of range; the
@@ -72,7 +72,7 @@ class TaskSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     prefetch: int = 2
     """Iterations that samplers may run ahead of their worker."""
     hosts: dict[str, dict[str, float]] = {}
-    """What hosts have of each resource, by name of the host; devices that a topology lists need not be repeated."""
+    """Amount of each resource of hosts, by name of the host; devices that a topology lists need not be repeated."""
 
     def __post_init__(self) -> None:
         for fault in itertools.chain(self._task_faults(), self._flow_faults()):
@@ -84,7 +84,7 @@ class TaskSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return {task.name: task.kind for task in self.tasks}
 
     def numbers(self, amounts: Amounts) -> tuple[float, ...]:
-        """A figure for each iteration, [iterations]."""
+        """Value of each iteration, [iterations]."""
         return amounts if isinstance(amounts, tuple) else (amounts,) * self.iterations
 
     def _task_faults(self) -> Iterator[str]:
@@ -155,7 +155,7 @@ def _decoded(text: bytes) -> TaskSet:
 
 
 def write_tasks(tasks: TaskSet, path: str | os.PathLike[str]) -> None:
-    """Write what `read_tasks` reads, at once or not at all.
+    """Write a task set atomically; `read_tasks` reads it.
 
     Raises:
         InputError: The folder is missing, not writable or full.

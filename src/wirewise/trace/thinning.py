@@ -1,4 +1,4 @@
-"""Traces of so many ops that some of their steps tell as much as all of them."""
+"""Subsampling of the steps of large traces."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import numpy as np
 
 from wirewise.trace.records import Op, RankTrace, Trace
 
-__all__ = ["MOST_OPS", "thinned"]
+__all__ = ["MOST_OPS", "thin_steps"]
 
 MOST_OPS = 150_000
 """Ops of the steps that commands replay."""
 
 
-def thinned(trace: Trace, most_ops: int = MOST_OPS) -> Trace:
-    """The trace with steps spread evenly over it, all ranks whole, or the trace itself where it has few ops.
+def thin_steps(trace: Trace, most_ops: int = MOST_OPS) -> Trace:
+    """Select steps evenly until the trace has at most the given number of ops.
 
     Links and clocks are those of the whole run where they were told by its headers, and else by what is left.
 
     Args:
         trace: Trace of any ranks and steps.
-        most_ops: Ops of all ranks that steps are left out for; one step is kept at least.
+        most_ops: Maximum number of ops of all ranks; at least one step is kept.
     """
     numbers = trace.steps()
     total = sum(len(rank.ops) for rank in trace.ranks)

@@ -1,4 +1,4 @@
-"""Messages beside each other: how those that are on an interface at the same time share it.
+"""Bandwidth sharing of concurrent messages on an interface, estimated from their times.
 
 TCP shares a link by the windows of its connections, not in equal parts: of two messages that leave a host together
 one may have come when most of the other is still to be sent. Who gets more is seen in the times of the messages.
@@ -24,7 +24,7 @@ _MOST = 16.0
 
 
 class Traffic:
-    """Record of k messages on the interfaces of hosts, from when both ranks came until it had come.
+    """Concurrent messages on the interfaces of hosts, each from the arrival of both ranks to its delivery.
 
     Args:
         messages: Messages on aligned clocks, at least one.
@@ -50,10 +50,10 @@ class Traffic:
         self._seconds = np.diff(times)[self._piece]
 
     def alone_s(self, weight: Vector | None = None) -> Vector:
-        """Seconds that each message would have taken alone, its shares of the time summed up, [k].
+        """Time of each message at full bandwidth: the integral of its bandwidth fraction, in seconds, [k].
 
         Args:
-            weight: Weight of each message against others on its fuller interface, [k]; none: all alike.
+            weight: Weight of each message on its more loaded interface, [k]; equal by default.
         """
         own = np.ones(len(self.begin)) if weight is None else weight
         full = self._load(own).max(axis=0)
@@ -63,7 +63,7 @@ class Traffic:
         return seconds
 
     def groups(self) -> Ints:
-        """Messages that follow each other without a pause on the interface that holds them up, by number, [k]."""
+        """Index of the busy period of each message on its bottleneck interface, [k]."""
         crowd = [
             np.bincount(self._message, load * self._seconds, minlength=len(self.begin))
             for load in self._load(np.ones(len(self.begin)))
@@ -89,7 +89,7 @@ class Traffic:
 
 
 def message_weights(messages: Sequence[Match], hosts: Sequence[int]) -> list[float]:
-    """Weights with which messages that share interfaces come when they did; 1 where nothing tells.
+    """Estimate bandwidth weights of messages that explain their delivery times; 1 where undetermined.
 
     Seconds alone are to be as the bytes of the messages of a group (`Traffic.groups`): what has more of them than its
     bytes explain had smaller shares. Iterative proportional fitting, geometric mean of each group 1.

@@ -1,4 +1,4 @@
-"""A trace in which collectives that threads carried out by messages look like those of a library."""
+"""Replacement of collectives that threads executed by messages by single collectives."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 
 from wirewise.trace.records import Op, RankTrace, Trace
 
-__all__ = ["whole"]
+__all__ = ["collapse_algorithms"]
 
 
-def whole(trace: Trace) -> Trace:
-    """The trace without what a thread did to carry out an all-reduce by one of `collective.named.ALGORITHMS`.
+def collapse_algorithms(trace: Trace) -> Trace:
+    """Remove the messages of all-reduces that a thread executed by one of `collective.named.ALGORITHMS`.
 
     What is left can be changed: another algorithm, other buckets, other ranks. The time in which the thread added
     up is lost.

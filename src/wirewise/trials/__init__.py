@@ -1,1 +1,1 @@
-"""Trials of variants on running ranks: starting ranks, being one, and reading what they measured."""
+"""Trials of variants on running ranks: launch, the rank's side, and collection of results."""

@@ -1,4 +1,4 @@
-"""Delay of back-propagation by collectives in flight.
+"""Slowdown of back-propagation by concurrent collectives.
 
 Ranks that share processors with the threads that send their gradients compute more slowly while these work: four ranks
 on two processors by a third. Times of codecs and collectives measured by themselves do not show it.
@@ -20,7 +20,7 @@ from wirewise.runtime.transport import Transport
 __all__ = ["Backward", "measure_delays"]
 
 Backward = Callable[[Callable[[], Future[None]]], float]
-"""Carries out a step that sends nothing, calls what it is given when back-propagation begins, and returns the seconds
+"""Executes a step that sends nothing, calls what it is given when back-propagation begins, and returns the seconds
 of back-propagation."""
 
 _STEPS = 5
@@ -30,7 +30,7 @@ _BEYOND = 1.5
 
 
 def measure_delays(costs: GradientCosts, transport: Transport, backward: Backward) -> dict[str, Knots]:
-    """Tables for `GradientCosts.delays`: back-propagation with collectives in flight all the time, and without.
+    """Measure `GradientCosts.delays`: back-propagation with and without concurrent collectives.
 
     Of a collective's seconds, back-propagation loses the share by which it is longer. All ranks call it, and all get
     the same; each step counts with the slowest rank.

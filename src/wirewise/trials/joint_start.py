@@ -1,10 +1,12 @@
-"""Commands that are started once on each of several hosts, or as each rank, and together are one run."""
+"""Commands that together form one run, started once on each host or as each rank."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from wirewise.hosts import integer_variable
 
 __all__ = ["JointStart", "joint_start"]
 
@@ -25,16 +27,16 @@ _PLACES = ("PET_NNODES", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_RDZV_ENDPOIN
 
 
 class JointStart(NamedTuple):
-    """A command that is one of several that together are one run."""
+    """Part of a run that is started by several commands."""
 
     run: str
     """Name of the run, the same for all of them."""
     reports: bool
-    """Whether this one says what was recorded."""
+    """Whether this launcher reports the recording."""
 
 
 def joint_start(command: Sequence[str], variables: Mapping[str, str]) -> JointStart | None:
-    """How a command shares its run with those that are started on other hosts, or as other ranks.
+    """Detect whether a command is part of a run that is started on several hosts or as several ranks.
 
     Args:
         command: Command of this host; those of the others differ in the number of the host.
@@ -42,8 +44,12 @@ def joint_start(command: Sequence[str], variables: Mapping[str, str]) -> JointSt
 
     Returns:
         None if the command is the whole run.
+
+    Raises:
+        InputError: The variable WORLD_SIZE is no number of ranks.
     """
-    if int(variables.get("WORLD_SIZE") or 1) > 1 and "RANK" in variables:
+    size = integer_variable("WORLD_SIZE", least=1, variables=variables) if variables.get("WORLD_SIZE") else 1
+    if size > 1 and "RANK" in variables:
         # A launcher has started this process as one of the ranks.
         places = [variables.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")]
         return JointStart(_name([*command, *places]), variables["RANK"] == "0")

@@ -1,4 +1,4 @@
-"""Last lines of processes that failed."""
+"""Last output lines of failed processes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from wirewise.hosts.ranks import describe_exit
 from wirewise.lab import JobResult
 from wirewise.trials.log import Text, parse_line
 
-__all__ = ["last_words", "telling_line", "why_it_failed"]
+__all__ = ["error_line", "failure_reason", "last_lines"]
 
 _TORCHRUN = "torch/distributed/elastic/multiprocessing/api.py"
 """Source file that the first line names which torchrun writes once a rank has failed."""
@@ -17,8 +18,8 @@ _ERROR = re.compile(r"^(?:\[rank\d+\]: )?(?:wirewise\.errors\.\w+Error: |(?=[\w.
 """Start of a line that ends a traceback: all before the message, or before the name of another library's error."""
 
 
-def last_words(lines: Sequence[str], count: int = 15) -> str:
-    """Last lines that the ranks of a command wrote, without those of torchrun about them.
+def last_lines(lines: Sequence[str], count: int = 15) -> str:
+    """Last lines that the ranks of a command wrote, without those of torchrun.
 
     Args:
         lines: Output of the command.
@@ -28,8 +29,8 @@ def last_words(lines: Sequence[str], count: int = 15) -> str:
     return "\n".join(lines[: ended or None][-count:])
 
 
-def why_it_failed(result: JobResult, logs: Path) -> str:
-    """The most telling line of each failed worker, an error where there is one; equal lines are said once.
+def failure_reason(result: JobResult, logs: Path) -> str:
+    """Most informative line of each failed worker, preferably an error; duplicates removed.
 
     The worker that failed first stands first.
 
@@ -45,8 +46,8 @@ def why_it_failed(result: JobResult, logs: Path) -> str:
     return f"training failed. {words}. The full logs are in {logs}"
 
 
-def telling_line(tail: Sequence[str]) -> str:
-    """The last error that a process wrote, else its last line; empty where it wrote nothing.
+def error_line(tail: Sequence[str]) -> str:
+    """Last error in the output of a process, else its last line; empty if there is none.
 
     Args:
         tail: Lines that it wrote.
@@ -58,10 +59,10 @@ def telling_line(tail: Sequence[str]) -> str:
 
 def _ending(code: int, tail: Sequence[str]) -> str:
     """How a worker ended, and its last line, an error if there is one."""
-    last = telling_line(tail)
+    last = error_line(tail)
     if code >= 0:
         return last or "it said nothing"
-    return f"ended by signal {-code}" + (f", its last words: {last}" if last else " and said nothing")
+    return describe_exit(code) + (f", its last words: {last}" if last else " and said nothing")
 
 
 def _readable(line: str) -> str:

@@ -1,4 +1,4 @@
-"""Rates of the links of hosts that no lab shapes, measured by a rank on each: `-m wirewise.trials.link_rates`."""
+"""Measured link rates of hosts outside a lab, with a rank on each: `-m wirewise.trials.link_rates`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 from wirewise.cost.links import TCP_PAYLOAD
 from wirewise.errors import PeerError
-from wirewise.trials.last_words import last_words
+from wirewise.trials.last_words import last_lines
 from wirewise.trials.log import LineReader, Report, write_line
 from wirewise.trials.start import Hosts
 
@@ -16,13 +16,13 @@ _TIMEOUT_S = 120.0
 
 
 def link_rates(hosts: Hosts) -> tuple[str, ...]:
-    """Rate of each host's link, as that of a cable which leaves TCP as much payload as was measured.
+    """Measure the rate of each host's link; headers of TCP, IP and Ethernet are added to the payload rate.
 
     Args:
         hosts: Entered hosts of an allocation or of a lab.
 
     Raises:
-        PeerError: A rank failed; the message holds its last words.
+        PeerError: A rank failed; the message quotes the end of its output.
     """
     reader, found = LineReader(), list[float]()
 
@@ -33,7 +33,7 @@ def link_rates(hosts: Hosts) -> tuple[str, ...]:
     result = hosts.run(["-m", __name__], launcher="direct", listener=listener, timeout_s=2 * _TIMEOUT_S)
     if not result.ok or len(found) != hosts.num_hosts:
         names = ", ".join(hosts.address(host) for host in range(hosts.num_hosts))
-        words = last_words([line for lines in result.tails for line in lines])
+        words = last_lines([line for lines in result.tails for line in lines])
         raise PeerError(
             f"the links between {names} could not be measured: the ranks ended with exit code "
             f"{result.exit_code}, and said:\n{words}"
@@ -42,7 +42,7 @@ def link_rates(hosts: Hosts) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Measure as one rank; rank 0 tells the parent."""
+    """Measure as one rank; rank 0 reports to the parent."""
     # Both need torch, which takes seconds to import.
     from wirewise.profile.pairs import measure_rings
     from wirewise.trials.rank import joined

@@ -1,4 +1,4 @@
-"""Lines that a rank prints for its parent, as JSON: texts for the user, and records."""
+"""Protocol of lines from a rank to its parent, as JSON: texts for the user, and records."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Text(msgspec.Struct, frozen=True, tag_field="wirewise", tag="log"):
 
 
 class Report(msgspec.Struct, frozen=True, tag_field="wirewise", tag="record"):
-    """Something that a rank measured meanwhile."""
+    """Intermediate measurement of a rank."""
 
     record: msgspec.Raw
     """JSON, of a type that rank and parent know."""
 
 
 class LinePart(msgspec.Struct, frozen=True, tag_field="wirewise", tag="part"):
-    """A part of a line that is too long for one."""
+    """Part of a long line."""
 
     text: str
     last: bool
@@ -47,7 +47,7 @@ def write_line(line: Text | Report) -> None:
 
 
 def parse_line(line: str) -> Text | Report | LinePart | None:
-    """What a rank told its parent in one line; None for any other output."""
+    """Parse a line that a rank printed for its parent; None for any other output."""
     if not line.startswith(_START):
         return None
     try:
@@ -57,13 +57,13 @@ def parse_line(line: str) -> Text | Report | LinePart | None:
 
 
 class LineReader:
-    """Reads the lines of one rank, and puts parts together."""
+    """Reader of the lines of one rank; joins parts."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
 
     def read(self, line: str) -> Text | Report | None:
-        """What the rank told; None for any other output, and until a line is whole."""
+        """Parse a line of the rank; None for other output and for incomplete lines."""
         told = parse_line(line)
         if not isinstance(told, LinePart):
             return told

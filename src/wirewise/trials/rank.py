@@ -1,4 +1,4 @@
-"""Being one rank of a job: process group, transport, log lines for the user, outcome, and an end with all others."""
+"""Rank side of a job: process group, transport, log, outcome, and joint exit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ J = TypeVar("J", bound=_Job)
 
 
 class Rank(Generic[J]):
-    """One rank, as a process or as a thread of a test.
+    """One rank of a job, as a process or a thread.
 
     Args:
         job: What all ranks of the job read; its `timeout_s` limits every wait.
@@ -46,32 +46,32 @@ class Rank(Generic[J]):
         self.first = transport.rank == 0
 
     def log(self, text: str) -> None:
-        """Tell the user; rank 0 speaks for all."""
+        """Send a log line to the user; only rank 0 does."""
         if self.first:
             write_line(Text(text))
 
     def report(self, record: object) -> None:
-        """Tell the parent what was measured so far; rank 0 speaks for all."""
+        """Send an intermediate measurement to the parent; only rank 0 does."""
         if self.first:
             write_line(Report(msgspec.Raw(msgspec.json.encode(record))))
 
     def outcome(self, outcome: object) -> None:
-        """Write what all ranks measured; rank 0 writes for all."""
+        """Write the outcome of the job; only rank 0 does."""
         if self.first:
             write_json(self.folder / OUTCOME, outcome)
 
     def from_first(self, value: object, kind: Any) -> Any:
-        """What rank 0 has, on all ranks.
+        """Broadcast a value from rank 0.
 
         Args:
-            value: Report of rank 0; the others' is not used.
+            value: Value on rank 0; ignored on other ranks.
             kind: Type of the record.
         """
         content = msgspec.json.encode(value) if self.first else b""
         return msgspec.json.decode(self.transport.from_first(content, "what rank 0 decided"), type=kind)
 
     def group(self) -> Transport:
-        """Messages between all ranks in a further process group, which never wait for others; all ranks call it."""
+        """Create a transport over a further process group; collective call."""
         group = dist.new_group()
         assert isinstance(group, dist.ProcessGroup)
         return Transport(group, timeout_s=self.job.timeout_s, store=self.transport.store)
@@ -79,10 +79,10 @@ class Rank(Generic[J]):
 
 @contextmanager
 def joined(timeout_s: float = 120.0, *, backend: str = "gloo") -> Iterator[Transport]:
-    """Join the job that the environment names, and leave it together with all other ranks.
+    """Join the job that the environment describes; leave it together with all other ranks.
 
     Args:
-        timeout_s: Seconds that the other ranks have to come, and to answer one another.
+        timeout_s: Time limit for other ranks to join and to answer, in seconds.
         backend: "gloo", or "nccl" with the device that LOCAL_RANK names.
 
     Raises:
@@ -100,7 +100,7 @@ def joined(timeout_s: float = 120.0, *, backend: str = "gloo") -> Iterator[Trans
 
 
 def prepare_process(memory: Callable[[], None] = keep_freed_memory) -> None:
-    """Compute on as many threads as OMP_NUM_THREADS says, else one, and keep freed memory.
+    """Set the number of threads to OMP_NUM_THREADS, else one, and keep freed memory.
 
     Args:
         memory: Sets what the allocator keeps; called before the first tensor is made.
@@ -117,7 +117,7 @@ def main(
     backend: Callable[[J], str] = lambda _: "gloo",
     memory: Callable[[], None] = keep_freed_memory,
 ) -> NoReturn:
-    """Do the work of the rank that the environment names; then end the process, with exit code 0.
+    """Run the work of the rank that the environment describes; then exit with code 0.
 
     Args:
         kind: Type of the job.

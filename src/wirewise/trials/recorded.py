@@ -1,4 +1,4 @@
-"""Recording every rank of a user's command, started once, or once on each of several hosts."""
+"""Recording of every rank of a user's command, started once, or once on each of several hosts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _LAST_S = 15.0
 def record_command(
     command: Sequence[str], argv: Sequence[str], folder: Path, task: Record, output: IO[str] | None
 ) -> dict[str, Any]:
-    """Run a command with every rank recorded into `folder`, and return what it left there.
+    """Run a command with every rank recorded into `folder`; returns a summary.
 
     Args:
         command: Command as the user gave it.
         argv: Command as it is started.
         folder: Folder that takes a file of each rank; made where it is missing.
         task: What is recorded.
-        output: Takes stdout of the command.
+        output: Target of the command's stdout.
 
     Returns:
         Figures of the recorded run; only the exit code where another process of the run has them.

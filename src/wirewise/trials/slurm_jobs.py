@@ -1,4 +1,4 @@
-"""Jobs of a plan as Slurm runs them: submitted, put back into the queue with another size, cancelled, watched."""
+"""Jobs under Slurm: submission, requeueing with another size, cancellation, monitoring."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+import msgspec
+
 from wirewise.errors import InputError, LabError
-from wirewise.files import make_folder
-from wirewise.runtime.jobs.launcher import JobReport, JobState
-from wirewise.runtime.jobs.training import ProgressReader
-from wirewise.trials import slurm_rank
-from wirewise.trials.lab_jobs import JobCommand
-from wirewise.trials.last_words import telling_line
+from wirewise.runtime.jobs import rank
+from wirewise.runtime.jobs.training import Progress
+from wirewise.trials.attempts import Attempt, Attempts, JobCommand, JobEnd, last_line
 
 __all__ = ["QueueRow", "SlurmJobs", "hosts_of_slurm"]
 
@@ -52,13 +51,13 @@ exec srun --overcommit --mpi=none --kill-on-bad-exit=1 --ntasks="$(cat {folder}/
 
 
 class QueueRow(NamedTuple):
-    """A job as Slurm has it."""
+    """Job as listed by Slurm."""
 
     number: str
     name: str
     state: str
     hosts: str
-    """Where it runs; nothing while it waits."""
+    """Hosts on which it runs; empty while it waits."""
     asked_hosts: str
     cpus: int
     reason: str
@@ -66,27 +65,19 @@ class QueueRow(NamedTuple):
     user: str
 
 
-@dataclass
-class _Attempt:
-    """A job from a start to its end."""
-
-    cluster: int
+@dataclass(kw_only=True)
+class _Attempt(Attempt):
     cpus: int
-    reader: ProgressReader
     started_s: float
     ran: bool = False
     """Whether Slurm was seen to run it."""
-    asked: bool = False
-    """Whether it was asked to stop."""
-    last: str = ""
-    """Last event that was noted: "begin", "done" or "stopped"."""
 
 
 def hosts_of_slurm(partition: str = "") -> list[str]:
-    """Names of the hosts that can run jobs now, in the order of Slurm.
+    """Names of available hosts, in the order of Slurm.
 
     Args:
-        partition: Partition that they are in; nothing: the default one.
+        partition: Name of the partition. Defaults to Slurm's default.
 
     Raises:
         InputError: Slurm's commands are not there, or its controller does not answer.
@@ -95,8 +86,8 @@ def hosts_of_slurm(partition: str = "") -> list[str]:
     return [host for host, state in states.items() if state in _USABLE]
 
 
-class SlurmJobs:
-    """Starts and ends jobs by Slurm, each on the host that a plan names; for use in a `with` block.
+class SlurmJobs(Attempts[_Attempt]):
+    """Launcher of jobs by Slurm, each on the host that a plan names; context manager.
 
     It is a `JobLauncher` as `LabJobs` is. A stop signals the ranks, which save their state and leave. A start of a job
     that ran before puts the same job of Slurm back into the queue with its new host and size. Slurm is asked for
@@ -107,7 +98,7 @@ class SlurmJobs:
         hosts: Name of the host of each cluster, on which all see the folders of the jobs.
         jobs: What is run, by name.
         options: Further options of sbatch for all jobs, such as --partition=main or --account=NAME.
-        say: Called with what of the queue is not as planned, once for each.
+        log: Called once with each difference of the queue from the plan.
 
     Raises:
         InputError: Slurm's commands are not there, or it has no such host.
@@ -122,25 +113,21 @@ class SlurmJobs:
         jobs: Mapping[str, JobCommand],
         *,
         options: Sequence[str] = (),
-        say: Callable[[str], None] = lambda _: None,
+        log: Callable[[str], None] = lambda _: None,
     ) -> None:
         known = _states_of_hosts([])
         if unknown := [host for host in hosts if host not in known]:
             raise InputError(f"Slurm has no host {unknown[0]!r}; expected some of {', '.join(known)}")
-        self._hosts, self._jobs, self._options, self._say = list(hosts), dict(jobs), list(options), say
+        super().__init__(jobs)
+        self._hosts, self._options, self._say = list(hosts), list(options), log
         self._token = f"wirewise-{secrets.token_hex(4)}"
         self._numbers: dict[str, str] = {}
         """Number that Slurm has given to a job that was started at least once."""
-        self._attempts: dict[str, _Attempt] = {}
         self._rows: dict[str, QueueRow] = {}
         self._looked_s = self._hosts_s = float("-inf")
         self._drift_s = time.monotonic()
         self._said: set[str] = set()
         self._states = known
-
-    def add(self, job: str, command: JobCommand) -> None:
-        """Let a further job be started by its name."""
-        self._jobs[job] = command
 
     def __enter__(self) -> Self:
         return self
@@ -165,30 +152,24 @@ class SlurmJobs:
         Raises:
             LabError: It runs already, is unknown, has no processors, or Slurm refuses it.
         """
-        if job in self._attempts or job not in self._jobs or cpus < 1 or gpus < 0:
-            why = "runs already" if job in self._attempts else f"is to have {cpus} cpus and {gpus} gpus"
-            raise LabError(f"job {job!r} {why}; expected one of the known jobs, with at least one processor")
-        command = self._jobs[job]
-        folder = make_folder(command.folder).resolve()
-        (folder / "ranks").write_text(f"{command.ranks_for(gpus)}\n")
-        reader = ProgressReader(folder)
-        reader.read()
+        command, reader = self._prepare(job, cpus, gpus)
+        (command.folder / "ranks").write_text(f"{command.ranks_for(gpus)}\n")
         self._look(now=True)
         if self._own(job, ended=True):
             self._put_back(job, self._hosts[cluster], cpus)
         else:
             self._numbers[job] = self._submit(job, command, self._hosts[cluster], cpus)
-        self._attempts[job] = _Attempt(cluster, cpus, reader, time.monotonic())
+        self._attempts[job] = _Attempt(cluster=cluster, reader=reader, cpus=cpus, started_s=time.monotonic())
         self._look(now=True)
 
     def _submit(self, job: str, command: JobCommand, host: str, cpus: int) -> str:
-        folder = command.folder.resolve()
+        folder = command.folder
         script = folder / "slurm.sh"
         script.write_text(
             _SCRIPT.format(
                 folder=shlex.quote(str(folder)),
                 python=shlex.quote(sys.executable),
-                module=slurm_rank.__name__,
+                module=rank.__name__,
                 target=shlex.quote(command.target),
             )
         )
@@ -227,7 +208,7 @@ class SlurmJobs:
             self._signal(job, "TERM")
 
     def requeue(self, job: str) -> None:
-        """Take all processes of a job away and wait until they are gone; see `JobLauncher.requeue`.
+        """Kill all processes of a job and wait until they are gone; see `JobLauncher.requeue`.
 
         Raises:
             LabError: Slurm does not end them.
@@ -244,51 +225,33 @@ class SlurmJobs:
             waits = self._rows[number].state == "PENDING"
             _call("scancel", "--quiet", *([] if waits else [f"--signal={name}"]), number)
 
-    def reports(self) -> list[JobReport]:
-        """News of all jobs that ran when this was called last; see `JobLauncher.reports`."""
+    def _refresh(self) -> None:
         self._look()
         self._tell_drift()
-        found = []
-        for job, attempt in list(self._attempts.items()):
-            row = self._rows.get(self._numbers[job])
-            # Read after Slurm was asked, so that no line is missed.
-            progress = attempt.reader.read()
-            now_s = time.monotonic()
-            if progress and not 0 <= (behind_s := now_s - progress[-1].at_s) < _CLOCK_S:
-                progress = tuple(
-                    type(one)(one.step, one.at_s + behind_s, one.event, one.note) for one in progress
-                )
-            attempt.last = next((line.event for line in reversed(progress) if line.event), attempt.last)
-            state, words = self._state(job, attempt, row)
-            if state != "running":
-                del self._attempts[job]
-            found.append(JobReport(job, state, now_s, progress, words))
-        return found
 
-    def _state(self, job: str, attempt: _Attempt, row: QueueRow | None) -> tuple[JobState, str]:
+    def _progress(self, attempt: _Attempt) -> tuple[Progress, ...]:
+        progress, now_s = attempt.reader.read(), time.monotonic()
+        if progress and not 0 <= (behind_s := now_s - progress[-1].at_s) < _CLOCK_S:
+            return tuple(msgspec.structs.replace(line, at_s=line.at_s + behind_s) for line in progress)
+        return progress
+
+    def _end(self, job: str, attempt: _Attempt) -> JobEnd | None:
+        row = self._rows.get(self._numbers[job])
         if row is not None and row.state in _ACTIVE:
             attempt.ran = True
-            return "running", ""
+            return None
         if row is not None and row.state == "PENDING":
             if not attempt.ran:
-                return "running", ""
+                return None
             # It would start again by itself, wherever the plan has it by then.
             _call("scontrol", "hold", row.number)
-            return ("stopped" if attempt.asked else "failed"), "Slurm put it back into the queue"
-        if attempt.last == "done" and row is not None and row.state == "COMPLETED":
-            return "done", ""
-        if attempt.asked:
-            return "stopped", ""
+            return JobEnd("Slurm put it back into the queue", time.monotonic())
+        if row is not None and row.state == "COMPLETED":
+            return JobEnd("", time.monotonic())
         ended = "is gone from its queue" if row is None else f"says {row.state}"
-        return "failed", f"Slurm {ended}{self._last_words(job)}"
-
-    def _last_words(self, job: str) -> str:
-        folder = self._jobs[job].folder
-        said = [
-            telling_line(log.read_text(errors="replace").splitlines()) for log in folder.glob("rank-*.log")
-        ]
-        told = next((line for line in said if line), "")
-        return f": {told}" if told else ""
+        command = self._jobs[job]
+        line = last_line(command.folder, range(len(list(command.folder.glob("rank-*.log")))))
+        return JobEnd(f"Slurm {ended}{f': {line}' if line else ''}", time.monotonic())
 
     def _tell_drift(self) -> None:
         if time.monotonic() > self._drift_s + _DRIFT_S:
@@ -299,7 +262,7 @@ class SlurmJobs:
                     self._say(line)
 
     def drift(self, after_s: float = 0.0) -> list[str]:
-        """What of the queue is not as the plan has it, in words; empty: all is.
+        """Differences of the queue from the plan, as text; empty if there are none.
 
         Args:
             after_s: Seconds after its start from which a job is looked at; Slurm takes a moment to run one.

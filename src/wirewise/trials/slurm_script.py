@@ -1,4 +1,4 @@
-"""The file that sbatch takes for a command: hosts, ranks, time, and how the command's ranks are started."""
+"""Generator of sbatch files: hosts, ranks, time limit, and launch of the command's ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wirewise.errors import InputError
 __all__ = ["SlurmScript", "batch_script"]
 
 _NEED_RANKS = (("topo", "probe"), ("bench",), ("run", "collective"))
-"""Commands of wirewise that ranks carry out together; others start their ranks themselves."""
+"""Commands of wirewise that ranks execute together; others start their ranks themselves."""
 _TORCHRUN_NAMES = (
     "--nnodes",
     "--nproc-per-node",
@@ -42,7 +42,7 @@ def _check_word(text: str | None) -> None:
 
 
 class SlurmScript(opt.Options, frozen=True, kw_only=True):
-    """What a batch job asks for.
+    """Resource requests of a batch job.
 
     Raises:
         InputError: A value that cannot be used.
@@ -52,15 +52,15 @@ class SlurmScript(opt.Options, frozen=True, kw_only=True):
     ranks: Annotated[opt.Count, opt.about("Ranks on each host.", option="--ranks-per-host")] = 1
     cpus: Annotated[opt.Count, opt.about("Processors of each rank.", option="--cpus-per-rank")] = 1
     gpus: Annotated[opt.Natural, opt.about("GPUs of each host.", option="--gpus-per-host")] = 0
-    time: Annotated[
-        str, opt.about("Longest time that it may take, such as 30 or 1-12:00:00.", check=_check_time)
-    ] = "01:00:00"
+    time: Annotated[str, opt.about("Time limit, such as 30 or 1-12:00:00.", check=_check_time)] = "01:00:00"
     partition: Annotated[str | None, opt.about("Partition; none: Slurm's default.", check=_check_word)] = None
-    requeue: Annotated[
-        bool, opt.about("Put it back into the queue when a host fails or a job of more priority comes.")
-    ] = True
+    requeue: Annotated[bool, opt.about("Requeue the job when a host fails or when it is preempted.")] = True
     keep: Annotated[
-        bool, opt.about("Keep the job when a host dies, for trainings that survive it.", option="--no-kill")
+        bool,
+        opt.about(
+            "Keep the job running when a host dies (--no-kill of Slurm), for trainings that survive it.",
+            option="--no-kill",
+        ),
     ] = False
     name: Annotated[
         str | None, opt.about("Name of the job; none: that of the program.", check=_check_word)
@@ -68,7 +68,7 @@ class SlurmScript(opt.Options, frozen=True, kw_only=True):
 
 
 def batch_script(command: Sequence[str], asked: SlurmScript) -> str:
-    """Text of a file for sbatch.
+    """Generate an sbatch file.
 
     A command of wirewise that starts its ranks runs once, on the first host; torchrun on each host, with a rendezvous
     on the first; anything else as so many ranks, each with its place in its variables. A stopped `wirewise run adaqp`

@@ -1,9 +1,10 @@
-"""Starting the ranks of a job, in a lab, on loopback or by a user's own command, and reading their outcome."""
+"""Launch of the ranks of a job in a lab, on loopback or by a user's command, and their outcome."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wirewise import lab
-from wirewise.allocation import alone_on_a_host, current_allocation, started_by_srun
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, LabError, PeerError
 from wirewise.files import write_json
+from wirewise.hosts.allocation import current_allocation, is_single_process, started_by_srun
+from wirewise.hosts.slurm import SlurmHosts, needed_allocation
 from wirewise.trials.joint_start import joint_start
-from wirewise.trials.last_words import last_words, why_it_failed
+from wirewise.trials.last_words import failure_reason, last_lines
 from wirewise.trials.log import LineReader, Text
-from wirewise.trials.slurm import SlurmHosts, needed_allocation
 
 __all__ = [
     "JOB",
@@ -52,12 +53,12 @@ OUTCOME = "outcome.json"
 def choose_network(
     network: str, *, slurm: bool = True, shaped: bool = True, loopback: bool = True
 ) -> tuple[str, list[str]]:
-    """Settle "auto": the network that will be used, and what a reader must know of it.
+    """Resolve "auto"; returns the network and notes about it for the user.
 
     Inside an allocation of Slurm that is "slurm", elsewhere "lab", or "loopback" where no lab can be had.
 
     Args:
-        network: What was asked for.
+        network: Network that was requested.
         slurm: Whether "auto" may be "slurm".
         shaped: Whether "auto" may be "lab", whose links are shaped.
         loopback: Whether "auto" may be "loopback"; else a lab that cannot be had is an error when it is opened.
@@ -80,17 +81,17 @@ def choose_network(
 
 
 def expect_one_host(command: str, instead: str) -> None:
-    """Raise where a command that runs on one machine was started for all hosts of an allocation.
+    """Raise if a single-machine command was started for all hosts of an allocation.
 
     Args:
         command: The command, as in "profile stalls".
-        instead: What else there is, for the error message.
+        instead: Alternative, for the error message.
 
     Raises:
         InputError: Names the hosts, and says how to run it on one of them.
     """
     found = current_allocation()
-    if found is not None and len(found.hosts) > 1 and not alone_on_a_host():
+    if found is not None and len(found.hosts) > 1 and not is_single_process():
         raise InputError(
             f"`wirewise {command}` starts its ranks on one machine, and allocation {found.job} has {len(found.hosts)} "
             f"hosts: {', '.join(found.hosts)}; run it on one of them, as `srun -N1 -n1 wirewise {command} ...`, or "
@@ -106,7 +107,7 @@ def open_network(
     *,
     advice: str = "`wirewise doctor` says more",
 ) -> Network:
-    """A network to enter and to start ranks on.
+    """Open a network for launching ranks.
 
     Args:
         network: "lab", "slurm" for hosts of the allocation that this runs in, or "loopback", where no link shapes what
@@ -114,7 +115,7 @@ def open_network(
         hosts: Number of hosts of the lab, or of the allocation's to use.
         link: Rate of each host's link in the lab, or one for all.
         links: Rates of single hosts that differ.
-        advice: What to do where no lab can be built, for the error message.
+        advice: Remedy if no lab can be built, for the error message.
 
     Raises:
         InputError: There is no allocation with so many hosts, or rates for another number of them.
@@ -137,16 +138,14 @@ def open_network(
 
 
 def run_on(network: Network, command: Sequence[str], ranks: int, **options: Any) -> lab.JobResult:
-    """Run a command as the ranks of one job and wait for its end.
+    """Run a command as the ranks of one job until it ends.
 
     Args:
         network: Entered network; its hosts take an equal share of the ranks.
-        command: Command for `Lab.launch`.
+        command: Command for `HostNetwork.launch`.
         ranks: Number of ranks.
-        **options: Further options of `Lab.launch` and `Loopback.run`.
+        **options: Further options of `HostNetwork.launch`.
     """
-    if isinstance(network, lab.Loopback):
-        return network.run(command, processes=ranks, **options)
     return network.run(command, processes_per_host=ranks // network.num_hosts, **options)
 
 
@@ -166,17 +165,17 @@ def run_ranks(
 
     Args:
         module: Worker, which `trials.rank.main` runs.
-        folder: Existing folder; takes the job, the logs and the outcome.
+        folder: Existing folder for the job, the logs and the outcome.
         outcome: Type of the outcome.
         network: Entered network that connects the ranks.
         ranks: Number of ranks.
         job: Settings that every rank reads; None: the folder holds them already.
-        log: Called with each text that rank 0 has for the user.
-        report: Called with each record, as JSON, that rank 0 reports meanwhile.
+        log: Called with each log text of rank 0.
+        report: Called with each intermediate record of rank 0, as JSON.
         arguments: Further arguments of the worker.
 
     Raises:
-        PeerError: A rank failed; the message holds its last words and names the folder of the logs.
+        PeerError: A rank failed; the message quotes the end of its output and names the folder of the logs.
     """
     reader = LineReader()
 
@@ -194,7 +193,7 @@ def run_ranks(
     command = ["-m", module, str(folder), *arguments]
     result = run_on(network, command, ranks, launcher="direct", folder=logs, listener=listener)
     if not result.ok:
-        raise PeerError(why_it_failed(result, logs))
+        raise PeerError(failure_reason(result, logs))
     return decode_json((folder / OUTCOME).read_bytes(), outcome)
 
 
@@ -205,35 +204,42 @@ def run_command(
     *,
     result: Path | None = None,
     what: str = "",
+    limit_s: float | None = None,
 ) -> None:
-    """Run a user's command to its end, its output in a file.
+    """Run a user's command until it ends, with its output in a file.
 
     Args:
         command: Program and arguments, such as torchrun train.py.
-        log: File that takes all output.
+        log: File for all output.
         environment: All variables of the command.
-        result: File that the ranks write; an older one is removed first.
+        result: File that the ranks write; removed first if it exists.
         what: What comes before the ranks write it, for the error message.
+        limit_s: Longest run, in seconds. Defaults to no limit.
 
     Raises:
         InputError: There is no such program.
-        PeerError: The command failed, or ended without the result; the message holds its last lines.
+        PeerError: The command failed, ended without the result, or ran for longer than the limit; the message holds its
+            last lines.
     """
     argv = start_command(command)
     if result is not None:
         result.unlink(missing_ok=True)
     with log.open("wb") as file:
-        code = lab.run_owned(argv, environment=environment, silent=True, output=file, errors=file)
+        try:
+            code = lab.run_owned(
+                argv, environment=environment, silent=True, output=file, errors=file, limit_s=limit_s
+            )
+            ended = f"ended with exit code {code}"
+        except subprocess.TimeoutExpired:
+            code, ended = 1, f"was ended after {limit_s:.0f} s"
     if code or (result is not None and not result.exists()):
         before = f" before {what}" if what else ""
         lines = log.read_text(errors="replace").splitlines()
-        raise PeerError(
-            f"the command ended with exit code {code}{before}; its log is {log}, and ends:\n{last_words(lines)}"
-        )
+        raise PeerError(f"the command {ended}{before}; its log is {log}, and ends:\n{last_lines(lines)}")
 
 
 def start_command(command: Sequence[str]) -> list[str]:
-    """A user's command as it is started: a torchrun of one machine on each host of an allocation, others as they are.
+    """Command line to launch a user's command; single-machine torchrun runs on each host of an allocation.
 
     Raises:
         InputError: There is no such program, or the allocation has one host.
@@ -246,7 +252,7 @@ def start_command(command: Sequence[str]) -> list[str]:
 
 
 def hosts_of_command(command: Sequence[str]) -> int:
-    """Number of hosts on which `start_command` starts a command.
+    """Number of hosts on which `start_command` runs a command.
 
     Raises:
         InputError: There is no such program, or the allocation has one host.
@@ -265,7 +271,7 @@ def _on_all_hosts(command: Sequence[str]) -> bool:
 
 
 def find_program(name: str) -> str:
-    """File of a program; torchrun and python are those beside this interpreter where the path has none.
+    """Path of a program; torchrun and python fall back to those of this interpreter.
 
     Raises:
         InputError: There is none.
@@ -278,16 +284,16 @@ def find_program(name: str) -> str:
 
 @dataclass(frozen=True)
 class Launch:
-    """A user's training command, taken apart so that it can be started with other ranks and on other hosts."""
+    """Parsed training command that can be launched with other ranks and hosts."""
 
     arguments: list[str]
-    """What follows torchrun (a script or -m module, and arguments); without torchrun the whole command."""
+    """Arguments of torchrun (a script or -m module, and its arguments), or the whole command without torchrun."""
     ranks: int
     torchrun: bool
 
 
 def parse_command(command: list[str]) -> Launch:
-    """Take `torchrun ... train.py` or `python [-m torch.distributed.run ...] train.py` apart.
+    """Parse `torchrun ... train.py` or `python [-m torch.distributed.run ...] train.py`.
 
     Raises:
         InputError: The program is not there, or torchrun is told of several machines or of no script.

@@ -1,14 +1,14 @@
-"""Windows of measurement that variants take in turns."""
+"""Interleaving of variants in measurement windows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-__all__ = ["turns"]
+__all__ = ["alternate"]
 
 
-def turns(names: Sequence[str], windows: int) -> Iterator[tuple[int, str]]:
-    """Number of the window and name of the variant, in the order ABBA, which cancels a slow drift of the machine.
+def alternate(names: Sequence[str], windows: int) -> Iterator[tuple[int, str]]:
+    """Interleave variants in the order ABBA, which cancels slow drift; yields (index of window, name).
 
     Args:
         names: Names of the variants.

@@ -21,7 +21,7 @@ CALLED = [
 @pytest.mark.parametrize(("collective", "algorithm", "ranks"), CALLED)
 def test_files_of_known_algorithms_are_right(collective, algorithm, ranks):
     root = 1 if collective in ("broadcast", "reduce") else 0
-    hosts = [range(3), range(3, ranks)] if algorithm.startswith("hierarchical") else None
+    hosts = [range(3), range(3, ranks)] if algorithm.startswith(("hierarchical", "host_ring")) else None
     program = build(collective, algorithm, ranks, root=root, hosts=hosts)
     for in_place, dialect in ((False, "microsoft"), (True, "azure")):
         if not (in_place and collective == "all_to_all"):

@@ -12,7 +12,7 @@ from tests.collective.exporters.programs import doubling, ring, run
 from wirewise.collective import Program, Transfer
 from wirewise.collective.exporters import msccl
 from wirewise.collective.exporters.msccl.interpreter import buffers
-from wirewise.collective.exporters.msccl.validate import expected
+from wirewise.collective.exporters.msccl.validate import expected_output
 from wirewise.errors import InputError, ProgramError
 
 SIX = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
@@ -28,7 +28,7 @@ def numbers(algorithm, elements, dtype=np.int64, seed=1):
 
 def assert_right(algorithm, inputs, root=0, **how):
     memory = msccl.execute(algorithm, inputs, **how)
-    wanted = expected(algorithm, inputs, root)
+    wanted = expected_output(algorithm, inputs, root)
     assert wanted
     for rank, value in wanted.items():
         np.testing.assert_array_equal(memory[rank]["o"], value)

@@ -13,7 +13,7 @@ from tests.collective.exporters.test_msccl import numbers
 from wirewise.collective import Program, Transfer
 from wirewise.collective.builders import BUILDERS, build
 from wirewise.collective.exporters import msccl, mscclpp, mscclpp_plan
-from wirewise.collective.exporters.msccl.validate import expected
+from wirewise.collective.exporters.msccl.validate import expected_output
 from wirewise.errors import InputError, ProgramError
 
 FIVE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
@@ -42,7 +42,7 @@ def assert_right(program, in_place=False, seeds=range(3), **how):
     for seed in seeds:
         machine = Machine(plan, inputs, in_place_buffers(program.collective, program.ranks))
         memory = machine.run(seed)
-        for rank, wanted in expected(lowered, inputs, program.root).items():
+        for rank, wanted in expected_output(lowered, inputs, program.root).items():
             assert (memory[rank]["o"] == wanted).all()
 
 
@@ -63,7 +63,7 @@ def test_instances_and_exchanges():
 @pytest.mark.sweep
 @pytest.mark.parametrize(("collective", "algorithm"), [key for key in BUILDERS if key[0] in FIVE])
 def test_known_algorithms(collective, algorithm):
-    hosts = [[0, 1], [2, 3]] if algorithm.startswith("hierarchical") else None
+    hosts = [[0, 1], [2, 3]] if algorithm.startswith(("hierarchical", "host_ring")) else None
     assert_right(build(collective, algorithm, 4, hosts=hosts), seeds=[0])
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.collective.exporters.programs import doubling, ring
 from tests.collective.exporters.test_msccl import numbers
 from wirewise.collective.exporters import msccl
-from wirewise.collective.exporters.msccl.validate import expected
+from wirewise.collective.exporters.msccl.validate import expected_output
 from wirewise.errors import ProgramError
 
 
@@ -265,7 +265,7 @@ def test_E1_what_passes_after_a_random_change_is_still_right():
         inputs = numbers(algorithm, 2)
         for seed in range(4):
             memory = msccl.execute(algorithm, inputs, fifo=1, seed=seed)
-            for rank, wanted in expected(algorithm, inputs, 0).items():
+            for rank, wanted in expected_output(algorithm, inputs, 0).items():
                 np.testing.assert_array_equal(memory[rank]["o"], wanted)
     assert refused > 120
 

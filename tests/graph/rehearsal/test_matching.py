@@ -10,10 +10,10 @@ from wirewise.errors import InputError
 from wirewise.graph.rehearsal import (
     effective_size,
     gram,
-    guarded,
     kernel_sums,
     matched_weights,
     median_distance,
+    raise_effective_size,
     solve_matching,
 )
 
@@ -95,7 +95,7 @@ def test_weights_differ_by_row():
 @given(st.lists(st.floats(0, 5), min_size=1, max_size=30), st.floats(0, 1))
 def test_few_large_weights_are_evened_out(values, least):
     b = np.array(values)
-    found = guarded(b, least)
+    found = raise_effective_size(b, least)
     assert effective_size(found) >= least * len(b) * (1 - 1e-9)
     if effective_size(b) >= least * len(b):
         assert np.array_equal(found, b)

@@ -148,3 +148,25 @@ def test_edges_that_carry_data_are_refused_by_name(data):
     ):
         NeighborSampler(edges, [1])
     assert NeighborSampler(edges.without_data(), [1]).sample(np.array([1])).num_edges == 1
+
+
+@pytest.mark.parametrize("semantics", SEMANTICS)
+@pytest.mark.parametrize("fanouts", [[3], [-1, 2], [100, 4, 3]])
+def test_edge_ids_are_the_sampled_edges(graph, semantics, fanouts):
+    seeds = np.arange(0, 200, 3)
+    plain = NeighborSampler(graph, fanouts, semantics=semantics).sample(seeds, batch=2)
+    batch = NeighborSampler(graph, fanouts, semantics=semantics, edge_ids=True).sample(seeds, batch=2)
+    assert same(plain, batch)
+    assert all(layer.e_id is None for layer in plain.layers)
+    for layer in batch.layers:
+        source, target = batch.n_id[layer.edge_index()]
+        assert np.array_equal(graph.indices[layer.e_id], source)
+        assert (graph.indptr[target] <= layer.e_id).all() and (layer.e_id < graph.indptr[target + 1]).all()
+        assert len(np.unique(layer.e_id)) == len(layer.e_id)
+
+
+def test_edge_ids_tell_repeated_edges_apart():
+    edges = InEdges(np.array([0, 3, 3]), np.array([1, 1, 1], np.int32), None)
+    layer = NeighborSampler(edges, [-1], edge_ids=True).sample([0]).layers[0]
+    assert layer.e_id.tolist() == [0, 1, 2]
+    assert layer.sources.tolist() == [1, 1, 1]

@@ -206,3 +206,23 @@ def test_lbfgs_with_a_loss_that_is_equal_on_all_ranks() -> None:
         assert distance(train(job.distribute(copies[rank]), job.data, job), expected) < 1e-3
 
     run_ranks_as_threads(2, body)
+
+
+def test_outputs_that_a_script_has_dropped_are_none_of_a_loss() -> None:
+    data = a_graph("undirected")
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        job = job_of(data, rank, group, store)
+        model, own = job.distribute(a_model()), job.data
+        sums = model._wirewise_step.bundle.gradients
+        # As in an evaluation that forgets torch.no_grad(), each time anew.
+        for _ in range(3):
+            model(own.x, own.edge_index)
+        assert sums.outputs() == [] and len(sums.opened) <= 1
+        out = model(own.x, own.edge_index)
+        other = model(own.x, own.edge_index)
+        assert len(sums.outputs()) == 2
+        F.cross_entropy((out + other)[own.train_mask], own.y[own.train_mask]).backward()
+        assert sums.outputs() == []
+
+    run_ranks_as_threads(1, body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -107,3 +108,56 @@ def test_who_waits_where_is_told(
         assert "all of them live" in text
 
     run_ranks_as_threads(world, body)
+
+
+OF_RANK = threading.local()
+"""Not an attribute of the model: a change of one would be proven anew, on one rank alone."""
+
+
+class Failing(Deep):
+    """Fails between two exchanges, or as its gradient comes, on the rank that says so."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Logits of own nodes."""
+        out = super().forward(x, edge_index)
+        fails = getattr(OF_RANK, "fails", "")
+        if fails == "forward":
+            raise ValueError("of this rank alone")
+        if fails == "backward":
+            out.register_hook(self._fail)
+        return out
+
+    def _fail(self, gradient: Tensor) -> Tensor:
+        raise ValueError("of this rank alone")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.sample(2)
+def test_an_error_that_a_script_catches_on_one_rank_is_told_to_the_others(where: str, goes_on: bool) -> None:
+    """None of the ranks waits for the 200 s after which one counts as silent."""
+    data, models, ended = a_graph("undirected"), [Failing() for _ in range(2)], threading.Event()
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        job = pyg.Job(data if rank == 0 else None, mode="fp32", group=group, store=store, timeout_s=200)
+        model = job.distribute(models[rank])
+        backward(model, job.data)
+        if rank == 1:
+            OF_RANK.fails = where
+            with pytest.raises(ValueError, match="of this rank alone"):
+                backward(model, job.data)
+            OF_RANK.fails = ""
+            if not goes_on:
+                assert ended.wait(60)
+                return
+        with pytest.raises(PeerError) as found:
+            backward(model, job.data)
+        ended.set()
+        text = str(found.value)
+        if goes_on:
+            assert "all of them live" in text and "an error that a script catches" in text, text
+        else:
+            assert "rank 1 left the" in text and "ValueError: of this rank alone" in text, text
+
+    run_ranks_as_threads(2, body, timeout_s=60)

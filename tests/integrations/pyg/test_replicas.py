@@ -15,6 +15,7 @@ from tests.integrations.pyg.jobs import job_of
 from tests.integrations.pyg.spread import a_model
 from tests.integrations.test_pyg_law import a_graph
 from wirewise.errors import InputError
+from wirewise.integrations.pyg.replicas import Replicas
 
 Drift = Callable[[nn.Module, Any, int], None]
 
@@ -141,3 +142,34 @@ def test_every_window_of_a_large_tensor_is_looked_at() -> None:
                 step(mine, job.data)
 
     run_ranks_as_threads(2, body)
+
+
+@pytest.mark.parametrize("size", [0, 3, 8, 16_384, 16_387, 100_001])
+def test_each_change_of_a_tensor_changes_the_checksum_of_some_turn(size: int) -> None:
+    """Changes are made in place, by other memory, by another shape, and in the last bytes, which fill no word."""
+    module = nn.Module()
+    module.register_parameter("p", nn.Parameter(torch.arange(size, dtype=torch.float32)))
+    module.register_buffer("q", torch.arange(size, dtype=torch.uint8))
+    replicas = Replicas(module, transport=None)  # type: ignore[arg-type]
+
+    def sums() -> list[int]:
+        return [replicas.checksum(turn) for turn in range(8)]
+
+    before = sums()
+    assert before == sums()
+    if not size:
+        return
+    with torch.no_grad():
+        module.p[-1] += 1.0
+        assert sums() != before
+        module.p[-1] -= 1.0
+        assert sums() == before
+        module.q[-1] ^= 1
+        assert sums() != before
+        module.q[-1] ^= 1
+    module.p.data = torch.arange(size, dtype=torch.float32) + 1.0
+    assert sums() != before
+    module.p.data = torch.arange(size, dtype=torch.float32)
+    assert sums() == before
+    module.p = nn.Parameter(torch.zeros(size))
+    assert size == 1 or sums() != before

@@ -19,7 +19,8 @@ from tests.integrations.pyg_models import CLASSES, FEATURES, g
 from tests.integrations.test_pyg_law import a_graph
 from wirewise.errors import InputError
 from wirewise.integrations.pyg import model as model_of
-from wirewise.integrations.pyg.watch import ModuleWatch, Recheck, remember
+from wirewise.integrations.pyg.budget import Interval
+from wirewise.integrations.pyg.watch import CheckInterval, ModuleWatch, remember
 
 
 class Late(nn.Module):
@@ -185,10 +186,10 @@ def test_only_what_changed_is_reported() -> None:
 
 
 def test_new_keys_are_looked_at_while_they_are_rare() -> None:
-    rare, frequent = Recheck(1000), Recheck(1000)
+    rare, frequent = CheckInterval(Interval(1000)), CheckInterval(Interval(1000))
     assert sum(rare.due(n // 50) for n in range(1000)) == 20
     assert sum(frequent.due(n) for n in range(1000)) < 150
-    every = Recheck(10)
+    every = CheckInterval(Interval(10))
     assert sum(every.due("a") for _ in range(101)) == 11
     every.suspicious = True
     assert every.due("a")

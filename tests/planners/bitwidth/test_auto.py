@@ -13,7 +13,7 @@ from wirewise.cost import ExchangeCosts, LinkCost, Links
 from wirewise.errors import PlanError
 from wirewise.planners.bitwidth import ChannelProblem, ExchangeProblem, noise_factor, plan_channels
 from wirewise.planners.bitwidth.distributed import run_ranks
-from wirewise.planners.bitwidth.frontier import Menu, menu_points
+from wirewise.planners.bitwidth.frontier import CandidatePoints, menu_points
 from wirewise.planners.bitwidth.problem import BitWidthProblem, own_channels
 from wirewise.plans import BITS
 
@@ -242,7 +242,7 @@ def test_a_menu_tells_the_truth_about_its_points(seed, count, width, bits):
     weights = np.exp(rng.normal(size=count)) * rng.integers(0, 2, count)
     channel = ChannelProblem(sender=0, receiver=1, weights=weights, energies=weights * rng.random(count))
     size = ExchangeProblem(name="forward1", width=width, channels=[]).sizes(bits, 6)
-    menu = Menu.of(channel, size, bits)
+    menu = CandidatePoints.of(channel, size, bits)
     assert len(menu.counts) == menu_points(size, bits)
     for point in range(len(menu.counts)):
         chosen = menu.message_bits(point)

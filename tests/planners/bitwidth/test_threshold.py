@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirewise.cost import ExchangeCosts, LinkCost, Links
-from wirewise.planners.bitwidth.frontier import frontier, upgraded
+from wirewise.planners.bitwidth.frontier import frontier, order_upgrades
 from wirewise.planners.bitwidth.milp import solve as solve_by_milp
 from wirewise.planners.bitwidth.problem import noise_factor
 from wirewise.planners.bitwidth.program import BitWidthProgram
@@ -154,6 +154,6 @@ def test_frontier_of_many_single_messages_is_within_one_message_of_the_exact_one
     bits, size = (1, 2, 4, 8), np.array([2, 4, 8, 16])
     factor = np.array([noise_factor(b) for b in bits])
     exact = frontier(weights, np.ones(200, np.int64), size, factor, bits)
-    _, extra, curve, _ = upgraded(weights, size, factor)
+    _, extra, curve, _ = order_upgrades(weights, size, factor)
     at = np.searchsorted(exact.size_bytes, extra + 400, side="right") - 1
     assert curve == pytest.approx(exact.noise[at], abs=1e-9)

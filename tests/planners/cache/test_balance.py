@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from tests.planners.cache.problems import block_problem
 from wirewise.errors import InputError, PlanError
 from wirewise.graph.structure import in_edges
-from wirewise.planners.cache import PLANNERS, POLICIES, CacheProblem, balanced, plans
+from wirewise.planners.cache import PLANNERS, POLICIES, CacheProblem, balance_caches, plans
 
 
 def bare(owner, machines):
@@ -86,7 +86,7 @@ def test_within_the_gap_of_every_other_choice(machines, nodes, budget, row_s):
     for _ in range(4):
         owner = rng.permutation(np.arange(nodes) % machines)
         scores = [rng.random(nodes) ** 3 * rng.random() for _ in range(machines)]
-        found = balanced(bare(owner, machines), scores, budget, row_s=row_s)
+        found = balance_caches(bare(owner, machines), scores, budget, row_s=row_s)
         least = min(loads(owner, scores, kept, row_s).max() for kept in choices(owner, machines, budget))
         assert found.lower_bound <= least * (1 + 1e-9)
         assert least * (1 - 1e-9) <= found.busiest <= (1 + found.gap) * least * (1 + 1e-9)
@@ -103,14 +103,14 @@ def test_within_the_gap_of_every_other_choice(machines, nodes, budget, row_s):
 
 
 def test_one_machine_and_machines_that_need_nothing():
-    alone = balanced(bare(np.zeros(5, np.int64), 1), [np.ones(5)], 3)
+    alone = balance_caches(bare(np.zeros(5, np.int64), 1), [np.ones(5)], 3)
     assert (len(alone.kept[0]), alone.busiest, alone.lower_bound, alone.gap) == (0, 0, 0, 0)
     owner = np.arange(9) % 3
-    idle = balanced(bare(owner, 3), [np.ones(9), np.zeros(9), np.ones(9)], 5)
+    idle = balance_caches(bare(owner, 3), [np.ones(9), np.zeros(9), np.ones(9)], 5)
     assert [len(kept) for kept in idle.kept][1] == 0
     assert sum(len(kept) for kept in idle.kept) == 5
     assert idle.busiest == 4  # 7 rows are left to two machines
-    nothing = balanced(bare(owner, 3), [np.zeros(9)] * 3, 5)
+    nothing = balance_caches(bare(owner, 3), [np.zeros(9)] * 3, 5)
     assert (sum(len(kept) for kept in nothing.kept), nothing.busiest) == (0, 0)
 
 
@@ -153,7 +153,7 @@ def test_a_plan_tells_the_loads_of_what_it_keeps(uneven):
     told = np.concatenate([found.fetched.sum(axis=1), found.fetched.sum(axis=0)])
     kept = [set(machine.ids.tolist()) for machine in found.machines]
     np.testing.assert_allclose(told, loads(uneven.owner, scores, kept), rtol=1e-9, atol=1e-9)
-    best = balanced(uneven, scores, 1200)
+    best = balance_caches(uneven, scores, 1200)
     assert best.lower_bound <= busiest(found) <= (1 + best.gap) * best.lower_bound * (1 + 1e-9)
     assert best.gap < 0.02
 
@@ -167,7 +167,7 @@ def test_budgets_of_each_machine_are_kept_and_senders_balanced():
     assert busiest(found) <= busiest(PLANNERS["vip"](problem, budgets=rooms))
     # Only machine 0 fetches: what it spares is evenly that of both senders.
     owner, scores = np.repeat([0, 1, 2], 20), [np.linspace(1, 2, 60), np.zeros(60), np.zeros(60)]
-    spared = balanced(bare(owner, 3), scores, [20, 0, 0], row_s=[0.1, 1, 1])
+    spared = balance_caches(bare(owner, 3), scores, [20, 0, 0], row_s=[0.1, 1, 1])
     sent = loads(owner, scores, spared.kept, [0.1, 1, 1])[4:]
     assert sent[0] == pytest.approx(sent[1], rel=0.1)
 
@@ -198,4 +198,4 @@ def test_knobs_that_cannot_be_used(uneven, knobs, error, told):
 @pytest.mark.parametrize("budget", [-1, [1, 2], [1, 2, -1]])
 def test_budgets_that_cannot_be_used(uneven, budget):
     with pytest.raises(InputError, match="at least 0 rows of all machines, or of each of 3"):
-        balanced(uneven, [np.ones(6000)] * 3, budget)
+        balance_caches(uneven, [np.ones(6000)] * 3, budget)

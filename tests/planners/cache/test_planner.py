@@ -10,7 +10,7 @@ from wirewise.graph.sampling import seed_batches
 from wirewise.planners.cache import (
     PLANNERS,
     POLICIES,
-    missed,
+    count_misses,
     plans,
 )
 from wirewise.sim import BatchTimes, predict
@@ -40,7 +40,9 @@ def test_predicted_rows_are_those_that_batches_fetch(problem):
         counts, own = problem.counts(number, range(30, 50)), problem.owner == number
         batches = 20 * -(-len(problem.train[number]) // problem.batch_size)
         assert sum(machine.needed) == pytest.approx(counts[~own].sum() / batches, rel=0.05)
-        assert sum(machine.fetched) == pytest.approx(missed(counts, own, machine.ids) / batches, rel=0.07)
+        assert sum(machine.fetched) == pytest.approx(
+            count_misses(counts, own, machine.ids) / batches, rel=0.07
+        )
 
 
 def test_imbalance_is_that_of_batches_that_were_not_planned_with(problem):

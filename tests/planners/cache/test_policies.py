@@ -10,7 +10,7 @@ from scipy import stats
 from wirewise.errors import InputError
 from wirewise.graph import BlockModel, block_model, load
 from wirewise.graph.sampling import seed_batches
-from wirewise.planners.cache import PLANNERS, POLICIES, CacheProblem, keep, missed
+from wirewise.planners.cache import PLANNERS, POLICIES, CacheProblem, count_misses, select_cached
 
 MACHINES = 4
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -51,12 +51,12 @@ def left(problem):
     scores = {name: [policy(problem, k) for k in range(MACHINES)] for name, policy in POLICIES.items()}
     scores["oracle"] = [problem.counts(k, range(20, 32)).astype(float) for k in range(MACHINES)]
     own = [problem.owner == k for k in range(MACHINES)]
-    whole = sum(missed(trace[k], own[k], []) for k in range(MACHINES))
+    whole = sum(count_misses(trace[k], own[k], []) for k in range(MACHINES))
 
     def share(by_machine, alpha):
         budget = int(alpha * problem.num_nodes / MACHINES)
-        kept = [keep(by_machine[k], own[k], budget) for k in range(MACHINES)]
-        return sum(missed(trace[k], own[k], kept[k]) for k in range(MACHINES)) / whole
+        kept = [select_cached(by_machine[k], own[k], budget) for k in range(MACHINES)]
+        return sum(count_misses(trace[k], own[k], kept[k]) for k in range(MACHINES)) / whole
 
     return {name: [share(found, alpha) for alpha in ALPHAS] for name, found in scores.items()}
 
@@ -137,15 +137,15 @@ def test_simulation_helps_where_vip_is_least_sure():
     for machine in range(2):
         counts, own = problem.counts(machine, range(5, 13)), owner == machine
         for name in rows:
-            rows[name] += missed(counts, own, keep(POLICIES[name](problem, machine), own, 375))
+            rows[name] += count_misses(counts, own, select_cached(POLICIES[name](problem, machine), own, 375))
     assert rows["bayesian"] <= min(rows["vip"], rows["simulated"])
 
 
 def test_the_best_remote_nodes_are_kept():
     own = np.array([True, False, False, False, False])
-    assert keep(np.array([9.0, 1.0, 3.0, 0.0, 3.0]), own, 2).tolist() == [2, 4]
-    assert keep(np.array([9.0, 1.0, 3.0, 0.0, 3.0]), own, 10).tolist() == [1, 2, 4]
-    assert keep(np.ones(5), own, 0).tolist() == []
+    assert select_cached(np.array([9.0, 1.0, 3.0, 0.0, 3.0]), own, 2).tolist() == [2, 4]
+    assert select_cached(np.array([9.0, 1.0, 3.0, 0.0, 3.0]), own, 10).tolist() == [1, 2, 4]
+    assert select_cached(np.ones(5), own, 0).tolist() == []
 
 
 def test_batches_hold_every_seed_once():

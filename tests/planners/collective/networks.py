@@ -70,3 +70,22 @@ def groups(sizes, inside, between, inside_s=1e-6, between_s=1e-5):
         vertices=(*names, *(["core"] if len(sizes) > 1 else [])),
         edges=tuple(edges),
     )
+
+
+def pcie_hosts(hosts=4):
+    """Hosts of four GPUs behind two joined PCIe switches (16 GB/s), with one card of 12.5 GB/s at the first."""
+    ranks, edges = 4 * hosts, []
+    net = ranks + 2 * hosts
+    for host in range(hosts):
+        left, right = ranks + 2 * host, ranks + 2 * host + 1
+        ends = [(4 * host + gpu, left if gpu < 2 else right, 16 * GB) for gpu in range(4)]
+        for a, b, rate in [*ends, (left, right, 16 * GB), (left, net, 12.5 * GB)]:
+            edges += [Edge(a, b, rate, 1e-6), Edge(b, a, rate, 1e-6)]
+    names = [f"v{v}" for v in range(net + 1)]
+    return Network(
+        name="pcie",
+        ranks=ranks,
+        vertices=tuple(names),
+        edges=tuple(edges),
+        host_of_rank=tuple(rank // 4 for rank in range(ranks)),
+    )

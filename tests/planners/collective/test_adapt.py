@@ -10,8 +10,8 @@ from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.collective.adapt import (
     COLLECTIVES,
     SHAPES,
+    cluster_ranks,
     distances,
-    grouped,
     pipeline_segments,
     program_of,
     synthesize,
@@ -42,16 +42,16 @@ MIXED = shuffled(TWO_LEVELS, [0, 5, 10, 1, 6, 11, 2, 7, 12, 3, 8, 13, 4, 9, 14])
 
 
 def test_ranks_are_grouped_by_how_near_they_are():
-    assert grouped(distances(TWO_LEVELS), range(15)) == (
+    assert cluster_ranks(distances(TWO_LEVELS), range(15)) == (
         tuple(range(5)),
         tuple(range(5, 10)),
         tuple(range(10, 15)),
     )
-    assert set(map(frozenset, grouped(distances(MIXED), range(15)))) == {
+    assert set(map(frozenset, cluster_ranks(distances(MIXED), range(15)))) == {
         frozenset(range(start, 15, 3)) for start in range(3)
     }
-    assert grouped(distances(switch(6)), range(6)) == tuple(range(6))
-    assert grouped(distances(four_unequal()), range(4)) == ((0, 1), (2, 3))
+    assert cluster_ranks(distances(switch(6)), range(6)) == tuple(range(6))
+    assert cluster_ranks(distances(four_unequal()), range(4)) == ((0, 1), (2, 3))
 
 
 def test_three_levels():
@@ -59,8 +59,8 @@ def test_three_levels():
     for a in range(8):
         for b in range(8):
             distance[a, b] = 1.0 if a // 2 == b // 2 else 10.0 if a // 4 == b // 4 else 100.0
-    assert grouped(distance, range(8)) == (((0, 1), (2, 3)), ((4, 5), (6, 7)))
-    assert grouped(distance, range(8), most_levels=1) == tuple(range(8))
+    assert cluster_ranks(distance, range(8)) == (((0, 1), (2, 3)), ((4, 5), (6, 7)))
+    assert cluster_ranks(distance, range(8), most_levels=1) == tuple(range(8))
 
 
 def between(program, group_of):

@@ -8,16 +8,16 @@ import pytest
 from numba.core.event import trigger_event
 
 from tests.harness.tiers import slow
-from tests.planners.collective.networks import four_unequal, groups, ring, switch
+from tests.planners.collective.networks import four_unequal, groups, pcie_hosts, ring, switch
 from wirewise.collective import COLLECTIVES, check, network
-from wirewise.collective.bounds import bound
+from wirewise.collective.bounds import bound, bound_pair
 from wirewise.collective.builders import algorithms, build
 from wirewise.errors import InputError, PlanError, ProgramError, WirewiseError
 from wirewise.planners.collective import PLANNERS, CollectiveProblem
 from wirewise.planners.collective import SYNTHESIZERS as ALL
 from wirewise.planners.collective.adapt import distances
 from wirewise.planners.collective.auto import BUILTIN, choose, near_order
-from wirewise.planners.collective.combine import renumbered
+from wirewise.planners.collective.combine import assign_ranks
 from wirewise.sim.programs import simulate
 from wirewise.topology import preset
 
@@ -49,6 +49,7 @@ def test_choice_is_right_and_nearly_the_quickest(net, collective):
 @pytest.mark.slow
 @pytest.mark.parametrize("collective", ["all_reduce", slow("all_gather")])
 @pytest.mark.parametrize("net", [four_unequal(), switch(3), groups([2, 2], 1e9, 1e8)], ids=lambda n: n.name)
+@pytest.mark.sample(3)
 def test_no_planner_alone_is_better_within_the_same_time(net, collective):
     """Within 2 % of the bound no more are asked, so that the time is not spent on what can be no better."""
     wanted, alone = problem(net, collective, root=0), []
@@ -159,7 +160,7 @@ def test_ring_through_a_cube_mesh():
     order = near_order(distances(mesh), range(8))
     assert sorted(order) == list(range(8))
     assert all(mesh.rate(a, b) >= 50e9 for a, b in zip(order, (*order[1:], order[0]), strict=True))
-    program = renumbered(build("all_reduce", "ring", 8), order, problem(mesh, "all_reduce"))
+    program = assign_ranks(build("all_reduce", "ring", 8), order, problem(mesh, "all_reduce"))
     check(program)
     simulate(program, mesh, 1e6)
 
@@ -174,7 +175,7 @@ def test_renumbered_programs_are_right(collective):
                 program = build(collective, name, 4, root=order.index(2), hosts=[[0, 1], [2, 3]])
             except ProgramError:
                 continue
-            check(renumbered(program, order, wanted))
+            check(assign_ranks(program, order, wanted))
             tried += 1
     assert tried >= 4
 
@@ -227,3 +228,34 @@ def test_hosts_are_those_of_the_topology():
     assert "hierarchical" in names
     unknown = msgspec.structs.replace(alike, host_of_rank=())
     assert "hierarchical" not in {c.name for c in choose(problem(unknown, "all_gather", 64e6), {}).candidates}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_hosts_whose_pcie_is_hardly_wider_than_their_card_take_waves_of_a_host_ring(collective):
+    """A ring of all ranks takes 1.25 times the bound there."""
+    net = pcie_hosts()
+    choice = choose(problem(net, collective, 1e9), {}, time_limit_s=60.0)
+    check(choice.program)
+    assert choice.program.name.startswith("host_ring, ")
+    assert choice.seconds <= 1.1 * choice.bounds.network.seconds
+
+
+def test_the_quickest_is_taken_unless_its_messages_cost_more_than_it_saves():
+    """Three percent of a long transfer are more than a few messages of GPUs, and less than many small ones of TCP."""
+    auto = sys.modules[choose.__module__]
+    few, many = (
+        auto._Tried(name, build("all_gather", name, 4), 0.0) for name in ("gather_broadcast", "ring")
+    )
+    many = many._replace(program=msgspec.structs.replace(many.program, segments=64))
+    net = switch(4)
+    least = bound_pair(net, "all_gather", 4e6)
+
+    def taken(network, seconds):
+        tried = [many._replace(seconds=seconds), few._replace(seconds=1.03 * seconds)]
+        return auto._chosen(problem(network, "all_gather"), tried, least, 0.05, []).program.name
+
+    assert taken(net, 1.0) == "ring"
+    assert taken(net, 1e-3) == "gather_broadcast"
+    assert taken(msgspec.structs.replace(net, shares=True), 0.3) == "gather_broadcast"
+    assert taken(msgspec.structs.replace(net, shares=True, message_s=(1e-4,) * 4), 0.3) == "ring"

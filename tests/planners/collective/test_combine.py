@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.planners.collective.networks import of_pairs, ring
+from tests.planners.collective.networks import of_pairs, ring, switch
 from wirewise.collective import check
 from wirewise.collective.builders import build
 from wirewise.errors import PlanError, ProgramError
@@ -10,8 +10,9 @@ from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.collective.combine import (
     backwards,
     by_mirror,
-    refined,
-    summed_then_spread,
+    is_symmetric,
+    reduce_then_broadcast,
+    split_chunks,
 )
 from wirewise.planners.collective.demands import demands, hops
 from wirewise.planners.collective.greedy import synthesize as greedy
@@ -43,7 +44,7 @@ def test_what_adds_up_is_not_run_backwards():
 
 def test_refined_programs_have_more_chunks_and_the_same_bytes():
     program = build("all_gather", "ring", 4)
-    finer = refined(program, 3)
+    finer = split_chunks(program, 3)
     check(finer)
     assert finer.chunks == 12
     assert sum(finer.chunk_bytes(1e6)) == pytest.approx(sum(program.chunk_bytes(1e6)))
@@ -51,11 +52,11 @@ def test_refined_programs_have_more_chunks_and_the_same_bytes():
 
 def test_halves_must_fit():
     halves = build("reduce_scatter", "ring", 4), build("all_gather", "ring", 4)
-    check(summed_then_spread(*halves))
+    check(reduce_then_broadcast(*halves))
     with pytest.raises(ProgramError, match="the same number"):
-        summed_then_spread(halves[0], refined(halves[1], 2))
+        reduce_then_broadcast(halves[0], split_chunks(halves[1], 2))
     with pytest.raises(ProgramError, match="expected reduce_scatter, all_gather"):
-        summed_then_spread(*halves[::-1])
+        reduce_then_broadcast(*halves[::-1])
 
 
 def test_mirrored_plans_use_links_in_the_direction_they_have():
@@ -83,6 +84,13 @@ def test_networks_backwards():
     assert turned.rate(1, 0) == 1e9 and turned.rate(2, 1) == 2e9 and turned.rate(0, 1) == 0
     assert turned.reversed == net
     assert hops(net)[0].tolist() == [0, 1, 2] and hops(net)[2, 0] == 3
+
+
+def test_a_network_is_the_same_both_ways_or_not():
+    rates = {(0, 1): 1e9, (1, 0): 1e9, (1, 2): 2e9, (2, 1): 2e9}
+    assert is_symmetric(of_pairs("line", 3, rates)) and is_symmetric(switch(4))
+    assert not is_symmetric(of_pairs("slower back", 3, {**rates, (1, 0): 5e8}))
+    assert not is_symmetric(ring(3, both=False))
 
 
 def test_demands_are_of_what_moves():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from types import SimpleNamespace
+import time
 
 import numpy as np
 import pytest
@@ -12,16 +13,17 @@ from msgspec.structs import replace
 
 from tests.collective_networks import machine_network
 from tests.planners.collective.networks import groups, ring, switch, torus
+from wirewise import work
 from wirewise.collective import COLLECTIVES, check, network
 from wirewise.collective.builders import build
 from wirewise.collective.maxflow import capacities
 from wirewise.errors import PlanError
 from wirewise.planners.collective import PLANNERS, CollectiveProblem, deadline
 from wirewise.planners.collective.auto import choose
-from wirewise.planners.collective.deadline import Deadline, Late
+from wirewise.planners.collective.deadline import Deadline, DeadlineReached
 from wirewise.planners.collective.forest import forest, synthesize
 from wirewise.planners.collective.forest.packing import grow
-from wirewise.planners.collective.forest.rates import exact
+from wirewise.planners.collective.forest.rates import exact_rate
 from wirewise.planners.collective.forest.splitting import direct_paths
 from wirewise.planners.collective.segments import with_best_segments
 from wirewise.planners.collective.taccl import PROFILES, SKETCHES
@@ -36,12 +38,15 @@ NO_TIME_S = 1e-9
 
 
 class Clock:
-    """Time that passes by one second whenever somebody looks."""
+    """Work that grows by one second whenever somebody looks."""
 
     def __init__(self, each_s=1.0):
         self.now_s, self.each_s, self.looks = 0.0, each_s, 0
 
-    def monotonic(self):
+    def charge(self, seconds):
+        pass
+
+    def spent_s(self):
         self.looks += 1
         self.now_s += self.each_s
         return self.now_s
@@ -63,7 +68,7 @@ def test_a_deadline_passes():
     assert Deadline(100.0).left_s > 99.0
     late = Deadline(0.0)
     assert late.left_s <= 0
-    with pytest.raises(Late):
+    with pytest.raises(DeadlineReached):
         late.check()
 
 
@@ -97,11 +102,11 @@ def test_a_forest_without_time_is_one_tree_a_root(hurried, net, collective):
 def test_a_forest_stops_soon_after_its_deadline(hurried, monkeypatch):
     made, ranks = machine_network("dgx-1v"), tuple(range(8))
     whole = Clock(0.0)
-    monkeypatch.setattr(deadline, "time", whole)
+    monkeypatch.setattr(deadline, "work", whole)
     packed = forest(made, dict.fromkeys(ranks, 1), ranks)
     assert whole.looks > 100
     clock = Clock()
-    monkeypatch.setattr(deadline, "time", clock)
+    monkeypatch.setattr(deadline, "work", clock)
     found = forest(made, dict.fromkeys(ranks, 1), ranks, time_limit_s=20.0)
     assert 20 <= clock.looks <= 23
     # In time there are many trees, each from one root to all ranks; now one a root.
@@ -113,10 +118,10 @@ def test_splitting_and_packing_look_at_the_deadline():
     made, ranks = machine_network("dgx-a100x2"), tuple(range(16))
     supply = np.zeros(len(made.vertices), np.int64)
     supply[: made.ranks] = 1
-    scaled = exact(capacities(made), supply, ranks)
-    with pytest.raises(Late):
+    scaled = exact_rate(capacities(made), supply, ranks)
+    with pytest.raises(DeadlineReached):
         direct_paths(made, scaled, supply, ranks, ranks, deadline=Deadline(0.0))
-    with pytest.raises(Late):
+    with pytest.raises(DeadlineReached):
         grow(scaled.found, dict.fromkeys(ranks, 1), ranks, Deadline(0.0))
 
 
@@ -139,13 +144,14 @@ def test_taccl_keeps_the_first_matching(hurried, monkeypatch):
     net = torus(3, 3)
     logical = derived(net, 1e5)
     clock = Clock(0.0)
-    monkeypatch.setattr(deadline, "time", clock)
+    monkeypatch.setattr(deadline, "work", clock)
     asked = instance(logical, "all_gather", 1, deadline=Deadline(1.0))
     assert matchings(asked, time_limit_s=1e-9)
     # The deadline passes before a second one ends.
     clock.now_s = 2.0
-    with pytest.raises(Late):
+    with pytest.raises(DeadlineReached):
         matchings(asked)
+    monkeypatch.setattr(deadline, "work", work)
     result = solve(instance(logical, "all_gather", 1), problem(net), time_limit_s=NO_TIME_S)
     check(result.program)
     assert result.routing.size == (0, 0)
@@ -159,7 +165,7 @@ def test_auto_shares_what_is_left_among_those_it_asks(monkeypatch):
         clock.now_s += time_limit_s / 2
         return build("all_gather", "ring", 5)
 
-    monkeypatch.setattr(sys.modules[choose.__module__], "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(deadline, "work", clock)
     # Far from the bound, for latencies, so that all are asked.
     far = problem(switch(5, latency_s=1e-2))
     choose(far, dict.fromkeys("abc", uses_its_share), time_limit_s=12.0)
@@ -183,3 +189,20 @@ def test_p2_a_forest_that_is_cut_short_says_so_and_is_no_worse_than_what_is_know
     assert found.predicted_s <= known_s < with_best_segments(alone, wanted.network, wanted.size_bytes)[1]
     assert f"the time limit of {NO_TIME_S:g} s was reached, and" in found.notes[0]
     assert f"is quicker than {alone.name}" in found.notes[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["auto", "greedy", "taccl", "sccl", "forest"])
+def test_a_busy_machine_finds_the_same_plan(monkeypatch, method):
+    """Limits count work: with clocks that run away, as where others have the processors, nothing changes."""
+    wanted = problem(groups([4, 4], 1e9, 1e8))
+
+    def found():
+        plan = PLANNERS[method](wanted, time_budget_s=3.0)
+        return replace(plan, synthesis_s=0.0)
+
+    quiet = found()
+    late = itertools.count(0.0, 3600.0)
+    for name in ("monotonic", "perf_counter", "process_time"):
+        monkeypatch.setattr(time, name, lambda: next(late))
+    assert found() == quiet

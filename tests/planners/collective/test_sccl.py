@@ -1,6 +1,8 @@
 """Exact search on small networks: known answers, and programs that the checker proves."""
 
 import re
+import sys
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +12,7 @@ from wirewise.errors import PlanError
 from wirewise.planners.collective import PLANNERS, CollectiveProblem
 from wirewise.planners.collective.demands import block_bytes
 from wirewise.planners.collective.sccl import Point, pareto, propose, solve
-from wirewise.planners.collective.sccl.solve import point_of
+from wirewise.planners.collective.sccl.solve import least_rounds, point_of
 from wirewise.topology import preset
 
 MOVING = ("broadcast", "scatter", "gather", "all_gather", "all_to_all")
@@ -55,6 +57,31 @@ def test_every_collective_on_a_ring(collective):
     program = propose(problem, time_limit_s=5.0, most_chunks=2).program
     assert program.collective == collective
     check(program)
+
+
+@pytest.mark.parametrize("size_bytes", [1e3, 4e4, 1e9])
+def test_of_the_front_only_what_can_be_quickest_is_looked_for(size_bytes, monkeypatch):
+    problem = CollectiveProblem(network=ring(4), collective="all_reduce", size_bytes=size_bytes)
+    half = replace(problem, collective="all_gather")
+
+    def predicted_s(point):
+        return point.predicted_s(problem.network, block_bytes(half))
+
+    best = min((point for point, _ in pareto(half, time_limit_s=20.0, most_chunks=3)), key=predicted_s)
+    tried = list[Point]()
+
+    def counted(moving, point, **limit):
+        tried.append(point)
+        return solve(moving, point, **limit)
+
+    monkeypatch.setattr(sys.modules[solve.__module__.removesuffix(".solve")], "solve", counted)
+    program, notes = propose(problem, time_limit_s=20.0, most_chunks=3)[:2]
+    check(program)
+    assert (program.steps, program.chunks, notes) == (2 * best.steps, 4 * best.chunks, ())
+    # The halves are one search on a network that is the same both ways, and the cut spares what it proves impossible.
+    assert len(tried) == len(set(tried))
+    assert all(point.rounds / point.chunks >= least_rounds(half) * (1 - 1e-6) for point in tried)
+    assert all(predicted_s(point) < predicted_s(best) for point in tried if point.steps > best.steps)
 
 
 def test_front_goes_from_few_steps_to_few_rounds():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.harness.tiers import keep
+from tests.harness.tiers import keep, spread
 from tests.planners.fusion.brute import best_of_all
 from tests.planners.fusion.problems import random_compression
 from wirewise.cost.curve import ZERO, Curve
@@ -45,9 +45,10 @@ def test_the_step_is_that_of_the_best_of_all_plans(kind):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sample(2)
 def test_the_step_is_that_of_the_best_of_all_plans_of_many_problems(kind):
     """B1 on 1000 instances in all, up to 12 tensors."""
-    for seed in range(KINDS[kind]):
+    for seed in spread(range(KINDS[kind]), 5):
         compare(random_compression(seed + 1000, kind))
 
 
@@ -61,6 +62,7 @@ def compare(problem):
 
 @pytest.mark.parametrize("kind", keep(["linear", "beside"], KINDS))
 @pytest.mark.slow
+@pytest.mark.sample(3)
 def test_all_plans_of_a_problem_have_one_bound(kind):
     """A proved optimum leaves no gap, and no rule, slack or gain makes another bound or a step below it."""
     for seed in range(3):
@@ -83,6 +85,7 @@ def test_a_plan_without_codecs_has_the_bound_of_all_options():
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 1.5])
 @pytest.mark.slow
+@pytest.mark.sample(1)
 def test_plans_that_compress_nothing_have_seconds_of_their_own(share):
     """Collectives in flight at once are priced as such, and only in plans whose groups all go without a codec."""
     kinds = set()

@@ -67,6 +67,7 @@ def others(problem):
 @pytest.mark.parametrize(
     "model", [pytest.param(m, marks=pytest.mark.slow) if m != "lstm" else m for m in MODELS]
 )
+@pytest.mark.sample(5)
 def test_no_rule_is_better(wirewise_data, model, gbit):
     """B4: six traces and three bandwidths."""
     problem = problem_of(wirewise_data, model, ["dgc", "none"], gbit)

@@ -9,12 +9,12 @@ from tests.planners.fusion.problems import random_problem
 from wirewise.cost.link import LinkCost
 from wirewise.planners.fusion import BucketSpan, Decision, Scorer
 from wirewise.planners.fusion.rules import (
+    apply_rules,
     best_chunks,
     op_fusion_pays,
     stages,
     sync_s,
     tensor_fusion_pays,
-    walk,
 )
 from wirewise.planners.fusion.score import step_of
 from wirewise.sim import replay
@@ -126,15 +126,15 @@ def test_the_walk_fuses_what_queues_and_keeps_what_hides():
     problem = random_problem(0, gradients=6)
     slow = replace(problem, links=problem.links.scaled(1e-3))
     fast = replace(problem, links=problem.links.scaled(1e3))
-    assert len(walk(fast, Decision(())).buckets) == 6
-    assert len(walk(slow, Decision(())).buckets) <= 3
+    assert len(apply_rules(fast, Decision(())).buckets) == 6
+    assert len(apply_rules(slow, Decision(())).buckets) <= 3
 
 
 def test_the_walk_couples_ops_and_tensors():
     problem = random_problem(1, gradients=4, kind="latency", fused_share=0.1)
-    found = walk(problem, Decision(()))
+    found = apply_rules(problem, Decision(()))
     assert found.fused
     for first, last in found.fused:
         own = {g for g, module in enumerate(problem.gradients) if first <= module <= last}
         assert any(own <= set(range(s.first, s.last + 1)) for s in found.buckets)
-    assert walk(problem, Decision(()), op_fusion=False).fused == ()
+    assert apply_rules(problem, Decision(()), op_fusion=False).fused == ()

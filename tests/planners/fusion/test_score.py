@@ -38,6 +38,7 @@ def resnet50():
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [deep, slow(resnet50)])
 @pytest.mark.parametrize("slots", [slow(1), 2])
+@pytest.mark.sample(2)
 def test_twenty_times_fewer_ops_give_the_same_step(model, slots):
     links = Links.uniform(8, 5e9, 20e-6)
     problem = FusionProblem(modules=model(), hosts=range(8), links=links, comm_slots=slots)

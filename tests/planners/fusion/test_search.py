@@ -1,5 +1,6 @@
 """Searches against all bucketings, their short-cuts against the whole graph, and when they stop."""
 
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.planners.fusion.problems import random_problem
+from wirewise import work
 from wirewise.cost.links import Links
 from wirewise.errors import PlanError
 from wirewise.planners import PLANNERS, planner
@@ -189,3 +191,16 @@ def test_caps_stand_in_for_all_bucketings():
     assert found.step_s == min(
         scorer(one) for one in [baseline(problem), *(capped(problem, c) for c in caps)]
     )
+
+
+def test_a_busy_machine_searches_as_long():
+    """The budget counts work of scores, not seconds in which others have the processor."""
+    problem = random_problem(1, gradients=12, kind="latency")
+    stop = Stop(1e-3)
+    time.sleep(0.01)
+    assert not stop.late
+    before_s = work.spent_s()
+    Scorer(problem)(baseline(problem))
+    assert work.spent_s() > before_s
+    work.charge(1e-3)
+    assert stop.late

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from wirewise.planners.jobs.attention import Seen, TapFinger
+from wirewise.planners.jobs.attention import ObservationTensors, TapFinger
 from wirewise.sim.jobs.views import ACTIVE, CLUSTER, OPTIONS, PENDING
 
 
@@ -18,7 +18,7 @@ def seen():
     adjacent[0, 0, :2] = adjacent[0, 1, 1] = True
     runs = torch.zeros(1, 2, 4, dtype=torch.bool)
     runs[0, 0, 0] = True
-    return Seen(
+    return ObservationTensors(
         torch.rand(1, 2, CLUSTER),
         torch.rand(1, 6, PENDING),
         adjacent,

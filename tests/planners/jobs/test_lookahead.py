@@ -9,7 +9,7 @@ from wirewise.errors import PlanError
 from wirewise.planners.jobs import lookahead
 from wirewise.planners.jobs.lookahead import LOOKED_AT, PROPOSED, TUNED, LookAhead, follow_policy
 from wirewise.planners.jobs.problem import JobProblem, follow, tune
-from wirewise.planners.jobs.rules import expected, knowledge
+from wirewise.planners.jobs.rules import expected_queue, knowledge
 from wirewise.sim.jobs import EVEN, draw_queue
 from wirewise.sim.jobs.engine import RUNNING, advance, allot, arrive, new_state, start
 from wirewise.trace import EdgeCluster, JobKind, JobQueue, QueuedJob
@@ -26,7 +26,7 @@ def test_s4_paces_that_spread_are_made_use_of():
     ahead, ruled = [], {rule: [] for rule in LOOKED_AT}
     for seed in range(3):
         problem = JobProblem(draw_queue(EVEN, 2.5, jobs=96, noise=0.5, seed=seed), 1.0)
-        usual = knowledge(expected(problem.arrays))
+        usual = knowledge(expected_queue(problem.arrays))
         ahead.append(
             mean_slots(problem, follow_policy(problem, LookAhead(problem, tuned=tuned).decide, 3000))
         )

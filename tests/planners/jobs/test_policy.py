@@ -11,7 +11,16 @@ import torch
 
 from wirewise.planners.jobs import problem_of
 from wirewise.planners.jobs.attention import TapFinger
-from wirewise.planners.jobs.policy import Game, decide, decide_several, matched, play, see, weighed, winners
+from wirewise.planners.jobs.policy import (
+    Episode,
+    decide,
+    decide_several,
+    matched,
+    observe,
+    run_episodes,
+    weighed,
+    winners,
+)
 from wirewise.planners.jobs.tapfinger import SHIPPED, read_weights
 from wirewise.sim.jobs import draw_queue
 from wirewise.sim.jobs.engine import SLOT, WAITING
@@ -26,7 +35,7 @@ def network():
 
 def games(count, **more):
     return [
-        Game(problem_of(draw_queue(((4, 4), (8, 8), (12, 6)), 3.0, jobs=30, seed=n, **more)))
+        Episode(problem_of(draw_queue(((4, 4), (8, 8), (12, 6)), 3.0, jobs=30, seed=n, **more)))
         for n in range(count)
     ]
 
@@ -34,8 +43,8 @@ def games(count, **more):
 def test_windows_hold_the_oldest_jobs_that_a_cluster_may_run():
     (game,) = games(1)
     game.problem.arrays.arrival[:] = 0
-    game = Game(game.problem)
-    seen, jobs = see([game])
+    game = Episode(game.problem)
+    seen, jobs = observe([game])
     for cluster in range(3):
         own = [
             job
@@ -71,7 +80,7 @@ def test_a_job_goes_to_the_likeliest_by_room_and_pick():
         kinds={"k": JobKind(progress=((0.0, 0.0), (0.1, 0.5)), cpus=1, gpus=1)},
         clusters=tuple(EdgeCluster(name=str(n), cpus=size, gpus=size) for n, size in enumerate((1, 2, 2))),
     )
-    game = Game(problem_of(queue))
+    game = Episode(problem_of(queue))
     even = np.full((1, 3), 0.5)
     assert winners([game], np.array([[0, 0, 1]]), even).tolist() == [[False, True, True]]
     # Twice the room is e times as likely, which four times the probability of the pick outweighs.
@@ -85,8 +94,8 @@ def test_a_job_goes_to_the_likeliest_by_room_and_pick():
 
 @pytest.mark.parametrize("jobs", [1, 2, 5])
 def test_the_best_matching_is_that_of_all_permutations(network, jobs):
-    game = Game(problem_of(draw_queue(((4, 4), (8, 8), (12, 6)), inf, jobs=jobs, seed=jobs)))
-    seen, (own,) = see([game])
+    game = Episode(problem_of(draw_queue(((4, 4), (8, 8), (12, 6)), inf, jobs=jobs, seed=jobs)))
+    seen, (own,) = observe([game])
     chances = network.pointers(*network.embeddings(seen), seen.window).exp().detach().double().numpy()
     (picks,) = matched([game], own[None], chances)
     worth = np.full((3, jobs + 3), -1e4)  # the last three: nothing
@@ -128,7 +137,7 @@ def test_s5_several_jobs_of_a_cluster_are_started_in_a_round():
     assert most > 3 and all(game.over for game in playing)
     # One cluster and room for one job a round: as rounds of one job each.
     narrow = problem_of(draw_queue(((2, 1),), 1.0, jobs=12, seed=2))
-    one, other = (play(network, [narrow], 500, several=several)[0] for several in (False, True))
+    one, other = (run_episodes(network, [narrow], 500, several=several)[0] for several in (False, True))
     assert (one.finish == other.finish).all()
 
 
@@ -146,6 +155,6 @@ def test_without_bayes_clusters_take_turns():
 def test_decisions_do_not_depend_on_what_is_decided_beside(network):
     """Batches of games, padded windows and empty ones change nothing for a game."""
     problems = [game.problem for game in games(3)]
-    together = play(network, problems, 500)
+    together = run_episodes(network, problems, 500)
     for problem, state in zip(problems, together, strict=True):
-        assert (play(network, [problem], 500)[0].finish == state.finish).all()
+        assert (run_episodes(network, [problem], 500)[0].finish == state.finish).all()

@@ -9,7 +9,7 @@ from wirewise.cost import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS
 from wirewise.planners.jobs import JobProblem, mean_slots, problem_of, tune
-from wirewise.planners.jobs.rules import expected, knowledge
+from wirewise.planners.jobs.rules import expected_queue, knowledge
 from wirewise.sim import predict
 from wirewise.sim.jobs import draw_queue
 
@@ -29,7 +29,7 @@ def test_a_plan_says_what_its_queue_then_takes(name):
 def test_tuning_is_never_worse_than_what_is_quickest_for_each():
     for rule in ("threshold", "tiresias"):
         problems = [problem_of(draw_queue(((8, 8), (16, 4)), 2.0, jobs=40, seed=seed)) for seed in range(4)]
-        untuned = mean_slots(problems, rule, knowledge(expected(problems[0].arrays)))
+        untuned = mean_slots(problems, rule, knowledge(expected_queue(problems[0].arrays)))
         assert mean_slots(problems, rule, tune(problems, rule)) <= untuned
 
 

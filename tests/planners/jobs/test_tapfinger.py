@@ -10,7 +10,7 @@ from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS
 from wirewise.planners.jobs import mean_slots, problem_of, tune
 from wirewise.planners.jobs.lookahead import LOOKED_AT
-from wirewise.planners.jobs.policy import play
+from wirewise.planners.jobs.policy import run_episodes
 from wirewise.planners.jobs.tapfinger import SHIPPED, read_weights, write_weights
 from wirewise.sim import predict
 from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue
@@ -71,7 +71,7 @@ def test_patience_bounds_the_wait(planner):
 @pytest.mark.parametrize(("clusters", "rate", "most"), [(EVEN, 3.0, 4.3), (UNEVEN, 6.0, 4.9)])
 def test_s3_the_policy_alone_is_as_good_as_published(clusters, rate, most):
     problems = [problem_of(draw_queue(clusters, rate, seed=seed), kept=1.0) for seed in range(10)]
-    states = play(read_weights(SHIPPED), problems, 2000)
+    states = run_episodes(read_weights(SHIPPED), problems, 2000)
     taken = [(state.finish - one.arrays.arrival).mean() for state, one in zip(states, problems, strict=True)]
     assert min(state.finish.min() for state in states) >= 0 and np.mean(taken) <= most
     tuned = tune([problem_of(draw_queue(clusters, rate, seed=100 + seed), kept=1.0) for seed in range(10)])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from wirewise.planners.pipeline import PipelineProblem
-from wirewise.planners.pipeline.cuts import balanced
+from wirewise.planners.pipeline.cuts import balanced_cut
 
 
 class Figures(NamedTuple):
@@ -138,7 +138,7 @@ def best_update_s(problem: PipelineProblem) -> float:
             longest = max([*(s.forward + s.backward for s in stages), *links])
             return round(longest, 9), round(sum(links), 9)
 
-        own = tuple(balanced(problem.sums(b).compute_s(), d).tolist())
+        own = tuple(balanced_cut(problem.sums(b).compute_s(), d).tolist())
         at_least = update_s(problem, figures(problem, own, b), m, w, recompute)
         if keeps(own) <= problem.memory_bytes:
             best = min(best, at_least)

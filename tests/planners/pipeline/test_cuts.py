@@ -8,7 +8,7 @@ import pytest
 from tests.planners.pipeline.brute_force import every_cut
 from tests.planners.pipeline.problems import random_trace
 from wirewise.cost.stages import StageCosts
-from wirewise.planners.pipeline.cuts import balanced, best_cut, figures, prefixes
+from wirewise.planners.pipeline.cuts import balanced_cut, best_cut, figures, prefixes
 from wirewise.planners.pipeline.sums import ModuleSums
 from wirewise.trace import StageModule, StageTrace
 
@@ -24,14 +24,14 @@ def test_a_balanced_cut_has_the_least_largest_sum():
         stages = int(random.integers(1, modules + 1))
         values = random.integers(0, 5, modules).astype(float) if trial % 2 else random.random(modules)
         sums = summed(values)
-        bounds = balanced(sums, stages)
+        bounds = balanced_cut(sums, stages)
         assert bounds[0] == 0 and bounds[-1] == modules and (np.diff(bounds) > 0).all()
         least = min(np.diff(sums[list(cut)]).max() for cut in every_cut(modules, stages))
         assert np.diff(sums[bounds]).max() == pytest.approx(least)
 
 
 def test_later_stages_of_a_balanced_cut_are_as_full_as_they_may_be():
-    assert balanced(summed(np.ones(7)), 4).tolist() == [0, 1, 3, 5, 7]
+    assert balanced_cut(summed(np.ones(7)), 4).tolist() == [0, 1, 3, 5, 7]
 
 
 def every_assignment(trace, stages):

@@ -12,7 +12,7 @@ from tests.planners.pipeline.problems import random_problem, random_trace
 from wirewise.cost import Links
 from wirewise.errors import PlanError
 from wirewise.planners.pipeline import PipelineProblem, problem_of
-from wirewise.planners.pipeline.two_bw import Fixed, search, shapes
+from wirewise.planners.pipeline.two_bw import FixedChoices, search, shapes
 
 PROBLEMS = 500
 
@@ -65,7 +65,7 @@ def test_shapes_use_every_rank_and_every_sample_once():
         for s in found
     )
     assert all(s.microbatches >= s.positions for s in shapes(problem, "2bw"))
-    chosen = list(shapes(problem, "2bw", Fixed(stages=4, microbatch_size=2, recompute=True)))
+    chosen = list(shapes(problem, "2bw", FixedChoices(stages=4, microbatch_size=2, recompute=True)))
     assert [(s.replicas, s.microbatches) for s in chosen] == [(3, 8)]
 
 
@@ -85,7 +85,7 @@ def test_messages_that_passes_wait_for_cost_more():
     links = Links.uniform(4, 300.0, 0.01)
     problem = problem_of(random_trace(5, 8), links, batch=32)
     both = [
-        search(problem, fixed=Fixed(stages=4), messages=how).found[0].update_s
+        search(problem, fixed=FixedChoices(stages=4), messages=how).found[0].update_s
         for how in ("async", "blocking")
     ]
     assert both[0] < both[1]
@@ -99,7 +99,7 @@ def test_the_papers_closed_form_by_hand():
         for m in trace.modules
     )
     problem = PipelineProblem(type(trace)(modules=equal), Links.uniform(4, 100.0), 8)
-    fixed = Fixed(stages=4, microbatch_size=1, recompute=False)
+    fixed = FixedChoices(stages=4, microbatch_size=1, recompute=False)
     found = search(problem, fixed=fixed, messages="blocking").found[0]
     assert found.update_s == pytest.approx(8 * (3.0 + 2 * (0.5 + 0.5)))
     again = search(problem, fixed=fixed._replace(recompute=True), messages="blocking").found[0]
@@ -109,10 +109,10 @@ def test_the_papers_closed_form_by_hand():
 @pytest.mark.parametrize(
     ("fixed", "memory", "said"),
     [
-        (Fixed(stages=3), np.inf, "no plan has stages 3: .* to be 4 ranks"),
-        (Fixed(microbatch_size=5), np.inf, "no plan has microbatch_size 5"),
-        (Fixed(stages=4, microbatch_size=4), np.inf, "at least as many microbatches as stages"),
-        (Fixed(), 10.0, "a rank has 10 B, and the least that any number of stages needs is"),
+        (FixedChoices(stages=3), np.inf, "no plan has stages 3: .* to be 4 ranks"),
+        (FixedChoices(microbatch_size=5), np.inf, "no plan has microbatch_size 5"),
+        (FixedChoices(stages=4, microbatch_size=4), np.inf, "at least as many microbatches as stages"),
+        (FixedChoices(), 10.0, "a rank has 10 B, and the least that any number of stages needs is"),
     ],
 )
 def test_what_cannot_be_is_refused(fixed, memory, said):

@@ -19,11 +19,11 @@ from wirewise.planners.placement import (
     STARTS,
     VOLUMES,
     PlacementProblem,
-    drawn_rows,
     expected_rows,
     first_fit,
     from_graph,
     problem_of,
+    sampled_rows,
     search,
 )
 from wirewise.sim.flows import FlowSimulator
@@ -249,14 +249,14 @@ def test_flows_of_a_graph_are_those_that_batches_need(sampled, volumes):
 
 def test_drawn_rows_are_those_of_the_batches(sampled):
     train = sampled.train[1]
-    rows = drawn_rows(sampled, train, 16, 15, stream=2)
+    rows = sampled_rows(sampled, train, 16, 15, stream=2)
     count = round(len(train) / 16)
     for number in (3, count):
         epoch, place = divmod(number, count)
         seeds = seed_batches(train, 16, epoch=epoch, seed=sampled.seed, batches=count)[place]
         needed = sampled.sampler().sample(seeds, epoch=epoch, batch=2 * count + place).n_id
         assert rows[number].tolist() == np.bincount(sampled.owner[needed], minlength=3).tolist()
-    assert drawn_rows(sampled, train[:0], 16, 2).tolist() == [[0.0] * 3] * 2
+    assert sampled_rows(sampled, train[:0], 16, 2).tolist() == [[0.0] * 3] * 2
 
 
 def test_a_graph_is_placed_before_anything_ran(sampled):

@@ -31,7 +31,7 @@ def tensor(source: Sharding, target: Sharding, shape: Sequence[int], dtype: str 
 
 
 def cut(whole: np.ndarray, layout: Sharding, rank: int) -> np.ndarray:
-    """What a rank holds of an array, by indices alone; of addends, all but the first are zero."""
+    """What a rank holds of an array, by indices alone; of partial sums, all but the first are zero."""
     position = layout.ranks.index(rank)
     place = np.unravel_index(position, layout.mesh)
     indices = []

@@ -167,7 +167,7 @@ def test_batches_are_replayed_and_may_be_taken_apart():
 @pytest.mark.parametrize("workers", [0, 2])
 def test_only_the_first_batches_are_kept(workers):
     loader = DataLoader(Plain(100), batch_size=5, num_workers=workers, persistent_workers=workers > 0)
-    kept = data.keep_first(loader, iter(loader), 3)
+    kept = data.take_batches(loader, iter(loader), 3)
     assert [b.tolist() for b in kept] == [[5 * k + i for i in range(5)] for k in range(3)]
     assert len(list(loader)) == 20
 

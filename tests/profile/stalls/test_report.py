@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.recipes.test_stalls import report
+from tests.papers.test_stalls import report
 
 from wirewise.cost.stalls import Amount
 from wirewise.errors import InputError

@@ -58,8 +58,8 @@ def every_collective(rank):
     work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
     work.wait()
     dist.barrier(group=group)
-    with pytest.raises(Exception, match="point-to-point"):
-        dist.send(torch.ones(1), (rank + 1) % ranks, group=group)
+    with pytest.raises(InputError, match="expected a contiguous one"):
+        dist.send(torch.ones(2, 2).t(), (rank + 1) % ranks, group=group)
     with pytest.raises(InputError, match="expected 'wirewise'"):
         collective.group_of()
     found["bytes"] = sum(edge.size_bytes for edge in collective.group_of(group).statistics())

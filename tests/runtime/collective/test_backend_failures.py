@@ -97,6 +97,7 @@ def every_survivor_heard(answers):
     ("call", "asynchronous"),
     keep([("all_reduce", True)], itertools.product(sorted(CALLS), (False, True))),
 )
+@pytest.mark.sample(10)
 def test_a_cut_during_a_collective_is_raised_by_every_survivor(call, asynchronous):
     every_survivor_heard(run_ranks_as_processes(RANKS, survives, call, asynchronous, "cut")[:VICTIM])
 

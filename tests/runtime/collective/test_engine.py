@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from tests.runtime.collective.ranks import on_ranks
 from wirewise.collective.builders import build
 from wirewise.errors import PeerError
 from wirewise.runtime.collective import REDUCTIONS, connect
+from wirewise.runtime.collective.engine import Engine
+from wirewise.runtime.collective.work import Work
 
 
 def message(group, action):
@@ -219,6 +222,20 @@ def test_a_callback_may_wait_for_what_was_started_before():
         return float(second[-1])
 
     assert on_ranks(3, run) == [3.0] * 3
+
+
+def test_a_callback_may_wait_for_what_ended_at_the_same_time():
+    engine = Engine(0, {}, timeout_s=5.0)
+    works = [Work(name, engine, [torch.ones(1)]) for name in ("first", "second")]
+    told = threading.Event()
+    works[0].get_future().then(lambda _: (works[1].get_future().wait(), told.set()))
+    execution = SimpleNamespace(memory=SimpleNamespace(finish=lambda: None))
+    engine._ended.extend((execution, work, None) for work in works)
+    engine._run_in_background()
+    try:
+        assert told.wait(30.0)
+    finally:
+        engine.close()
 
 
 def test_a_group_is_closed_while_a_callback_waits():

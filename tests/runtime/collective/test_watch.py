@@ -46,7 +46,7 @@ def test_slow_links_are_found_once_and_idle_ones_are_not():
 
     def run(group):
         watch = LinkMonitor(Pretended(group, [start, first, second]), PLANNED)
-        return watch.look(), watch.look(), watch.network.rate(0, 1), watch.network.rate(1, 0)
+        return watch.poll(), watch.poll(), watch.network.rate(0, 1), watch.network.rate(1, 0)
 
     for slow, again, there, back in on_ranks(3, run):
         assert [(s.source, s.target, s.planned_bytes_per_s) for s in slow] == [(0, 1, 50e6)]
@@ -74,7 +74,7 @@ with connect() as group:
     watch = LinkMonitor(group, network(topology_of(Pairs(3, "200mbit", {}))), slower=0.5)
     for _ in range(3):
         group.all_reduce(torch.ones(1_500_000))
-    print(json.dumps(watch.look()))
+    print(json.dumps(watch.poll()))
     dist.barrier()
 dist.destroy_process_group()
 """

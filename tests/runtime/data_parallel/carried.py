@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.codec.gradients import CODECS
-from wirewise.runtime.data_parallel import Carrier, Compression, Pools
+from wirewise.runtime.data_parallel import Compression, GroupSender, Pools
 from wirewise.runtime.transport import Transport
 
 SIZES = {"a": 37, "b": 1, "c": 130, "d": 24}
@@ -31,7 +31,7 @@ def carried(ranks: int, body: Any, compression: Compression, *, timeout_s: float
 
     def rank_body(rank: int, group: Any, store: Any) -> Any:
         transport = Transport(group, timeout_s=timeout_s, store=store)
-        carrier = Carrier(transport, Pools(SIZES, compression), compression)
+        carrier = GroupSender(transport, Pools(SIZES, compression), compression)
         try:
             return body(carrier, rank)
         finally:

@@ -42,9 +42,9 @@ def compiled(monkeypatch):
     """Stand-in of torch.compile that notes what it is given and returns it."""
     found = []
     monkeypatch.setattr(torch, "compile", lambda f: (found.append(f), f)[1])
-    changes.why_no_compiler.cache_clear()
+    changes.compiler_obstacle.cache_clear()
     yield found
-    changes.why_no_compiler.cache_clear()
+    changes.compiler_obstacle.cache_clear()
 
 
 def test_modules_of_a_sequential_run_as_one_op(compiled):
@@ -78,7 +78,7 @@ def test_without_a_compiler_ops_stay_as_they_are(monkeypatch):
         raise RuntimeError("no C++ compiler")
 
     monkeypatch.setattr(torch, "compile", broken)
-    changes.why_no_compiler.cache_clear()
+    changes.compiler_obstacle.cache_clear()
 
     def body(wrapped, optimizer, rank):
         backward(wrapped, rank)
@@ -86,13 +86,13 @@ def test_without_a_compiler_ops_stay_as_they_are(monkeypatch):
 
     with pytest.warns(RuntimeWarning, match="fused ops stay as they are.*no C\\+\\+ compiler"):
         (found,) = run(sequential, whole(sequential(), 1, fused_ops=(("0", "1"),)), body, ranks=1)
-    changes.why_no_compiler.cache_clear()
+    changes.compiler_obstacle.cache_clear()
     assert_equal(found, mean_gradients(made(sequential), 1))
 
 
 def compiled_for_real(rank: int) -> tuple[str, float]:
     """Why there is no compiler, if so, and the largest difference of a gradient from that without fused ops."""
-    if reason := changes.why_no_compiler("cpu"):
+    if reason := changes.compiler_obstacle("cpu"):
         return reason, 0.0
     model = made(sequential)
     plan = whole(model, 1, fused_ops=(("0", "1", "2"),))

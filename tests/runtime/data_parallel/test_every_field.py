@@ -18,9 +18,9 @@ from wirewise.plans import Bucket, FusionPlan
 from wirewise.plans.splits import piece_name
 from wirewise.runtime.data_parallel import (
     Compression,
+    InFlightGroup,
     Reducer,
     TrainingStep,
-    Travelling,
     changes,
     hook,
     parallel,
@@ -129,12 +129,12 @@ def notes(monkeypatch):
         monkeypatch.setattr(owner, name, noting)
 
     note(AllReduces, "start", lambda _, tensor, *rest: f"all-reduce of {tensor.numel()}")
-    note(Travelling, "decode", lambda one: f"{one.codec}, {type(one.way).__name__}, {_thread()}")
+    note(InFlightGroup, "decode", lambda one: f"{one.codec}, {type(one.way).__name__}, {_thread()}")
     note(nn.Tanh, "forward", lambda _, x: f"a module of {x.dtype}")
     monkeypatch.setattr(torch, "compile", lambda f: (found.append("compiled"), f)[1])
-    changes.why_no_compiler.cache_clear()
+    changes.compiler_obstacle.cache_clear()
     yield found
-    changes.why_no_compiler.cache_clear()
+    changes.compiler_obstacle.cache_clear()
 
 
 def _thread() -> str:

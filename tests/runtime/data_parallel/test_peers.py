@@ -1,4 +1,4 @@
-"""Ranks that die or fall silent while gradients travel are named by all others."""
+"""Ranks that die or stop responding while gradients travel are named by all others."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.data_parallel.carried import NAMES, SIZES, Counting, carried, gradient
 from wirewise.codec.gradients import CODECS, Segments, make
-from wirewise.runtime.data_parallel import Carrier, Compression, Pools
+from wirewise.runtime.data_parallel import Compression, GroupSender, Pools
 from wirewise.runtime.transport import Transport
 
 
@@ -64,6 +64,32 @@ def test_hosts_of_three_by_two_sum_up_shares_without_a_codec():
         torch.testing.assert_close(flat, mean)
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("scheme", ["all_gather", "divisible"])
+def test_gradients_travel_uncompressed_by_the_schemes_of_codecs(scheme, ranks):
+    """Every rank has the same bits, also of fewer elements than ranks and of half precision."""
+
+    def body(carrier, rank):
+        found = []
+        for tensor in (
+            gradient(rank, 0).double(),
+            gradient(rank, 1)[:1].clone(),
+            gradient(rank, 2)[:37].bfloat16(),
+        ):
+            names = {1: ("b",), 37: ("a",)}.get(len(tensor), NAMES)
+            carrier.finish([carrier.begin(names, tensor, codec="none", scheme=scheme)])
+            found.append(tensor)
+        return found
+
+    every = carried(ranks, body, Compression())
+    for number, cut in enumerate((slice(None), slice(1), slice(37))):
+        mean = sum(gradient(rank, number)[cut].double() for rank in range(ranks)) / ranks
+        tolerance = {"rtol": 2e-2, "atol": 2e-2} if number == 2 else {"rtol": 1e-6, "atol": 1e-6}
+        for found in every:
+            assert torch.equal(found[number], every[0][number])
+            torch.testing.assert_close(found[number].double(), mean, **tolerance)
+
+
 def outer(rank: int) -> Tensor:
     """A matrix of rank 1, flat."""
     return torch.outer(gradient(rank, 0, 10), gradient(rank, 1, 13)).flatten()
@@ -77,7 +103,7 @@ def test_matrices_of_low_rank_come_whole_in_two_rounds(scheme, calls):
     def rank_body(rank: int, group: Any, store: Any) -> Any:
         counting = Counting(group)
         transport = Transport(counting, timeout_s=20, store=store)  # type: ignore[arg-type]
-        carrier = Carrier(transport, Pools(SIZES, options, shapes={"c": (10, 13)}), options)
+        carrier = GroupSender(transport, Pools(SIZES, options, shapes={"c": (10, 13)}), options)
         flat = outer(rank)
         carrier.finish([carrier.begin(("c",), flat, codec="powersgd", scheme=scheme)])
         carrier.close()

@@ -20,7 +20,7 @@ from wirewise.errors import PlanError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.plans.splits import pieces, splits_of
 from wirewise.runtime import data_parallel
-from wirewise.runtime.data_parallel import Carrier, Compression, Pools, resize
+from wirewise.runtime.data_parallel import Compression, GroupSender, Pools, resize
 from wirewise.runtime.transport import Transport
 
 BIG = ("0.weight", "2.weight")
@@ -186,7 +186,7 @@ def test_nothing_is_lost_when_plans_split_other_tensors():
             if step % 10 == 0:
                 splits, ways = random_ways(draw)
                 pools.split(splits)
-                carrier = Carrier(transport, pools, compression)
+                carrier = GroupSender(transport, pools, compression)
             own, travelling = gradient(rank, step), []
             where = {m: (n, pools.member(m)) for n in SIZES for m in pools.members_of(n)}
             for names, codec, scheme, decode in ways:

@@ -11,7 +11,7 @@ from torch import nn
 from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.deployment.examples import batches, chain, deployed, group, plan_of
 from wirewise.errors import InputError
-from wirewise.runtime.deployment.factors import FactorExchange, factors_pay
+from wirewise.runtime.deployment.factors import FactorExchange, factors_are_smaller
 from wirewise.runtime.pipeline import LayerGraph
 from wirewise.runtime.transport import transport_of
 
@@ -80,5 +80,5 @@ def test_a_layer_that_is_called_twice_is_refused():
 
 
 def test_f6_factors_pay_with_few_rows():
-    assert factors_pay(8, 2048, 2048, 2) and not factors_pay(8192, 2048, 2048, 2)
-    assert factors_pay(1023, 4096, 4096, 4) and not factors_pay(1024, 4096, 4096, 4)
+    assert factors_are_smaller(8, 2048, 2048, 2) and not factors_are_smaller(8192, 2048, 2048, 2)
+    assert factors_are_smaller(1023, 4096, 4096, 4) and not factors_are_smaller(1024, 4096, 4096, 4)

@@ -10,7 +10,12 @@ from torch import nn
 
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.errors import InputError, PeerError
-from wirewise.runtime.deployment.gradients import GradientQueue, ParameterServers, RingAllReduce, members
+from wirewise.runtime.deployment.gradients import (
+    GradientQueue,
+    ParameterServers,
+    RingAllReduce,
+    subgroup_transports,
+)
 from wirewise.runtime.transport import transport_of
 
 
@@ -45,7 +50,7 @@ def test_sums_of_every_type_are_the_same_on_all_ranks(way):
     if way == "ring":
         assert sent == [2 * (2 * 2 * 24 // 3 + 2 * 2 * 24 // 3)] * 3
     else:
-        # A server sends each sum to two ranks, the others their addends to it.
+        # A server sends each sum to two ranks, the others their partial sums to it.
         assert sent == [2 * (sizes[0] + sizes[1] + 2 * 16), 2 * sum(sizes), 2 * (2 * 32 + 16)]
 
 
@@ -113,8 +118,8 @@ def test_an_error_of_an_exchange_is_that_of_the_step():
 def test_a_group_of_some_ranks_needs_gloo_and_a_store():
     def rank(number, bare, store):
         with pytest.raises(InputError, match="has no store"):
-            members(transport_of(bare, timeout_s=10.0))
-        made = members(transport_of(bare, timeout_s=10.0, store=store))
+            subgroup_transports(transport_of(bare, timeout_s=10.0))
+        made = subgroup_transports(transport_of(bare, timeout_s=10.0, store=store))
         return made((0, 2), "some").total(number) if number != 1 else None
 
     assert run_ranks_as_threads(3, rank) == [2.0, None, 2.0]
@@ -125,7 +130,7 @@ def test_groups_of_a_second_training_are_not_mixed_up_with_those_of_the_first():
         transport = transport_of(bare, timeout_s=10.0, store=store)
         found = []
         for training in range(2):
-            group_of = members(transport)
+            group_of = subgroup_transports(transport)
             # What the store has of the first training is there while this rank makes the groups of the second.
             time.sleep(0.3 * training * number)
             group = group_of(range(2), "a test")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from tests.harness.threads import run_ranks_as_threads
+from wirewise.errors import InputError
 from wirewise.runtime.deployment.moves import ValueMove
 from wirewise.runtime.transport import transport_of
 
@@ -19,9 +21,9 @@ def test_rows_go_where_they_are_taken_and_back():
         for turn in range(3):
             own = whole[slice(*source[number])] + turn if number in source else None
             if own is not None and not turn:
-                move.tell(own.requires_grad_())
+                move.send_kind(own.requires_grad_())
             elif not move.makes and not turn:
-                move.hear(torch.device("cpu"))
+                move.receive_kind(torch.device("cpu"))
             else:
                 move.open(forward=True)
             if own is not None:
@@ -40,3 +42,33 @@ def test_rows_go_where_they_are_taken_and_back():
             assert own is None or torch.equal(back, 10 * own.detach())
             # 16 bytes a row: 0 sends 3 rows and gets 2, whose gradients it sends; 1 sends 2 and gets 1; 2 gets 2.
             assert sent == 16 * (3 + 2, 2 + 1, 2)[number]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((), torch.float32), ((2,), torch.complex128), ((1,) * 12, torch.bfloat16)]
+)
+def test_kinds_of_all_messages_arrive(shape, dtype):
+    """Complex numbers of double precision, and as many dimensions as messages between stages have."""
+
+    def rank(number, bare, store):
+        move = ValueMove("x", 0, {0: (0, 3)}, {1: (0, 3)}, transport_of(bare, timeout_s=10.0, store=store))
+        if number == 0:
+            move.send_kind(torch.ones(3, *shape, dtype=dtype))
+            move.send(torch.ones(3, *shape, dtype=dtype), forward=True)
+        else:
+            move.receive_kind(torch.device("cpu"))
+            assert torch.equal(move.receive(None, forward=True), torch.ones(3, *shape, dtype=dtype))
+        move.finish()
+        return tuple(move.shape), move.dtype, move.trained
+
+    assert run_ranks_as_threads(2, rank) == [(shape, dtype, False)] * 2
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((1,) * 13, torch.float32), ((2,), torch.float8_e4m3fn)])
+def test_kinds_that_no_message_has_are_refused_by_name(shape, dtype):
+    def rank(number, bare, store):
+        move = ValueMove("x", 0, {0: (0, 1)}, {}, transport_of(bare, timeout_s=10.0, store=store))
+        with pytest.raises(InputError, match=rf"rows of 'x' are {dtype}.*expected at most 12 dimensions"):
+            move.send_kind(torch.ones(1, *shape).to(dtype))
+
+    run_ranks_as_threads(1, rank)

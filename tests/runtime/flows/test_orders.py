@@ -5,7 +5,7 @@ import pytest
 
 from tests.sim.flows.helpers import links
 from wirewise.errors import InputError
-from wirewise.runtime.flows.orders import BandwidthShares, EqualShares, Grants, SendQueue, TokenBucket
+from wirewise.runtime.flows.orders import BandwidthShares, EqualShares, GrantLedger, SendQueue, TokenBucket
 from wirewise.sim.flows import FlowSimulator
 from wirewise.trace import Flow, TaskSet, TrainingTask
 
@@ -41,7 +41,7 @@ def test_without_shares_a_flow_may_always_go():
 @pytest.mark.parametrize(("order", "expected"), [("oes", 0.5), ("maxmin", 1.0)])
 def test_what_a_flow_leaves_of_its_share_is_lost_under_oes_only(order, expected):
     """One of two hosts never sends what it was granted."""
-    found, sent = Grants(TokenBucket(RATE, CHUNK), order), 0
+    found, sent = GrantLedger(TokenBucket(RATE, CHUNK), order), 0
     for host in (1, 2):
         found.announce(host, host, 10**9, iteration=0, now_s=0.0)
     for now_s in np.arange(0.0, 5.0, STEP_S):
@@ -53,7 +53,7 @@ def test_what_a_flow_leaves_of_its_share_is_lost_under_oes_only(order, expected)
 
 
 def test_a_flow_that_owes_does_not_hold_up_another_of_its_host_under_oes():
-    found = Grants(TokenBucket(RATE, CHUNK), "oes")
+    found = GrantLedger(TokenBucket(RATE, CHUNK), "oes")
     for op in (1, 2):
         found.announce(7, op, 9 * CHUNK, iteration=0, now_s=0.0)
     granted = {1: 0, 2: 0}
@@ -68,7 +68,7 @@ def test_a_flow_that_owes_does_not_hold_up_another_of_its_host_under_oes():
 def carried(order, pairs, sizes, iterations, rates):
     """When each flow ends if words and bytes travel in no time, [flows]."""
     boxes = [SendQueue(TokenBucket(rate, CHUNK), order) for rate in rates]
-    doors = [Grants(TokenBucket(rate, CHUNK), order) for rate in rates]
+    doors = [GrantLedger(TokenBucket(rate, CHUNK), order) for rate in rates]
     for op, (source, target) in enumerate(pairs):
         boxes[source].add(target, op, sizes[op], iterations[op], 0.0)
         doors[target].announce(source, op, sizes[op], iterations[op], 0.0)
@@ -119,7 +119,7 @@ def test_flows_in_chunks_end_when_fluid_ones_would(order, most, seed):
 
 
 def grants(order, rate=1e5):
-    return Grants(TokenBucket(rate, CHUNK), order)
+    return GrantLedger(TokenBucket(rate, CHUNK), order)
 
 
 def granted(found, rounds, now_s=100.0):

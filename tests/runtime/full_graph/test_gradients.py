@@ -94,6 +94,7 @@ def points(parts: list[graph.Part]) -> list[tuple[dict[str, Tensor] | None, Tens
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bits", [slow(2), 4, slow(8)])
+@pytest.mark.sample(1)
 def test_quantized_gradients_alone_are_unbiased(parts: list[graph.Part], bits: int) -> None:
     exact = flat_gradients(parts, "fp32", 1, dropout=0.0)[0]
     messages_only = replace(fg.mode(f"uniform-{bits}"), gradient_bits=32)
@@ -109,6 +110,7 @@ def test_quantized_gradients_alone_are_unbiased(parts: list[graph.Part], bits: i
     ("bits", "at_start", "after_training"),
     [slow((8, 0.9999, 0.999)), (4, 0.999, 0.985), slow((2, 0.99, 0.80))],
 )
+@pytest.mark.sample(1)
 def test_gradient_cosine(
     parts: list[graph.Part],
     points: list[tuple[dict[str, Tensor] | None, Tensor]],

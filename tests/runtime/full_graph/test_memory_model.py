@@ -68,7 +68,7 @@ def held(trainer: fg.Trainer) -> dict[str, int]:
     lanes = [lane for name, lane in exchange.lanes.items() if last is None or not name.endswith(last)]
     return {
         "inputs": held_bytes([tensors._inputs, tensors.split_rows], part=part),
-        "matrices": held_bytes(tensors._hoods, part=part),
+        "matrices": held_bytes(tensors._neighbourhoods, part=part),
         "messages": held_bytes([lanes, exchange.forward_route, exchange.backward_route], part=part),
         "parameters": held_bytes([parameters, gradients, moments, travelling], part=part),
     }

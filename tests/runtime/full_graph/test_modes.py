@@ -32,6 +32,7 @@ def test_other_widths_of_gradients_are_refused() -> None:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", [*fg.MODES, "uniform-8", "uniform-4", "uniform-2", "uniform-1"])
+@pytest.mark.sample(5)
 def test_every_mode_trains(name: str) -> None:
     parts = split(small_graph(), 3)
     run = train(parts, name, epochs=12, replan_every=4)

@@ -18,7 +18,7 @@ def test_scores_are_sums_of_squared_weights_at_the_receiver() -> None:
     def body(rank: int, group: Any, store: Any) -> dict[tuple[int, int], float]:
         transport = fg.Transport(group, timeout_s=30, store=store)
         trainer = build_trainer(parts[rank], transport, "adaqp")
-        scores = trainer.tensors.hood("gcn").message_scores(trainer.exchange, squared_sum=False)
+        scores = trainer.tensors.neighbourhood("gcn").message_scores(trainer.exchange, squared_sum=False)
         ids = trainer.exchange.forward_route.send_ids
         trainer.close()
         transport.close()

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, Links, PairEstimator
-from wirewise.runtime.full_graph.plain import plain, restored
+from wirewise.runtime.full_graph.plain import from_plain, to_plain
 
 
 def through_file(value: Any, path: Path) -> Any:
-    torch.save(plain(value), path)
-    return restored(torch.load(path, weights_only=True))
+    torch.save(to_plain(value), path)
+    return from_plain(torch.load(path, weights_only=True))
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i1", "i8", "f4", "f8", "?"])
@@ -49,4 +49,4 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_what_is_not_known_is_refused_when_it_is_saved() -> None:
     with pytest.raises(TypeError, match="cannot hold a PosixPath"):
-        plain({"file": Path("x")})
+        to_plain({"file": Path("x")})

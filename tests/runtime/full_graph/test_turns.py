@@ -12,19 +12,19 @@ from wirewise.runtime import full_graph as fg
 def test_a_mode_that_is_behind_trains_first() -> None:
     parts = split(small_graph(), 1)
 
-    def body(rank: int, group: Any, store: Any) -> tuple[list[Any], list[Any], dict[str, fg.Trained]]:
+    def body(rank: int, group: Any, store: Any) -> tuple[list[Any], list[Any], dict[str, fg.ModeRun]]:
         transport = fg.Transport(group, timeout_s=30, store=store)
         trainers = {name: build_trainer(parts[0], transport, "fp32") for name in ("ahead", "behind")}
         for _ in range(3):
             trainers["ahead"].train_epoch()
-        before = fg.Trained(records=trainers["ahead"].records(), kernel_bytes=7)
+        before = fg.ModeRun(records=trainers["ahead"].records(), kernel_bytes=7)
         heard: list[Any] = []
         turns: list[Any] = []
-        trained = fg.train_in_turns(
+        trained = fg.train_interleaved(
             trainers,
             5,
             turn=2,
-            heard=lambda name, record: heard.append((name, record.epoch)),
+            on_epoch=lambda name, record: heard.append((name, record.epoch)),
             interface_bytes=lambda: None,
             after_turn=lambda name, trainer, measured: turns.append(
                 (name, trainer.epoch, len(measured.records))

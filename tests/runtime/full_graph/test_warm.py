@@ -45,6 +45,19 @@ def test_a_link_in_its_place_is_not_followed(
     assert victim.read_text() == "whole" and len(compiled) == 3
 
 
+def test_a_user_without_a_home_compiles_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, compiled: list[str]
+) -> None:
+    def unknown(number: int) -> None:
+        raise KeyError(f"uid not found: {number}")
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    module.warm()
+    assert len(compiled) == 3
+
+
 def test_without_a_folder_kernels_are_compiled_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[str]
 ) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.harness.threads import run_ranks_as_threads
-from tests.harness.tiers import keep, slow
+from tests.harness.tiers import keep, slow, spread
 from tests.integrations.pyg_models import HIDDEN, Own, g, mlp
 from tests.integrations.test_pyg_law import KINDS, LIMIT, NODES, a_graph, distance
 from wirewise import graph
@@ -81,9 +81,10 @@ def on_batch(model: nn.ModuleList, batch: Any) -> Tensor:
     ("kind", "world"),
     [
         *keep([(kind, 2) for kind in ["directed", "duplicates"]], [(kind, 2) for kind in KINDS]),
-        *(slow((kind, world)) for kind in ("directed", "duplicates") for world in (1, 4)),
+        *spread([slow((kind, world)) for kind in ("directed", "duplicates") for world in (1, 4)], 3, 1),
     ],
 )
+@pytest.mark.sample(3)
 def test_batches_of_all_neighbours_are_the_whole_graph(kind: str, world: int) -> None:
     data = a_graph(kind)
     del data.edge_weight, data.edge_attr

@@ -9,7 +9,7 @@ import torch
 from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.parallel.ranks import on_mesh
 from wirewise.plans.parallel import parse_placements
-from wirewise.runtime.parallel.groups import RankGroups, moved
+from wirewise.runtime.parallel.groups import RankGroups, start_move
 from wirewise.runtime.parallel.parts import cut, joined
 from wirewise.runtime.transport import Transport
 
@@ -18,7 +18,7 @@ CHANGES = list(itertools.permutations(parse_placements(["R", "P", "S0", "S1", "S
 
 
 def addends(before, rank):
-    """Parts of a fixed tensor, addends that are no multiples of each other."""
+    """Parts of a fixed tensor, partial sums that are no multiples of each other."""
     whole = torch.arange(8.0 * 32).reshape(8, 32)
     if before.kind == "P":
         return whole * [0.5, -1.0, 1.25, 0.25][rank]
@@ -27,7 +27,9 @@ def addends(before, rank):
 
 def changed(groups, axis=0):
     rank = groups.place[axis]
-    return [moved(groups, axis, addends(before, rank), before, after).wait() for before, after in CHANGES]
+    return [
+        start_move(groups, axis, addends(before, rank), before, after).wait() for before, after in CHANGES
+    ]
 
 
 def check(results):

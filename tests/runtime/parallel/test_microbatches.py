@@ -16,13 +16,13 @@ from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.parallel import ParallelProblem
 from wirewise.planners.parallel.rhino.explore import plan as make_plan
-from wirewise.recipes.parallel_models import MODELS
 from wirewise.runtime.joint_graph import capture_step
 from wirewise.runtime.parallel.microbatches import of_microbatch
 from wirewise.runtime.parallel.parts import part_of_mesh, whole_of_parts
 from wirewise.runtime.parallel.step import StepRunner
 from wirewise.sim.operator_times import DeviceFigures, roofline_times
 from wirewise.topology import lab_hosts
+from wirewise_papers.parallel_models import MODELS
 
 SIZES = {"batch": 8, "length": 16, "width": 32, "heads": 8, "layers": 1, "vocabulary": 64}
 
@@ -171,6 +171,8 @@ LOSSES = {
 }
 
 
+@pytest.mark.sweep(keep=6)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("microbatches", [2, 4])
 def test_any_loss_of_microbatches_has_the_gradients_of_the_batch(name, microbatches):

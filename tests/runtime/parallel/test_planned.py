@@ -8,15 +8,16 @@ import pytest
 from wirewise.cost.links import Links
 from wirewise.planners.parallel import ParallelProblem
 from wirewise.planners.parallel.rhino.explore import plan as make_plan
-from wirewise.recipes.parallel_models import MODELS
 from wirewise.runtime.joint_graph import capture_step
 from wirewise.runtime.parallel import verify
 from wirewise.topology import lab_hosts
+from wirewise_papers.parallel_models import MODELS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", [(4,), (2, 2)], ids=["4", "2x2"])
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sample(5)
 def test_every_node_is_that_of_one_device(name, mesh):
     model, inputs = MODELS[name]()
     step = capture_step(model, inputs)

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from wirewise.errors import InputError
-from wirewise.recipes.parallel_models import MODELS
 from wirewise.runtime.joint_graph import capture_step
 from wirewise.runtime.parallel.rebuilt import rebuild_step
-from wirewise.runtime.parallel.verify import whole_step
+from wirewise.runtime.parallel.verify import reference_outputs
 from wirewise.trace.operator_graph import read_operator_graph, write_operator_graph
+from wirewise_papers.parallel_models import MODELS
 
 
 @pytest.mark.slow
@@ -23,7 +23,7 @@ def test_a_step_from_its_record_computes_the_same(name, tmp_path):
     again = rebuild_step(read_operator_graph(tmp_path / "graph.json"))
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     state = {key: value.detach() for key, value in state.items()}
-    wanted, found = (whole_step(one, inputs, state) for one in (step, again))
+    wanted, found = (reference_outputs(one, inputs, state) for one in (step, again))
     for number in (step.graph.loss, *step.graph.gradients.values()):
         own = step.graph.nodes[number].name
         assert torch.equal(found[own], wanted[own]), own

@@ -7,10 +7,10 @@ import pytest
 
 from tests.runtime.parallel.plans import data_parallel
 from wirewise.errors import InputError, PlanError
-from wirewise.recipes.parallel_models import MODELS
 from wirewise.runtime.joint_graph import capture_step
 from wirewise.runtime.parallel import verify
 from wirewise.runtime.parallel.rebuilt import rebuild_step
+from wirewise_papers.parallel_models import MODELS
 
 
 def split(name, **half):

@@ -26,6 +26,13 @@ def layer(function, *shape, loss=lambda model, inputs: model(*inputs).square().s
     return Layer(made, *shape), (torch.randn(*shape),), loss
 
 
+def bags(mode):
+    """Bags of embeddings in front of a trained layer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.EmbeddingBag(16, 8, mode=mode), nn.Linear(8, 4))
+    return model, (torch.randint(16, (8, 4)),), lambda model, inputs: model(*inputs).square().sum()
+
+
 IMAGE, ROWS, TEXT = (8, 4, 6, 6), (8, 8), (8, 6, 8)
 
 LAYERS = {
@@ -108,6 +115,19 @@ LAYERS = {
     "steps": lambda: layer(lambda x: x[:, ::2] * x[:, -4:], *ROWS),
     "masked": lambda: layer(lambda x: torch.where(x > 0, x, x * 2).masked_fill(x < -1, 0.0), *ROWS),
     "rounded": lambda: layer(lambda x: x + (x.round() - x).detach() + x.clamp(-1, 1), *ROWS),
+    "pooled, channels last": lambda: layer(
+        lambda x: nn.AdaptiveAvgPool2d(1)(x.contiguous(memory_format=torch.channels_last)), *IMAGE
+    ),
+    "distances to rows": lambda: layer(lambda x: torch.cdist(x, torch.ones(4, 8)), *ROWS),
+    "log sigmoid": lambda: layer(nn.LogSigmoid(), *ROWS),
+    "filtered spectrum": lambda: layer(lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2), *ROWS),
+    "inverse": lambda: layer(lambda x: torch.linalg.inv(x.mT @ x + torch.eye(8)), *TEXT),
+    "solved": lambda: layer(lambda x: torch.linalg.solve(x.mT @ x + torch.eye(8), x.mT), *TEXT),
+    "factors": lambda: layer(lambda x: torch.linalg.cholesky(x.mT @ x + torch.eye(8)), *TEXT),
+    "orthogonal factors": lambda: layer(lambda x: torch.linalg.qr(x.mT)[1], *TEXT),
+    "bags, summed": lambda: bags("sum"),
+    "bags, averaged": lambda: bags("mean"),
+    "bags, largest": lambda: bags("max"),
     "spectrum": lambda: layer(lambda x: torch.fft.rfft(x).abs(), *ROWS),
     "gathered": lambda: layer(lambda x: x.gather(1, x.argmax(-1, keepdim=True)), *ROWS),
     "columns": lambda: layer(
@@ -124,6 +144,7 @@ LAYERS = {
     ),
     "diagonals": lambda: layer(lambda x: torch.diagonal(x, dim1=1, dim2=2), *TEXT),
     "sliding": lambda: layer(lambda x: x.unfold(1, 3, 1), *ROWS),
+    "a column written": lambda: layer(lambda x: x.select_scatter(x.sum(1), 1, 0), *ROWS),
     "put": lambda: layer(lambda x: x.index_fill(1, torch.tensor([0]), 0.0), *ROWS),
     "blended": lambda: layer(lambda x: torch.lerp(x, x * 2, 0.3) + torch.addcmul(x, x, x) + x.erf(), *ROWS),
     "angles": lambda: layer(lambda x: torch.atan2(x, x + 3) + torch.hypot(x, x + 3) + torch.sinc(x), *ROWS),

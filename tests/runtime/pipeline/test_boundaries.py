@@ -1,4 +1,4 @@
-"""Stages of several ranks: trained against one process (S5), values whole, in parts or as addends on their ranks."""
+"""Stages of several ranks: trained against one process (S5), values whole, in parts or as partial sums."""
 
 from __future__ import annotations
 

@@ -10,16 +10,16 @@ import torch
 
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.errors import InputError, PeerError
-from wirewise.runtime.pipeline.messages import Description, Inbox, Outbox
+from wirewise.runtime.pipeline.messages import Inbox, Outbox, ValueSpec
 from wirewise.runtime.transport import Transport
 
 
 def test_descriptions_are_read_as_they_were_written() -> None:
     for shape, dtype, wants in (((), torch.bool, False), ((3, 0, 5), torch.bfloat16, True)):
-        found = Description.unpack(Description(torch.Size(shape), dtype, wants).pack("x"))
+        found = ValueSpec.unpack(ValueSpec(torch.Size(shape), dtype, wants).pack("x"))
         assert (found.shape, found.dtype, found.wants_gradient) == (torch.Size(shape), dtype, wants)
     with pytest.raises(InputError, match="at most 12 dimensions"):
-        Description(torch.Size([1] * 13), torch.float32, True).pack("activations '3'")
+        ValueSpec(torch.Size([1] * 13), torch.float32, True).pack("activations '3'")
 
 
 def _ends(rank: int, group: Any, store: Any, timeout_s: float = 20.0) -> Any:
@@ -35,7 +35,7 @@ def test_messages_are_taken_in_the_order_in_which_they_were_posted() -> None:
     def body(rank: int, group: Any, store: Any) -> Any:
         line = _ends(rank, group, store)
         if rank == 0:
-            line.describe(Description(torch.Size([2]), torch.float32, True))
+            line.describe(ValueSpec(torch.Size([2]), torch.float32, True))
             # Sent in another order than they are taken in: tags tell them apart.
             for key in reversed(keys):
                 line.send(key, torch.tensor([1.0 * key[0], key[1]]))
@@ -58,7 +58,7 @@ def test_empty_tensors_are_not_sent() -> None:
     def body(rank: int, group: Any, store: Any) -> Any:
         line = _ends(rank, group, store)
         if rank == 0:
-            line.describe(Description(torch.Size([0, 3]), torch.int64, False))
+            line.describe(ValueSpec(torch.Size([0, 3]), torch.int64, False))
             line.send((0, 0), torch.empty(0, 3, dtype=torch.int64))
             time.sleep(0.3)
             return None

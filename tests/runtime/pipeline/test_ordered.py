@@ -15,13 +15,13 @@ from tests.runtime.pipeline.examples import alone, batches, chain, loss, piped, 
 from wirewise.errors import InputError
 from wirewise.runtime.pipeline import Pipeline
 from wirewise.runtime.pipeline.layers import Value
-from wirewise.runtime.pipeline.messages import Description, MessageJournal
+from wirewise.runtime.pipeline.messages import MessageJournal, ValueSpec
 from wirewise.runtime.pipeline.ordered import (
     OrderedChannel,
     OrderedInbox,
     OrderedOutbox,
-    directions,
-    sent_in_order,
+    message_sequence,
+    separate_transports,
 )
 from wirewise.runtime.transport import Transport
 
@@ -64,9 +64,9 @@ def test_training_goes_on_after_a_first_call() -> None:
 def test_a_receiver_knows_the_order_of_the_sender() -> None:
     plan = plan_for(chain(), 2, style="2bw", microbatches=2)
     value = Value("3", 0, 1)
-    forth = sent_in_order(plan, [value], 0, 1, forward=True, first=5)
+    forth = message_sequence(plan, [value], 0, 1, forward=True, first=5)
     assert [key for _, key in islice(forth, 5)] == [(5, 0), (5, 1), (6, 0), (6, 1), (7, 0)]
-    back = sent_in_order(plan, [value], 1, 0, forward=False, first=5)
+    back = message_sequence(plan, [value], 1, 0, forward=False, first=5)
     assert [key for _, key in islice(back, 3)] == [(5, 0), (5, 1), (6, 0)]
 
 
@@ -93,7 +93,7 @@ class Devices:
     def _post(self, kind: str, buffers: list[torch.Tensor], peer: int, tag: int) -> Work:
         self.calls.append((kind, list(buffers[0].shape), peer))
         if kind == "recv" and buffers[0].dtype == torch.int64:
-            buffers[0].copy_(Description(torch.Size([2, 3]), torch.float32, True).pack("x"))
+            buffers[0].copy_(ValueSpec(torch.Size([2, 3]), torch.float32, True).pack("x"))
         self.works.append(Work(self.calls, kind))
         return self.works[-1]
 
@@ -117,7 +117,7 @@ def test_calls_of_a_rank_that_receives_on_a_device(monkeypatch: pytest.MonkeyPat
     value = Value("3", 0, 1)
     plan = plan_for(chain(), 2, style="1f1b", microbatches=4)
     channel = OrderedChannel(
-        transport, 7, 1, lambda first: sent_in_order(plan, [value], 0, 1, forward=True, first=first)
+        transport, 7, 1, lambda first: message_sequence(plan, [value], 0, 1, forward=True, first=first)
     )
     inbox = OrderedInbox(channel, value, "x", described=True)
     channel.begin(0)
@@ -139,7 +139,7 @@ def test_buffers_live_until_a_device_has_sent_them(monkeypatch: pytest.MonkeyPat
     group, transport = on_device(monkeypatch)
     channel = OrderedChannel(transport, 7, 1, lambda first: iter(()))
     outbox = OrderedOutbox(channel, "x")
-    outbox.describe(Description(torch.Size([2]), torch.float32, True))
+    outbox.describe(ValueSpec(torch.Size([2]), torch.float32, True))
     for number in range(3):
         outbox.send((0, number), torch.zeros(2))
     assert len(channel._under_way) == 4 and [call[0] for call in group.calls] == ["send"] * 4
@@ -165,6 +165,6 @@ def test_what_order_cannot_serve_is_refused() -> None:
         with pytest.raises(InputError, match="leave it out"):
             Pipeline(chain(), plan, in_order=False, **(given | {"process_group": devices}))
         with pytest.raises(InputError, match="two groups of all ranks, which only the default group has"):
-            directions(devices)
+            separate_transports(devices)
 
     run_ranks_as_threads(1, body)

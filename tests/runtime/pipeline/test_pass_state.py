@@ -157,6 +157,7 @@ def shared() -> LayerGraph:
 @pytest.mark.parametrize("build", [idle, routed, stopped, vanished, in_place])
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.sample(20)
 def test_gradients_that_are_none_and_inputs_changed_in_place_are_those_of_one_process(
     build: Any, style: str, recompute: bool
 ) -> None:

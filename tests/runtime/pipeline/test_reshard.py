@@ -26,7 +26,7 @@ def whole_of(one: LaidOutTensor) -> torch.Tensor:
 
 
 def part_of(whole: torch.Tensor, layout, rank: int) -> torch.Tensor | None:
-    """Part of a rank, by the indices that numpy cuts; of addends, all but the first are zero."""
+    """Part of a rank, by the indices that numpy cuts; of partial sums, all but the first are zero."""
     if rank not in layout.ranks:
         return None
     index = cut(
@@ -170,7 +170,7 @@ def test_moves_that_go_on_beside_each_other():
 
 
 def test_gradients_take_the_reverse_way():
-    """The gradient of the moved tensor comes back to its layout; that of a sum to each addend."""
+    """The gradient of the moved tensor comes back to its layout; that of a sum to each partial sum."""
     plans = [
         plan_of("2x1:S0,R", "1x2:R,S1", (4, 6), dtype="float64"),
         plan_of("2:R,R,P0", "2:S0,R", (4, 6), dtype="float64"),
@@ -225,7 +225,7 @@ def test_what_does_not_fit_is_refused_on_every_rank():
                     mover(given)
 
     def sums(rank, group, store):
-        with pytest.raises(PlanError, match="tensor 'x' is a sum of bool addends, which are not summed"):
+        with pytest.raises(PlanError, match="tensor 'x' is a sum of bool partial sums, which are not summed"):
             Resharder(plan_of("2:R,P0", "2:S0", (8,), dtype="bool"), group)
 
     run_ranks_as_threads(3, other_size)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,7 +15,6 @@ from torch.nn import functional
 from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.pipeline.examples import outputs, parameters_of, plan_for, worst
 from wirewise.errors import InputError
-from wirewise.plans import StagePlan
 from wirewise.profile import stage_trace
 from wirewise.runtime.pipeline import LayerGraph, Pipeline
 
@@ -328,9 +329,6 @@ def test_a_model_that_takes_its_targets_too():
     assert layers.inputs == ("input", "input:target") and layers.sources[layers.output][-1] == "input:target"
     with pytest.raises(InputError, match=r"takes \['x', 'target', 'weight'\]; expected one tensor"):
         LayerGraph(WithLoss())
-    plan = StagePlan.by_hand(layers.names, [], style="gpipe", microbatches=1, microbatch_size=2)
-    with pytest.raises(InputError, match=r"takes \['input', 'input:target'\]; expected one tensor"):
-        Pipeline(layers, plan, loss=functional.mse_loss, optimizer=torch.optim.SGD)
 
 
 def test_a_buffer_of_the_model_itself():
@@ -348,3 +346,34 @@ def test_a_buffer_of_the_model_itself():
     layers, x = LayerGraph(model), torch.ones(2, 4)
     # An embedding of places has no rows of its own.
     assert layers.names == ("layer", "places", "add_1", "out") and torch.equal(outputs(layers, x), model(x))
+
+
+class _Waiting(nn.Module):
+    """Reports that its forward pass began, and waits in it."""
+
+    def __init__(self, began: threading.Event, go_on: threading.Event) -> None:
+        super().__init__()
+        self.linear, self.report, self.wait = nn.Linear(4, 4), began.set, go_on.wait
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.report()
+        self.wait(10)
+        return self.linear(self.linear(x))
+
+
+def test_threads_trace_one_after_the_other_and_run_models_meanwhile() -> None:
+    call, plain, x = nn.Module.__call__, nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4)
+    expected = plain(x)
+    began, go_on = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(LayerGraph, _Waiting(began[0], go_on[0]))
+        assert began[0].wait(10)
+        assert torch.equal(plain(x), expected)  # goes through what the first thread's tracer put in place
+        second = threads.submit(LayerGraph, _Waiting(began[1], go_on[1]))
+        began[1].wait(0.3)
+        go_on[0].set()
+        first.result()
+        go_on[1].set()
+        second.result()
+    assert nn.Module.__call__ is call
+    assert torch.equal(plain(x), expected)

@@ -17,13 +17,13 @@ from wirewise.runtime.pipeline.weights import Weights
 def test_a_scale_is_known_for_the_updates_in_flight() -> None:
     scale = LossScale(4.0, dynamic=True, patience=2)
     for finite in (True, True, False, True, True, True):
-        scale.move(finite)
+        scale.update(finite)
     assert [scale.after(updates) for updates in (4, 5, 6)] == [4.0, 8.0, 8.0]
     again = LossScale(1.0, dynamic=True)
     again.load(scale.state())
     assert again.after(6) == 8.0
     fixed = LossScale(3.0)
-    fixed.move(False)
+    fixed.update(False)
     assert fixed.after(1) == 3.0
     with pytest.raises(InputError, match="expected finite ones above 0"):
         LossScale(0.0)

@@ -42,7 +42,7 @@ class _Summed(torch.autograd.Function):
 
 
 class _OnFirst(torch.autograd.Function):
-    """The addend of a value that is whole on each rank: the first rank has it. Gradients are whole on each rank."""
+    """The partial sum of a value that is whole on each rank: the first rank has it. Gradients are whole on all."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, first: bool) -> Tensor:
@@ -64,7 +64,7 @@ class Block(nn.Module):
 
     Args:
         group: Ranks of the stage; None: one rank has all.
-        adds: Whether the output is summed over the stage; otherwise ranks give addends.
+        adds: Whether the output is summed over the stage; otherwise ranks give partial sums.
     """
 
     def __init__(self, group: Any, *, adds: bool = True) -> None:

@@ -22,8 +22,8 @@ from wirewise.runtime.pipeline import LayerGraph, Pipeline
 from wirewise.runtime.points import FAULTS
 from wirewise.runtime.recovery import Member, join
 from wirewise.runtime.recovery.agent import Agent, Recoveries
-from wirewise.runtime.recovery.checkpoints import Checkpoints
-from wirewise.runtime.recovery.helping import Helping
+from wirewise.runtime.recovery.checkpoints import CheckpointFolder
+from wirewise.runtime.recovery.helping import HelperOptions
 from wirewise.runtime.recovery.logs import SenderLog
 from wirewise.runtime.recovery.pipelines import train_through_faults
 from wirewise.runtime.recovery.recompute import RecoveryJournal
@@ -39,7 +39,7 @@ class Job(NamedTuple):
     every: int = 4
     """Updates from one checkpoint to the next."""
     clip: float | None = None
-    helping: Helping | None = None
+    helping: HelperOptions | None = None
     kills: Mapping[tuple[int, int], StagePass] = {}
     """Pass before which a rank kills itself, by generation and rank."""
     hangs: Mapping[tuple[int, int], StagePass] = {}
@@ -79,7 +79,7 @@ def train(job: Job) -> None:
         fetched=job.folder / f"fetched-{rank}" if job.apart else None,
         interrupted=lambda: member.is_over,
     )
-    checkpoints = Checkpoints(job.folder / "states", rank)
+    checkpoints = CheckpointFolder(job.folder / "states", rank)
     pipeline = Pipeline(
         job.build(), plan, loss=loss, optimizer=adamw, clip=job.clip, seed=7, journal=journal, timeout_s=30.0,
         process_group=member.transport, around=killing(job, member),

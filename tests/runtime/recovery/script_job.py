@@ -98,15 +98,16 @@ class Script:
         self.loader = DataLoader(data, batch_size=5, shuffle=True)
 
     def protect(self) -> recovery.Training:
-        sharded = {"shard": shard, "replicas": 2} if self.settings.get("sharded") else {}
+        sync = recovery.Shards(shard, 2) if self.settings.get("sharded") else recovery.Buckets()
         training = recovery.protect(
             self.model,
             self.optimizer,
             self.loader,
             steps=self.settings["steps"],
-            objects={"after": self.after, "inside": self.inside, "scheduler": self.scheduler},
-            **sharded,
-            **self.settings.get("protect", {}),
+            sync=sync,
+            state=recovery.State(
+                objects={"after": self.after, "inside": self.inside, "scheduler": self.scheduler}
+            ),
         )
         training.on_commit(self.inside.update)
         return training
@@ -114,11 +115,11 @@ class Script:
     def top(self, step: int) -> None:
         """Code between the batch and the block."""
         self.optimizer.param_groups[0]["weight_decay"] = 0.01 * (1 + step % 3)
-        points.reach("top")
+        points.notify_point("top")
 
     def past(self, step: int) -> None:
         """Code after the block."""
-        points.reach("past")
+        points.notify_point("past")
         self.after.update()
         self.scheduler.step()
         self.optimizer.param_groups[0]["lr"] *= 0.99
@@ -127,7 +128,7 @@ class Script:
         ranks = torch.ones(())
         dist.all_reduce(ranks)
         self.counted.append(float(ranks))
-        points.reach("far past")
+        points.notify_point("far past")
 
     def evaluate(self, x: Any, y: Any) -> float:
         """Mean loss of all ranks on a batch; with shards, which only the block gathers, their updates."""
@@ -152,7 +153,7 @@ def train(folder: str, settings: dict[str, Any]) -> None:
         script.top(step)
         with training.step():
             loss = nn.functional.cross_entropy(training.model(x), y)
-            points.reach("computed")
+            points.notify_point("computed")
             loss.backward()
         if not settings["guarded"] or training.position > step:
             script.past(step)

@@ -175,6 +175,7 @@ def test_a_spare_of_a_host_takes_the_role_of_its_rank(tmp_path, hosts):
 
 @pytest.mark.slow
 @pytest.mark.dist
+@pytest.mark.cold  # it looks at the processes of an agent
 def test_what_codecs_remember_outlives_the_host_where_it_is_mirrored(tmp_path, hosts):
     settings = {"steps": 20, "codec": "topk", "mirrored": True}
     calm = tmp_path / "calm"
@@ -196,6 +197,7 @@ def test_what_codecs_remember_outlives_the_host_where_it_is_mirrored(tmp_path, h
 
 @pytest.mark.slow
 @pytest.mark.dist
+@pytest.mark.cold  # it looks at the processes of an agent
 def test_a_host_without_the_store_stops_its_ranks(tmp_path, hosts):
     first, second = hosts([{"act": "stop", "rank": 0, "point": "batch", "step": 3}])
     deadline = time.monotonic() + 90

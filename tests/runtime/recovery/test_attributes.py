@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from wirewise.runtime.recovery.attributes import Attributes, decoded, encoded
+from wirewise.runtime.recovery.attributes import Attributes, decoded, encode_value
 from wirewise.runtime.trees import digest_of, pack, unpack
 
 
@@ -44,7 +44,7 @@ def test_what_training_changes_travels_and_the_rest_stays() -> None:
     first(torch.ones(1, 2))
     first.eval()
     assert of_first.state() == {}
-    of_first.look()
+    of_first.detect_changes()
     assert of_first.names == {("layer", one) for one in ("scale", "meter", "recent", "rng", "training")}
     second.in_features, meter = 7, second.meter
     of_second.load(travelled(of_first.state()))
@@ -59,7 +59,7 @@ def test_an_attribute_comes_back_after_a_failed_attempt() -> None:
     layer = Layer()
     attributes = Attributes({"layer": layer})
     layer(torch.ones(1, 2))
-    attributes.look()
+    attributes.detect_changes()
     kept = travelled(attributes.state())
     layer(torch.ones(1, 2))
     attributes.load(kept)
@@ -71,7 +71,7 @@ def test_what_changes_in_the_first_attempt_is_as_it_was_at_the_beginning() -> No
     attributes = Attributes({"layer": layer})
     kept = travelled(attributes.state())
     layer(torch.ones(1, 2))
-    attributes.look()
+    attributes.detect_changes()
     attributes.load(kept)
     assert (layer.scale, layer.meter.seen, list(layer.recent)) == (1.0, 0, [1.0])
     assert layer.rng.random() == np.random.default_rng(0).random()
@@ -88,17 +88,17 @@ def test_values_of_all_kinds_are_the_same_after_their_way() -> None:
         torch.arange(3),
     ]
     for value in values:
-        again = decoded(travelled(encoded(value)))
+        again = decoded(travelled(encode_value(value)))
         assert type(again) is type(value) and repr(again) == repr(value)
-    kept = travelled(encoded(state))
+    kept = travelled(encode_value(state))
     expected = state.random()
     assert decoded(kept, state).random() == expected
     legacy = np.random.RandomState(4)
-    kept = travelled(encoded(legacy))
+    kept = travelled(encode_value(legacy))
     drawn = legacy.rand()
     assert decoded(kept, legacy).rand() == drawn
     counts: defaultdict[str, int] = defaultdict(int, a=1)
-    kept = travelled(encoded(counts))
+    kept = travelled(encode_value(counts))
     counts["b"] += 1
     assert decoded(kept, counts) is counts and dict(counts) == {"a": 1}
 
@@ -108,13 +108,13 @@ def test_what_the_compiler_keeps_stays_where_it_is() -> None:
     compiled = torch.compile(layer, backend="eager")
     attributes = Attributes({"model": compiled, "layer": layer})
     compiled(torch.ones(1, 2))
-    attributes.look()
+    attributes.detect_changes()
     assert {owner for owner, _ in attributes.names} == {"layer"}
-    assert encoded(torch.fx.Graph())["__kind__"] == "skipped"
+    assert encode_value(torch.fx.Graph())["__kind__"] == "skipped"
 
 
 def test_what_no_copy_can_hold_is_passed_over() -> None:
     held = [print, 1]
-    tree = travelled(encoded(held))
+    tree = travelled(encode_value(held))
     assert decoded(tree, held) == [print, 1]
-    assert encoded(list(range(10_000)))["__kind__"] == "skipped"
+    assert encode_value(list(range(10_000)))["__kind__"] == "skipped"

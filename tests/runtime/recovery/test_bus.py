@@ -13,7 +13,7 @@ from torch.distributed import DistStoreError
 
 from wirewise.runtime.recovery import bus as module
 from wirewise.runtime.recovery.bus import Bus
-from wirewise.runtime.recovery.generations import GiveUp, HostLost, Over, Raised
+from wirewise.runtime.recovery.generations import AbortJob, ErrorRaised, GenerationEnded, HostLost
 
 
 class Store:
@@ -77,15 +77,15 @@ def pair(monkeypatch):
 
 def test_events_come_to_the_coordinator_and_commands_to_all_others(pair):
     _, (first, second) = pair
-    second.post(Raised((1, 0), "x"))
-    assert next_of(first) == Raised((1, 0), "x")
-    first.post(Over(1))
-    assert next_of(second) == Over(1)
+    second.post(ErrorRaised((1, 0), "x"))
+    assert next_of(first) == ErrorRaised((1, 0), "x")
+    first.post(GenerationEnded(1))
+    assert next_of(second) == GenerationEnded(1)
 
 
 def test_what_comes_at_once_comes_whole_and_in_order(pair):
     _, (first, second) = pair
-    sent = [Raised((1, number), "x") for number in range(20)]
+    sent = [ErrorRaised((1, number), "x") for number in range(20)]
     for event in sent:
         second.post(event)
     came: list[Any] = []
@@ -97,49 +97,49 @@ def test_what_comes_at_once_comes_whole_and_in_order(pair):
 
 def test_a_host_that_comes_again_hears_nothing_old_and_goes_on_behind_what_it_said(pair):
     clients, (first, second) = pair
-    first.post(Over(1))
-    second.post(Raised((1, 0), "x"))
-    assert next_of(second) == Over(1)
-    assert next_of(first) == Raised((1, 0), "x")
+    first.post(GenerationEnded(1))
+    second.post(ErrorRaised((1, 0), "x"))
+    assert next_of(second) == GenerationEnded(1)
+    assert next_of(first) == ErrorRaised((1, 0), "x")
     second.close()
     again = Bus(clients[1], 1, 2, 0.3, "secret")
-    again.post(Raised((1, 1), "y"))
-    assert next_of(first) == Raised((1, 1), "y")
-    first.post(Over(2))
-    assert next_of(again) == Over(2)
+    again.post(ErrorRaised((1, 1), "y"))
+    assert next_of(first) == ErrorRaised((1, 1), "y")
+    first.post(GenerationEnded(2))
+    assert next_of(again) == GenerationEnded(2)
     again.close()
 
 
 def test_messages_that_no_agent_of_the_job_has_signed_are_refused(pair, caplog):
     clients, (first, second) = pair
     stranger = Bus(clients[1], 1, 2, 0.3, "guess")
-    stranger.post(Raised((1, 0), "forged"))
+    stranger.post(ErrorRaised((1, 0), "forged"))
     # Two of one number write to one place: the true one comes behind.
     deadline = time.monotonic() + 20
     while "refused a message" not in caplog.text and time.monotonic() < deadline:
         time.sleep(0.01)
-    second.post(Raised((1, 0), "true"))
-    assert next_of(first) == Raised((1, 0), "true")
+    second.post(ErrorRaised((1, 0), "true"))
+    assert next_of(first) == ErrorRaised((1, 0), "true")
     assert "refused a message" in caplog.text and "which no agent of this job has signed" in caplog.text
     # Nor is a signed one taken in another place.
-    first.post(Over(1))
-    assert next_of(second) == Over(1)
+    first.post(GenerationEnded(1))
+    assert next_of(second) == GenerationEnded(1)
     store = clients[0].store
     store.values["commands/2"] = store.values["commands/1"]
     store.values["commands/count"] = 2
-    first.post(Over(3))
-    assert next_of(second) == Over(3)
+    first.post(GenerationEnded(3))
+    assert next_of(second) == GenerationEnded(3)
     stranger.close()
 
 
 def test_a_host_that_is_cut_off_gives_up_before_it_counts_as_lost(pair):
     (_, cut), (first, second) = pair
-    first.post(Over(1))
+    first.post(GenerationEnded(1))
     next_of(second)
     cut.connected.clear()
     given_up = next_of(second)
     # The coordinator has not counted it as lost while its processes could still train.
     assert not wait([first.wake], 0)
-    assert isinstance(given_up, GiveUp) and "never two parts of a cut network" in given_up.reason
+    assert isinstance(given_up, AbortJob) and "never two parts of a cut network" in given_up.reason
     lost = next_of(first)
     assert isinstance(lost, HostLost) and lost.host == 1

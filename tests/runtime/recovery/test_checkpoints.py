@@ -16,7 +16,7 @@ import torch
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.errors import InputError
 from wirewise.runtime.recovery import checkpoints as module
-from wirewise.runtime.recovery.checkpoints import Checkpoints
+from wirewise.runtime.recovery.checkpoints import CheckpointFolder
 from wirewise.runtime.state_files import write_state
 from wirewise.runtime.transport import Transport
 from wirewise.runtime.trees import digest_of
@@ -39,7 +39,7 @@ def on_ranks(world: int, body: Callable[[int, Transport], Any]) -> list[Any]:
 
 def save_all(folder: Path, steps: range, world: int = 2) -> None:
     def body(rank: int, transport: Transport) -> None:
-        own = Checkpoints(folder, rank)
+        own = CheckpointFolder(folder, rank)
         for step in steps:
             own.save(step, state(step, rank))
             assert own.agree(transport, wait=True) == step
@@ -50,7 +50,7 @@ def save_all(folder: Path, steps: range, world: int = 2) -> None:
 
 def loaded(folder: Path, world: int = 2) -> list[tuple[int, str]]:
     def body(rank: int, transport: Transport) -> tuple[int, str]:
-        step, tree = Checkpoints(folder, rank).load(transport)
+        step, tree = CheckpointFolder(folder, rank).load(transport)
         return step, digest_of(tree)
 
     return on_ranks(world, body)
@@ -58,7 +58,7 @@ def loaded(folder: Path, world: int = 2) -> list[tuple[int, str]]:
 
 def test_the_newest_is_loaded_and_the_one_before_kept(tmp_path: Path) -> None:
     save_all(tmp_path, range(0, 50, 10))
-    assert Checkpoints(tmp_path, 1).steps() == [30, 40]
+    assert CheckpointFolder(tmp_path, 1).steps() == [30, 40]
     assert loaded(tmp_path) == [(40, digest_of(state(40, rank))) for rank in range(2)]
 
 
@@ -72,7 +72,7 @@ def test_training_goes_on_while_a_state_is_written(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(module, "write_state", slow)
 
     def body(rank: int, transport: Transport) -> list[int]:
-        own, weights = Checkpoints(tmp_path, rank), state(3)
+        own, weights = CheckpointFolder(tmp_path, rank), state(3)
         own.save(3, weights)
         weights["weights"].fill_(99.0)  # the next update
         seen = [own.agree(transport)]
@@ -88,17 +88,17 @@ def test_nothing_counts_before_all_ranks_have_it(tmp_path: Path) -> None:
     save_all(tmp_path, range(10, 30, 10))
 
     def body(rank: int, transport: Transport) -> int:
-        own = Checkpoints(tmp_path, rank)
+        own = CheckpointFolder(tmp_path, rank)
         own.load(transport)
         if rank == 0:
             own.save(30, state(30))
         return own.agree(transport, wait=True)
 
     assert on_ranks(2, body) == [20, 20]
-    assert Checkpoints(tmp_path, 0).steps() == [10, 20, 30]
+    assert CheckpointFolder(tmp_path, 0).steps() == [10, 20, 30]
     assert [step for step, _ in loaded(tmp_path)] == [20, 20]
     # What rank 0 has of step 30 must not complete one of another training from step 20.
-    assert Checkpoints(tmp_path, 0).steps() == [10, 20]
+    assert CheckpointFolder(tmp_path, 0).steps() == [10, 20]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "gone"])
@@ -123,7 +123,7 @@ def test_a_damaged_part_of_one_rank_takes_all_to_the_one_before(tmp_path: Path, 
 def test_none_is_left(tmp_path: Path) -> None:
     def body(rank: int, transport: Transport) -> None:
         with pytest.raises(InputError, match=r"no checkpoint is whole on all ranks: .*start anew"):
-            Checkpoints(tmp_path, rank).load(transport)
+            CheckpointFolder(tmp_path, rank).load(transport)
 
     on_ranks(2, body)
     save_all(tmp_path, range(1))
@@ -136,7 +136,7 @@ def test_none_is_left(tmp_path: Path) -> None:
 
 def test_what_no_file_can_hold_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a state holds a set"):
-        Checkpoints(tmp_path, 0).save(0, {"a": {1}})
+        CheckpointFolder(tmp_path, 0).save(0, {"a": {1}})
 
 
 def test_a_full_disk_tells_what_would_be_lost_and_keeps_what_is_there(tmp_path: Path, monkeypatch) -> None:
@@ -146,7 +146,7 @@ def test_a_full_disk_tells_what_would_be_lost_and_keeps_what_is_there(tmp_path: 
         raise InputError(f"cannot write {path}: No space left on device")
 
     def body(rank: int, transport: Transport) -> None:
-        own = Checkpoints(tmp_path, rank)
+        own = CheckpointFolder(tmp_path, rank)
         own.load(transport)
         monkeypatch.setattr(module, "write_state", full)
         own.save(20, state(20))

@@ -65,7 +65,7 @@ def _entry(state: TrainingState, count: Count) -> None:
 
 def _attribute(state: TrainingState, count: Count) -> None:
     state.optimizers[0].count = 3
-    state.attributes.look()
+    state.attributes.detect_changes()
 
 
 CHANGES: dict[str, Callable[[TrainingState, Count], Any]] = {

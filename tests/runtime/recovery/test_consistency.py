@@ -406,3 +406,14 @@ def test_an_adopted_state_after_the_code_is_no_source_of_the_one_before_it() -> 
     train_step(updates)
     updates.seal()
     assert updates.phases == ("before", "after")
+
+
+def test_parameters_that_an_optimizer_is_given_later_are_refused():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    updates = Updates(TrainingState(model, optimizer))
+    model(torch.ones(1, 2)).sum().backward()
+    updates.step()
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+    with pytest.raises(InputError, match=r"optimizer 0 \(SGD\) has 3 parameters, and had 2"):
+        updates.seal()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.runtime.recovery import pipeline_protocol, protocol
 from wirewise.errors import PeerError
-from wirewise.runtime.recovery.decision import RankRecord, RecoveryAction, decide, filled
+from wirewise.runtime.recovery.decision import RankRecord, RecoveryAction, assign_spares, decide
 
 
 def record(rank: int, step: int, *, ahead: str = "", stage: int = 0, **fields: object) -> RankRecord:
@@ -38,6 +38,7 @@ def test_no_state_of_the_protocol_deadlocks_diverges_or_loses_a_step(in_backward
 @pytest.mark.slow
 @pytest.mark.parametrize(("in_backward", "can_restore"), [(False, False), (False, True), (True, True)])
 @pytest.mark.parametrize(("spares", "steps", "buckets"), [(1, 1, 2), (2, 2, 1)])
+@pytest.mark.sample(2)
 def test_no_state_of_longer_trainings_breaks_a_law(in_backward, can_restore, spares, steps, buckets):
     job = protocol.Job(
         spares=spares, steps=steps, buckets=buckets, in_backward=in_backward, can_restore=can_restore
@@ -105,8 +106,8 @@ def test_replicas_that_differ_are_named():
 
 
 def test_spares_go_where_no_replica_is_left_and_the_rest_stays_vacant():
-    assert filled({0: 0, 3: 1, 4: 1}, [0, 2, 2], 2) == (0, 3)
-    assert filled({0: 0, 3: 1, 4: 1}, [0, 2, 2], 1) == (3,)
+    assert assign_spares({0: 0, 3: 1, 4: 1}, [0, 2, 2], 2) == (0, 3)
+    assert assign_spares({0: 0, 3: 1, 4: 1}, [0, 2, 2], 1) == (3,)
     decision = decide([record(0, 3)], dead={1: 0, 2: 0}, spares=1)
     assert decision.vacant == (2,)
 

@@ -132,6 +132,7 @@ def test_a_worker_that_runs_a_script_without_a_guard_says_what_is_missing(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.dist
+@pytest.mark.cold  # a spawned process is a child of the one that spawned it
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
 def test_a_killed_rank_leaves_no_loader_workers_of_any_start_method(tmp_path, context):
     (tmp_path / "pids").mkdir()

@@ -93,6 +93,7 @@ def run(mode: str, folder: Path, dead: int | None) -> tuple[list[dict[str, torch
         ],
     ),
 )
+@pytest.mark.sample(7)
 def test_a_lost_part_is_recomputed_bit_by_bit(mode: str, dead: int, tmp_path: Path) -> None:
     expected, losses = run(mode, tmp_path / "undisturbed", None)
     found, again = run(mode, tmp_path / "disturbed", dead)

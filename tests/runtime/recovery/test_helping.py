@@ -21,11 +21,11 @@ from tests.runtime.recovery.test_recompute import (
 )
 from wirewise.errors import InputError
 from wirewise.plans.timetables import StagePass
-from wirewise.runtime.recovery.helping import Helping, recompute_together
+from wirewise.runtime.recovery.helping import HelperOptions, recompute_together
 from wirewise.runtime.recovery.logs import LoggedMessages
 
 
-def helped(own: _Rank, helping: Helping) -> None:
+def helped(own: _Rank, helping: HelperOptions) -> None:
     recompute_together(own.pipeline, own.journal, lambda update: batches(UPDATES, own.plan)[update:], helping)
 
 
@@ -43,6 +43,7 @@ def helped(own: _Rank, helping: Helping) -> None:
         ],
     ),
 )
+@pytest.mark.sample(9)
 def test_exact_help_leaves_the_same_bits_and_the_same_log(
     build: Any, style: str, dead: int, ranks: int, tmp_path: Path
 ) -> None:
@@ -52,7 +53,7 @@ def test_exact_help_leaves_the_same_bits_and_the_same_log(
     seen = {}
 
     def before(own: _Rank) -> None:
-        helped(own, Helping(lambda: fresh[own.rank], ranks, "exact"))
+        helped(own, HelperOptions(lambda: fresh[own.rank], ranks, "exact"))
         if own.rank == dead:
             seen["updates"] = own.pipeline.update
             seen["spans"] = {
@@ -79,7 +80,7 @@ def test_fast_help_is_right_up_to_rounding(tmp_path: Path) -> None:
             tmp_path,
             {1},
             {},
-            lambda own: helped(own, Helping(lambda: fresh[own.rank], 3, "fast")),
+            lambda own: helped(own, HelperOptions(lambda: fresh[own.rank], 3, "fast")),
         )
     )
     for one, other in zip(found, expected, strict=True):
@@ -92,7 +93,7 @@ def test_neighbours_that_are_lost_together_catch_up_by_themselves(tmp_path: Path
     expected = undisturbed(chain, plan, tmp_path)
     fresh = [chain() for _ in range(3)]
     ranks = recovered(
-        chain, plan, tmp_path, {0, 1}, {}, lambda own: helped(own, Helping(lambda: fresh[own.rank]))
+        chain, plan, tmp_path, {0, 1}, {}, lambda own: helped(own, HelperOptions(lambda: fresh[own.rank]))
     )
     assert equal(finished(ranks), expected)
 
@@ -108,4 +109,4 @@ def test_help_for_stages_that_share_a_rank_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match="4 stages on 2 ranks; helpers share the microbatches of one stage a rank"
     ):
-        recompute_together(pipeline, None, lambda _: [], Helping(chain))  # type: ignore[arg-type]
+        recompute_together(pipeline, None, lambda _: [], HelperOptions(chain))  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from wirewise.errors import InputError
-from wirewise.runtime.recovery import protect
+from wirewise.runtime.recovery import Checkpoints, Fold, State, protect
 from wirewise.runtime.recovery.job_record import check_folder
 from wirewise.runtime.recovery.resume_options import ACCEPTED, ResumeOptions
 
@@ -41,10 +41,11 @@ def train(
     model = nn.Linear(3, width)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     if options.pop("decay", False):
-        options["schedulers"] = [StepLR(optimizer, 1, 0.5)]
+        options["state"] = State(schedulers=[StepLR(optimizer, 1, 0.5)])
     loader = DataLoader(TensorDataset(torch.randn(count, 3)), batch, shuffle=True)
     options = {"steps": 6, **options}
-    training = protect(model, optimizer, loader, checkpoints=folder, checkpoint_every=2, **options)
+    saved = Checkpoints(folder, every=2, accept_changes=options.pop("accept_changes", ()))
+    training = protect(model, optimizer, loader, checkpoints=saved, **options)
     start = training.position
     for (x,) in training:
         with training.step():
@@ -63,8 +64,8 @@ def test_the_same_job_resumes_and_another_one_is_refused_by_name(alone, tmp_path
         ({"steps": 9}, "steps is 6 there and 9 here"),
         ({"batch": 5}, "batch is 4 there and 5 here"),
         ({"count": 44}, "dataset is 40 there and 44 here"),
-        ({"clip": 1.0}, r"clip is None there and 1\.0 here"),
-        ({"through": "fold"}, "through is buckets there and fold here"),
+        ({"state": State(clip=1.0)}, r"clip is None there and 1\.0 here"),
+        ({"sync": Fold()}, "sync is buckets there and fold here"),
         ({"width": 5}, r"model has 'weight' as float32 \[2, 3\] there and float32 \[5, 3\] here"),
         ({"decay": True}, "scheduler is"),
         ({"lr": 0.9, "seed": 3}, r"lr is .*; seed is .*--accept-changes lr,seed"),
@@ -72,6 +73,16 @@ def test_the_same_job_resumes_and_another_one_is_refused_by_name(alone, tmp_path
         with pytest.raises(InputError, match=told):
             train(tmp_path, **changed)
     assert sorted(path.name for path in tmp_path.iterdir()) == states
+
+
+@pytest.mark.parametrize(("replicas", "sync"), [(0, "buckets"), (2, "shards")])
+def test_a_record_of_before_strategy_objects_is_read(tmp_path: Path, replicas: int, sync: str) -> None:
+    old = {"world_size": 2, "through": "buckets", "replicas": replicas}
+    (tmp_path / "job.json").write_text(json.dumps(old))
+    job = {"world_size": 2, "sync": sync, "replicas": replicas}
+    assert check_folder(tmp_path, job, 0) == {}
+    with pytest.raises(InputError, match=f"sync is {sync} there and fold here"):
+        check_folder(tmp_path, {**job, "sync": "fold"}, 0)
 
 
 def test_changes_that_are_accepted_are_carried_out_and_noted(alone, tmp_path: Path, monkeypatch) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wirewise.errors import InputError
-from wirewise.runtime.pipeline.messages import Description
+from wirewise.runtime.pipeline.messages import ValueSpec
 from wirewise.runtime.recovery.logs import ALL_RANKS, LoggedMessages, MessageKey, SenderLog, watermark
 
 STEPS, MICROBATCHES, ROWS = 6, 3, 24
@@ -44,7 +44,7 @@ def test_what_was_committed_is_read_bit_by_bit(tmp_path: Path) -> None:
         MessageKey(0, 1, 5, 0, 0): torch.randint(0, 255, (77,), dtype=torch.uint8),
     }
     for key, tensor in sent.items():
-        log.append(key, tensor, Description(tensor.shape, tensor.dtype, key.channel == 3))
+        log.append(key, tensor, ValueSpec(tensor.shape, tensor.dtype, key.channel == 3))
     log.append(MessageKey(0, 2, 0, 0, 0), torch.ones(3))
     log.append(MessageKey(0, ALL_RANKS, 9, 0), torch.tensor(2.5, dtype=torch.float64))
     log.commit(1)

@@ -40,8 +40,9 @@ def train(folder: str) -> None:
         torch.optim.Adam(model.parameters(), lr=0.01, foreach=False),
         lambda step, share: batch(share, step),
         steps=STEPS,
-        plan=msgspec.structs.replace(plan, buckets=buckets),
-        compression=Compression(seed=3),
+        sync=recovery.Buckets(
+            msgspec.structs.replace(plan, buckets=buckets), compression=Compression(seed=3)
+        ),
     )
     for x, y in training:
         with training.step():

@@ -15,7 +15,7 @@ from wirewise.runtime.recovery.generations import Coordinator, WorkerReady
 @pytest.mark.parametrize("elastic", [False, True])
 def test_what_needs_all_ranks_is_refused_where_fewer_may_go_on(monkeypatch, elastic):
     coordinator = Coordinator(1, elastic=elastic)
-    [begin] = coordinator.heard(WorkerReady((0, 0), {}))
+    [begin] = coordinator.on_event(WorkerReady((0, 0), {}))
     regrouped: list[Exception | None] = []
     member = SimpleNamespace(generation=begin.generation, regroup=regrouped.append, enter=lambda: None)  # type: ignore[union-attr]
     monkeypatch.setattr(control, "current", lambda: member)

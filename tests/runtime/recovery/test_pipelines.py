@@ -17,7 +17,7 @@ from tests.runtime.recovery.pipeline_job import Job, run
 from wirewise.plans.timetables import StagePass
 from wirewise.runtime.pipeline import LayerGraph
 from wirewise.runtime.recovery.agent import Recoveries
-from wirewise.runtime.recovery.helping import Helping
+from wirewise.runtime.recovery.helping import HelperOptions
 
 pytestmark = pytest.mark.dist
 
@@ -43,7 +43,7 @@ CASES = {
         {(1, 1): StagePass(5, "B", 1, 1), (2, 0): StagePass(7, "F", 0, 2), (3, 2): StagePass(9, "B", 2, 0)},
     ),
     "every stage of 2bw, one after the other, with help": (
-        dropped, "2bw", {"helping": Helping(dropped, 2)},
+        dropped, "2bw", {"helping": HelperOptions(dropped, 2)},
         {(1, 2): StagePass(5, "B", 2, 1), (2, 1): StagePass(7, "F", 1, 2), (3, 0): StagePass(9, "B", 0, 0)},
     ),
     "logs that are cut: all go back to a checkpoint, and another rank dies as they begin to": (

@@ -66,11 +66,11 @@ def test_a_rank_without_a_device_of_its_own_is_refused(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.dist
-@pytest.mark.parametrize("through", ["buckets", "backward", "ddp"])
-def test_a_backend_that_aborts_with_garbage_gives_the_same_bits(tmp_path, through):
-    settings = {"steps": 20, "through": through, "backend": aborting.NAME}
+@pytest.mark.parametrize("sync", ["buckets", "backward", "ddp"])
+def test_a_backend_that_aborts_with_garbage_gives_the_same_bits(tmp_path, sync):
+    settings = {"steps": 20, "sync": sync, "backend": aborting.NAME}
     faults = [
-        {"act": "kill", "rank": 1, "point": "bucket" if through != "ddp" else "forward", "step": 6},
+        {"act": "kill", "rank": 1, "point": "bucket" if sync != "ddp" else "forward", "step": 6},
         {"act": "kill", "rank": 0, "point": "update", "step": 12},
     ]
     recoveries, digests = run(tmp_path, settings, faults, spares=2)

@@ -14,7 +14,8 @@ from wirewise.planners import PLANNERS
 from wirewise.plans import MessageLog
 from wirewise.runtime.recovery import (
     Agent,
-    Helping,
+    Buckets,
+    HelperOptions,
     SenderLog,
     protect,
     settings_of,
@@ -39,7 +40,11 @@ def test_fields_are_arguments_of_the_runtime():
     on_disk = replace(CHAIN, logs=tuple(replace(log, tier="disk") for log in CHAIN.logs))
     assert settings_of(on_disk).log == {"memory_bytes": 0}
     both = settings_of(REPLICAS, hosts=2)
-    assert both.agent["spares"] == 1 and both.session == {"consistency": "auto"} and both.helping == {}
+    assert (
+        both.agent["spares"] == 1
+        and both.session == {"sync": Buckets(consistency="auto")}
+        and both.helping == {}
+    )
     beside = settings_of(BESIDE)
     assert (beside.log, beside.keep, beside.helping) == ({"chunk_steps": 1}, "replicas", {})
     assert {"every", "keep", "helping"} <= set(inspect.signature(train_through_faults).parameters)
@@ -47,7 +52,7 @@ def test_fields_are_arguments_of_the_runtime():
         (Agent, both.agent),
         (protect, both.session),
         (SenderLog, {"memory_bytes": 0} | beside.log),
-        (Helping, found.helping),
+        (HelperOptions, found.helping),
     ):
         assert set(given) <= set(inspect.signature(call).parameters)
 

@@ -161,6 +161,7 @@ DEAD = [{0}, {1}, {2}, {0, 1}, {0, 2}, {0, 1, 2}]
     ("style", "dead"),
     keep([("1f1b", {1}), ("2bw", {0, 1})], [(style, dead) for style in ("1f1b", "2bw") for dead in DEAD]),
 )
+@pytest.mark.sample(4)
 def test_lost_stages_are_recomputed_bit_by_bit(style: str, dead: set[int], tmp_path: Path) -> None:
     plan = plan_for(chain(), 3, style=style, microbatches=3)
     expected = undisturbed(chain, plan, tmp_path)
@@ -175,6 +176,7 @@ def test_lost_stages_are_recomputed_bit_by_bit(style: str, dead: set[int], tmp_p
         [(unet, style, dead) for style in ("1f1b", "2bw", "eager-split") for dead in DEAD],
     ),
 )
+@pytest.mark.sample(6)
 def test_ranks_that_are_an_update_ahead_or_in_the_middle_of_one_never_go_back(
     build: Any, style: str, dead: set[int], tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from wirewise.errors import InputError
-from wirewise.runtime.recovery import control, protect
+from wirewise.runtime.recovery import State, control, protect
 
 
 @pytest.fixture
@@ -45,7 +45,12 @@ def test_what_a_step_would_need_is_named(alone) -> None:
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     refused("got LBFGS, whose step needs closure", model, torch.optim.LBFGS(model.parameters()))
     refused("got Closed, whose step needs closure", model, Closed(model.parameters(), lr=0.1))
-    refused("ReduceLROnPlateau, whose step needs metrics", model, sgd, schedulers=[ReduceLROnPlateau(sgd)])
+    refused(
+        "ReduceLROnPlateau, whose step needs metrics",
+        model,
+        sgd,
+        state=State(schedulers=[ReduceLROnPlateau(sgd)]),
+    )
     refused("got SparseAdam, which takes sparse gradients", model, torch.optim.SparseAdam(model.parameters()))
 
 
@@ -59,11 +64,11 @@ def test_models_that_cannot_be_reduced_are_named(alone) -> None:
     refused("got a DataParallel", nn.DataParallel(nn.Linear(2, 2)))
 
 
-def test_objects_whose_state_cannot_travel_are_named(alone) -> None:
-    refused(
-        r"objects\['seen'\] cannot travel: a state holds a set", nn.Linear(2, 2), objects={"seen": Sets()}
-    )
-    refused(r"objects\['list'\] is a list; expected methods", nn.Linear(2, 2), objects={"list": []})
+def test_objects_whose_state_cannot_travel_are_named() -> None:
+    with pytest.raises(InputError, match=r"objects\['seen'\] cannot travel: a state holds a set"):
+        State(objects={"seen": Sets()})
+    with pytest.raises(InputError, match=r"objects\['list'\] is a list; expected methods"):
+        State(objects={"list": []})  # type: ignore[dict-item]
 
 
 def test_a_group_of_the_script_under_an_agent_is_named(alone, monkeypatch) -> None:

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.runtime.recovery import script_job
 from tests.runtime.recovery.trained import alone, outcomes, run
 from wirewise.errors import InputError, PeerError
-from wirewise.runtime.recovery import protect
+from wirewise.runtime.recovery import DDP, Backward, Ranks, State, protect
 
 
 def fault(
@@ -84,7 +84,7 @@ def test_a_rank_that_dies_while_the_new_group_connects_is_outlived(tmp_path):
 @pytest.mark.slow
 @pytest.mark.dist
 def test_distributed_data_parallel_goes_on_around_a_new_group(tmp_path):
-    settings = {"steps": 12, "through": "ddp"}
+    settings = {"steps": 12, "sync": "ddp"}
     faults = [fault(1, "forward", 3), fault(0, "commit", 6)]
     _, digests = run(tmp_path, settings, faults, spares=2)
     assert digests == [alone(settings, 2)] * 2
@@ -93,7 +93,7 @@ def test_distributed_data_parallel_goes_on_around_a_new_group(tmp_path):
 @pytest.mark.slow
 @pytest.mark.dist
 def test_updates_within_backpropagation_that_a_kill_cut_short_leave_no_trace(tmp_path):
-    settings = {"steps": 14, "through": "backward", "consistency": "ping-pong"}
+    settings = {"steps": 14, "sync": "backward", "consistency": "ping-pong"}
     # The first bucket is updated, the second is not; between two updates; all are, and nothing is committed.
     faults = [fault(1, "bucket", 3, index=1), fault(0, "update", 6), fault(1, "commit", 9)]
     recoveries, digests = run(tmp_path, settings, faults, spares=3)
@@ -112,7 +112,7 @@ def test_every_optimizer_comes_out_bit_equal(tmp_path):
 @pytest.mark.slow
 @pytest.mark.dist
 def test_fewer_ranks_keep_the_global_batch_and_folded_gradients_keep_every_bit(tmp_path):
-    settings = {"steps": 40, "through": "fold", "sleep_s": 0.1}
+    settings = {"steps": 40, "sync": "fold", "sleep_s": 0.1}
     faults = [fault(1, "batch", 3), fault(2, "forward", 5)]
     recoveries, digests = run(tmp_path, settings, faults, ranks=4, spares=0, elastic=True)
     assert len(set(digests)) == 1
@@ -206,6 +206,7 @@ def test_what_a_script_changes_outside_the_block_is_that_of_the_undisturbed_run(
 @pytest.mark.parametrize("at_once", [1, 2])
 @pytest.mark.parametrize("guarded", [True, False])
 @pytest.mark.parametrize("sharded", [True, False])
+@pytest.mark.sample(4)
 def test_the_state_of_a_script_outlives_kills_at_every_place_of_its_loop(tmp_path, guarded, at_once, sharded):
     # Two at once are of one replica where the model is sharded, so that the other one lives.
     ranks = 4 if sharded else 3
@@ -232,12 +233,11 @@ def test_what_cannot_be_protected_is_refused_by_name():
     for arguments, told in (
         ({"model": wrapped}, "process group dies with a rank"),
         ({"model": FSDPLinear(2, 2)}, "fully_shard has sharded"),
-        ({"through": "horovod"}, "through='horovod'"),
         ({"steps": None}, "expected one of them"),
-        ({"mirrored": True}, "got mirrored=True and no plan with codecs"),
-        ({"through": "backward", "unused": "zeros"}, "through='backward' with unused='zeros'"),
+        ({"sync": DDP}, "got sync=<class .*DDP'>; expected one of Buckets"),
+        ({"state": Ranks()}, r"got state=Ranks\(.*; expected State\(...\)"),
         (
-            {"through": "backward", "clip": 1.0},
+            {"sync": Backward(), "state": State(clip=1.0)},
             "the norm of all gradients is known only when the last bucket",
         ),
         ({}, "no agent has started this process, nor torchrun"),

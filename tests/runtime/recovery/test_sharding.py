@@ -23,10 +23,10 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from wirewise.errors import InputError
 from wirewise.runtime import recovery
 from wirewise.runtime.data_parallel.fsdp import compress_fsdp
-from wirewise.runtime.points import FAULTS, reach
+from wirewise.runtime.points import FAULTS, notify_point
 from wirewise.runtime.recovery.agent import Agent, Recoveries
 from wirewise.runtime.recovery.batches import seed_all
-from wirewise.runtime.recovery.sharding import Shards
+from wirewise.runtime.recovery.sharding import ShardGroups
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.trees import digest_of
 
@@ -46,10 +46,10 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(0.2)
 
     def forward(self, x: Tensor) -> Tensor:
-        reach("forward", self.number + 1)
+        notify_point("forward", self.number + 1)
         y: Tensor = self.dropout(self.norm(self.layer(x))).relu()
         if y.requires_grad:
-            y.register_hook(lambda gradient: reach("backward", self.number))
+            y.register_hook(lambda gradient: notify_point("backward", self.number))
         return y
 
 
@@ -68,7 +68,7 @@ def telling(call: Callable[..., Any], point: str) -> Callable[..., Any]:
     """A collective that tells of its calls."""
 
     def told(*arguments: Any, **more: Any) -> Any:
-        reach(point)
+        notify_point(point)
         return call(*arguments, **more)
 
     return told
@@ -88,8 +88,9 @@ def train(folder: str, checkpoints: bool) -> None:
     dist.reduce_scatter_single = telling(dist.reduce_scatter_single, "scatter")
     dist.all_reduce = telling(dist.all_reduce, "replicas")
     training = recovery.protect(
-        model, optimizer, drawn, steps=STEPS, schedulers=[schedule], clip=0.5, shard=shard, replicas=2,
-        checkpoints=Path(folder) / "saved" if checkpoints else None, checkpoint_every=4,
+        model, optimizer, drawn, steps=STEPS, sync=recovery.Shards(shard, replicas=2),
+        state=recovery.State(schedulers=[schedule], clip=0.5),
+        checkpoints=recovery.Checkpoints(Path(folder) / "saved", every=4) if checkpoints else None,
     )  # fmt: skip
     losses = []
     for x, y in training:
@@ -199,22 +200,20 @@ def test_what_cannot_be_sharded_is_refused_by_name() -> None:
     begun = torch.optim.Adam(model.parameters())
     begun.state[next(model.parameters())] = {"step": 1}
     for given, told in (
-        ({"replicas": 1}, "a shard without replica is lost with its rank"),
-        ({"replicas": 2, "through": "ddp", "unused": "zeros"}, "got shard and through, unused"),
-        ({"replicas": 2, "shard": None}, "replicas=2 without shard"),
-        ({"replicas": 2, "optimizer": recovery.Lamb(model.parameters())}, "got shard and Lamb"),
-        ({"replicas": 2, "optimizer": begun}, "Adam after an update"),
-        ({"replicas": 2}, "no agent has started this process"),
+        ({"state": recovery.State(scaler=torch.amp.GradScaler("cpu"))}, "got shard and a scaler"),
+        ({"optimizer": recovery.Lamb(model.parameters())}, "got shard and Lamb"),
+        ({"optimizer": begun}, "Adam after an update"),
+        ({}, "no agent has started this process"),
     ):
-        arguments = {"optimizer": optimizer, "shard": shard, **given}
+        arguments = {"optimizer": optimizer, "sync": recovery.Shards(shard, 2), **given}
         with pytest.raises(InputError, match=told):
             recovery.protect(model, arguments.pop("optimizer"), drawn, steps=2, **arguments)
     meta = TrainingState(nn.Linear(2, 2, device="meta"), [])
     with pytest.raises(InputError, match=r"parameters on \['meta'\]"):
-        Shards(shard, 2).check(meta)
+        ShardGroups(recovery.Shards(shard, 2)).check(meta)
     for ranks in (2, 3):
         with pytest.raises(InputError, match=f"replicas=2 and {ranks} ranks"):
-            Shards(shard, 2).connect(meta, SimpleNamespace(world_size=ranks), list)
+            ShardGroups(recovery.Shards(shard, 2)).connect(meta, SimpleNamespace(world_size=ranks), list)
 
 
 @needs_reset
@@ -233,7 +232,7 @@ def test_what_would_not_come_back_after_sharding_is_refused(sharding: Any, told:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         groups = [dist.new_group([0]), dist.new_group([0])]
-        shards, (model, _) = Shards(sharding, 2), made()
+        shards, (model, _) = ShardGroups(recovery.Shards(sharding, 2)), made()
         mesh = DeviceMesh.from_group(groups, "cpu", mesh=[[0]], mesh_dim_names=("replicate", "shard"))
         sharding(model, mesh)
         shards._model, shards._mesh = model, mesh

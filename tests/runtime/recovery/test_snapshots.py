@@ -14,7 +14,7 @@ import torch
 from tests.harness.threads import run_ranks_as_threads
 from wirewise.errors import InputError
 from wirewise.runtime.recovery import snapshots as module
-from wirewise.runtime.recovery.snapshots import Snapshots, agree, keep, mirror
+from wirewise.runtime.recovery.snapshots import Snapshots, agree_on_step, mirror, write_snapshot
 from wirewise.runtime.transport import Transport
 from wirewise.runtime.trees import digest_of
 
@@ -130,7 +130,7 @@ def on_ranks(world: int, folder: Path, body: Any) -> list[Any]:
 def test_a_mirror_outlives_the_host(tmp_path: Path, world: int) -> None:
     def train(rank: int, transport: Transport, own: Snapshots, others: Snapshots) -> str:
         for step in range(3):
-            keep(own, step, state(step, 50 + rank), transport)
+            write_snapshot(own, step, state(step, 50 + rank), transport)
             mirror(own, others, step, transport)
         return digest_of(own.read(2))
 
@@ -139,7 +139,7 @@ def test_a_mirror_outlives_the_host(tmp_path: Path, world: int) -> None:
         file.unlink()
 
     def go_on(rank: int, transport: Transport, own: Snapshots, others: Snapshots) -> tuple[int, str]:
-        step = agree(own, transport, others)
+        step = agree_on_step(own, transport, others)
         return step, digest_of(own.read(step))
 
     assert on_ranks(world, tmp_path, go_on) == [(2, digest) for digest in digests]
@@ -147,12 +147,12 @@ def test_a_mirror_outlives_the_host(tmp_path: Path, world: int) -> None:
 
 def test_ranks_agree_on_the_newest_step_that_all_have(tmp_path: Path) -> None:
     def body(rank: int, transport: Transport, own: Snapshots, others: Snapshots) -> list[int]:
-        seen = [agree(own, transport)]
+        seen = [agree_on_step(own, transport)]
         for step in range(4):
-            keep(own, step, state(step), transport)
+            write_snapshot(own, step, state(step), transport)
         if rank == 1:
             own.write(4, state(4))
-        return [*seen, agree(own, transport)]
+        return [*seen, agree_on_step(own, transport)]
 
     assert on_ranks(3, tmp_path, body) == [[-1, 3]] * 3
 
@@ -162,6 +162,6 @@ def test_a_rank_without_any_state_is_named(tmp_path: Path) -> None:
         if rank != 1:
             own.write(3, state(3))
         with pytest.raises(InputError, match=r"ranks \[1\] none, nor has the rank after them a mirror"):
-            agree(own, transport, others)
+            agree_on_step(own, transport, others)
 
     on_ranks(3, tmp_path, body)

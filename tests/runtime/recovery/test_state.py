@@ -1,4 +1,4 @@
-"""The state of a rank: all of it travels, bit by bit, from several sources, and a training goes on from it alike."""
+"""The state of a rank: all of it travels, bit by bit, from several sources, and a training resumes from it alike."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_state_beside_parameters_and_buffers_travels() -> None:
         first.optimizers[0].step()
     model.bias.requires_grad_(False)
     model.eval()
-    first.attributes.look()
+    first.attributes.detect_changes()
     frame, tensors = pack(first.shared())
     second.load_shared(unpack(frame, lambda own: [b.copy_(t) for b, t in zip(own, tensors, strict=True)]))
     assert (copy.scale, copy.passes, copy.training) == (2.25, 2, False)

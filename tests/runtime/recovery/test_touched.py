@@ -26,7 +26,7 @@ def test_a_parameter_that_each_step_changes_comes_back(counted: bool) -> None:
         if last:
             touched.restore()
             assert torch.equal(model.bias, before)
-        touched.look()
+        touched.detect_changes()
         assert touched.names == {"bias"}
 
 
@@ -34,7 +34,7 @@ def test_a_first_change_is_refused_by_name_where_it_cannot_be_undone() -> None:
     model, touched = made()
     for _ in range(3):
         touched.keep()
-        touched.look()
+        touched.detect_changes()
     touched.keep()
     with torch.no_grad():
         model.weight.clamp_(-0.1, 0.1)
@@ -45,7 +45,7 @@ def test_a_first_change_is_refused_by_name_where_it_cannot_be_undone() -> None:
 def test_after_a_failure_all_are_kept() -> None:
     model, touched = made()
     for _ in range(3):
-        touched.look()
+        touched.detect_changes()
     touched.keep(whole=True)
     before = model.weight.detach().clone()
     with torch.no_grad():

@@ -14,7 +14,7 @@ from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, Optimizer, RMSprop, S
 
 from wirewise.errors import InputError
 from wirewise.runtime.recovery import Lamb, Lion, check_undo
-from wirewise.runtime.recovery.undo import applied, group_settings, undo
+from wirewise.runtime.recovery.undo import capture_update, group_settings, undo
 
 Made = tuple[Callable[..., Optimizer], dict[str, Any]]
 RATE, SHARE = st.floats(1e-4, 0.3), st.floats(0.1, 0.999)
@@ -71,8 +71,8 @@ def step_and_undo(
     nn.utils.clip_grad_norm_([p], 1.0)
     was = copied(optimizer, p)
     used = group_settings(optimizer, optimizer.param_groups[0])
-    update = applied(optimizer, p, used)
-    assert update is not None and applied(optimizer, idle, used) is None
+    update = capture_update(optimizer, p, used)
+    assert update is not None and capture_update(optimizer, idle, used) is None
     optimizer.step()
     p.grad.fill_(7.0)  # the next back-propagation writes there
     after = copied(optimizer, p)
@@ -135,7 +135,7 @@ def test_momentum_set_to_0_leaves_the_buffer_as_it_is() -> None:
     optimizer.step()
     optimizer.param_groups[0]["momentum"] = 0.0
     was = copied(optimizer, p)
-    update = applied(optimizer, p, group_settings(optimizer, optimizer.param_groups[0]))
+    update = capture_update(optimizer, p, group_settings(optimizer, optimizer.param_groups[0]))
     assert update is not None
     optimizer.step()
     undo(optimizer, p, update)
@@ -147,7 +147,7 @@ def test_settings_are_those_of_the_step() -> None:
     p = nn.Parameter(torch.ones(3))
     optimizer = SGD([p], lr=0.5)
     p.grad = torch.ones(3)
-    update = applied(optimizer, p, group_settings(optimizer, optimizer.param_groups[0]))
+    update = capture_update(optimizer, p, group_settings(optimizer, optimizer.param_groups[0]))
     assert update is not None
     optimizer.step()
     optimizer.param_groups[0]["lr"] = 0.01
@@ -183,7 +183,7 @@ def test_sparse_gradients_are_refused() -> None:
     optimizer = SGD(table.parameters(), lr=0.1)
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(InputError, match="its gradient is sparse"):
-        applied(optimizer, table.weight, group_settings(optimizer, optimizer.param_groups[0]))
+        capture_update(optimizer, table.weight, group_settings(optimizer, optimizer.param_groups[0]))
 
 
 def test_settings_of_own_optimizers_are_checked() -> None:
@@ -229,7 +229,7 @@ def train(optimizer: Optimizer, model: nn.Module, steps: range, undos: int = 0) 
 
 def step_taken_back(optimizer: Optimizer) -> None:
     (group,) = optimizer.param_groups
-    updates = {p: applied(optimizer, p, group_settings(optimizer, group)) for p in group["params"]}
+    updates = {p: capture_update(optimizer, p, group_settings(optimizer, group)) for p in group["params"]}
     optimizer.step()
     for p, update in updates.items():
         undo(optimizer, p, update)

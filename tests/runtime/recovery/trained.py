@@ -22,6 +22,7 @@ from wirewise.runtime.recovery.agent import Agent, Recoveries
 from wirewise.runtime.recovery.batches import TrainingBatches
 from wirewise.runtime.recovery.seeded import seed_all
 from wirewise.runtime.recovery.state import TrainingState
+from wirewise.runtime.recovery.sync import Sync
 from wirewise.runtime.trees import digest_of
 
 
@@ -54,25 +55,32 @@ def plan_of(model: nn.Module, codec: str) -> FusionPlan:
     return msgspec.structs.replace(plan, buckets=buckets)
 
 
+def sync_of(model: nn.Module, settings: dict[str, Any]) -> Sync:
+    """Strategy that the settings name."""
+    name, consistency = settings.get("sync", "buckets"), settings.get("consistency", "auto")
+    if name == "buckets":
+        plan = plan_of(model, settings.get("codec", "none"))
+        return recovery.Buckets(plan, mirrored=settings.get("mirrored", False), consistency=consistency)
+    if name == "backward":
+        return recovery.Backward(plan_of(model, "none"), consistency=consistency)
+    return {"ddp": recovery.DDP, "fold": recovery.Fold}[name](consistency=consistency)
+
+
 def train(folder: str, settings: dict[str, Any]) -> None:
     """Train as a rank, and write down what it came to."""
     model, optimizers, schedule, loader = made(settings)
     if settings.get("backend") == aborting.NAME:
         aborting.register()
-    through = settings.get("through", "buckets")
+    saved = settings.get("checkpoints")
     training = recovery.protect(
         model,
         optimizers,
         loader,
         steps=settings.get("steps", 30),
-        schedulers=[schedule],
-        through=through,
-        plan=plan_of(model, settings.get("codec", "none")) if through in ("buckets", "backward") else None,
-        mirrored=settings.get("mirrored", False),
-        consistency=settings.get("consistency", "auto"),
-        checkpoints=settings.get("checkpoints"),
-        checkpoint_every=5,
-        backend=settings.get("backend"),
+        sync=sync_of(model, settings),
+        state=recovery.State(schedulers=[schedule]),
+        checkpoints=None if saved is None else recovery.Checkpoints(saved, every=5),
+        ranks=recovery.Ranks(backend=settings.get("backend")),
     )
     for x, y in training:
         with training.step():

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from wirewise.cli.main import app
-from wirewise.profile.launch import environment
+from wirewise.profile.launch import FOLLOW_SPAWNED, environment
 from wirewise.trace import read
 
 SCRIPT = """
@@ -102,11 +102,41 @@ def test_functions_run_once_torch_is_there_and_a_hidden_sitecustomize_too(tmp_pa
     base.pop("WIREWISE_STARTUP", None)
     found = environment({"ours:go": {"WISH": "1"}}, base)
 
-    def said(code: str) -> list[str]:
+    def printed(code: str) -> list[str]:
         done = subprocess.run(
             [sys.executable, "-c", code], env=found, capture_output=True, text=True, check=True
         )
         return done.stdout.split("\n")[:-1]
 
-    assert said("print('alone')") == ["theirs", "alone"]
-    assert said("import torch; print('script')") == ["theirs", "ours 1", "script"]
+    assert printed("print('alone')") == ["theirs", "alone"]
+    assert printed("import torch; print('script')") == ["theirs", "ours 1", "script"]
+
+
+SPAWNING = """
+import multiprocessing, sys
+
+def work():
+    import torch
+    print("rank", flush=True)
+
+if __name__ == "__main__":
+    rank = multiprocessing.get_context(sys.argv[1]).Process(target=work)
+    rank.start()
+    rank.join()
+    sys.exit(rank.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_ranks_that_a_script_starts_by_itself_are_followed_where_asked(method, tmp_path):
+    for name, text in (("torch", ""), ("ours", "def go(): print('ours', flush=True)"), ("start", SPAWNING)):
+        (tmp_path / f"{name}.py").write_text(text)
+    base = {name: value for name, value in os.environ.items() if name not in ("RANK", "WIREWISE_STARTUP")}
+
+    def printed(**variables: str) -> list[str]:
+        found = environment({"ours:go": variables}, base | {"PYTHONPATH": str(tmp_path)})
+        words = [sys.executable, str(tmp_path / "start.py"), method]
+        return subprocess.run(words, env=found, capture_output=True, text=True, check=True).stdout.split()
+
+    assert printed() == ["rank"]
+    assert printed(**{FOLLOW_SPAWNED: "1"}) == ["ours", "rank"]

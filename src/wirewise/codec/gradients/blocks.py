@@ -1,4 +1,4 @@
-"""8 or 4 bits an element, and a scale for each block of 256: for two-shot collectives, whose shares are coded twice.
+"""8 or 4 bits per element and a scale per block of 256, for two-shot collectives, which encode each shard twice.
 
 As in the quantised collectives of ZeRO++ (Wang et al., ICLR 2024, section 3.3) and LoCo (Xie et al., 2024), with
 symmetric codes.
@@ -55,7 +55,7 @@ class _Blocks(GradientCodec):
 
 
 class Int8(_Blocks):
-    """-127 to 127 times the step of the block, its largest magnitude / 127 rounded up to bfloat16.
+    """8-bit integers -127 to 127 times the step of the block, its largest magnitude / 127 rounded up to bfloat16.
 
     Args:
         rounding: One of `ROUNDINGS`.

@@ -16,7 +16,7 @@ class _Cast(GradientCodec):
     looks_first = True
 
     def size_bytes(self, segments: Segments) -> int:
-        """2 bytes an element."""
+        """2 bytes per element."""
         return 2 * segments.total
 
     def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:

@@ -1,4 +1,4 @@
-"""What all gradient codecs share: checks, where metadata lies, and the choice of kernels.
+"""Parts that all gradient codecs share: checks, offsets of metadata, and the choice of kernels.
 
 A payload is one uint8 buffer: codes of all segments, one after another, then float32 metadata of all segments.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from wirewise import rng
 from wirewise.codec.gradients.kernels import reference
 from wirewise.codec.gradients.segments import Segments
-from wirewise.codec.kernels import IMPLEMENTATIONS, chosen
+from wirewise.codec.kernels import IMPLEMENTATIONS, resolve_implementation
 from wirewise.errors import CodecError, InputError
 
 __all__ = [
@@ -33,16 +33,16 @@ __all__ = [
 ]
 
 Memory = Tensor | Sequence[Tensor]
-"""What a codec keeps of a group: float32 [d], the first of its `memories`, or one [d] for each of them, as a list or
+"""Error-feedback state of a group: float32 [d], the first of its `memories`, or one [d] for each of them, as a list or
 the rows of a tensor."""
 
 
 Feedback = Tensor | None
-"""Memory of a codec that keeps one buffer, float32 [d]; None: it works without feedback."""
+"""Memory of a codec that keeps one buffer, float32 [d]; None if it works without feedback."""
 
 
 class Draw(NamedTuple):
-    """What random numbers are for."""
+    """Uses of random numbers, each with its own key."""
 
     seed: int
     step: int
@@ -50,31 +50,31 @@ class Draw(NamedTuple):
 
     @property
     def own_key(self) -> int:
-        """Key of this rank's rounding: errors of ranks are independent."""
+        """Key of this rank's rounding, so that rounding errors are independent across ranks."""
         return rng.stream_key(self.seed, self.step, self.rank)
 
     @property
     def shared_key(self) -> int:
-        """Key of what all ranks draw alike."""
+        """Key of random numbers that all ranks share."""
         return rng.stream_key(self.seed, self.step)
 
 
 class GradientCodec(ABC):
-    """Encodes a flat group of gradients into one buffer, and decodes and adds up the payloads of all ranks.
+    """Encode a flat group of gradients into one buffer, and decode and sum the payloads of all ranks.
 
     Args:
-        implementation: One of `IMPLEMENTATIONS`; all write the same bytes, but for products of matrices, which agree to
+        implementation: One of `IMPLEMENTATIONS`; all write the same bytes, except for matrix products, which agree to
             rounding.
 
     Attributes:
-        memories: What is kept between steps, a buffer of the group's size each: "residual" (what was not sent),
-            "momentum", "factor". With the first one alone, codecs of several do plain error feedback.
-        wire_dtype: Type as which payloads can be added up by an all-reduce, or None: then they must be gathered.
+        memories: Error-feedback state kept between steps, one buffer of the group's size each: "residual" (what was
+            not sent), "momentum", "factor". Given only the first, a codec of several does plain error feedback.
+        wire_dtype: Type under which an all-reduce can sum payloads. None if they must be gathered.
         rounds: Parts of a payload, each of which needs the sum of the one before.
-        looks_first: Whether encoding with a memory reads the gradient once only to find out whether it is finite, which
-            `checked` saves; a scale that must be known first is found in a pass that cannot be left out.
+        looks_first: Whether encoding with a memory makes an extra pass over the gradient to check that it is finite,
+            which `checked` saves. A pass that also finds a scale cannot be saved.
 
-    How a payload of several rounds comes about, on every rank::
+    A payload of several rounds is encoded on every rank as follows::
 
         codec.encode(gradient, memory, segments, out)           # writes part 0
         for number, part in enumerate(codec.parts(segments)):
@@ -82,7 +82,7 @@ class GradientCodec(ABC):
             codec.advance(number, out, gradient, memory, segments)     # writes part number + 1, if there is one
         codec.decode_sum([out], segments, gradient, scale=1 / ranks)
 
-    Without the all-reduce the payload says what this rank alone sent, and payloads may be gathered.
+    Without the all-reduce the payload holds this rank's contribution alone, and payloads may be gathered.
     """
 
     memories: tuple[str, ...] = ("residual",)
@@ -97,20 +97,20 @@ class GradientCodec(ABC):
 
     @property
     def memory(self) -> str | None:
-        """The first of `memories`, or None."""
+        """First of `memories`. None if the codec has none."""
         return self.memories[0] if self.memories else None
 
     @property
     def linear(self) -> bool:
-        """Whether an all-reduce of payloads, viewed as `wire_dtype`, sums what they say."""
+        """Whether the sum of payloads, viewed as `wire_dtype`, encodes the sum of their gradients."""
         return self.wire_dtype is not None
 
     @abstractmethod
     def size_bytes(self, segments: Segments) -> int:
-        """Bytes of a payload."""
+        """Size of a payload, in bytes."""
 
     def _look(self, kernels: ModuleType, gradient: Tensor, memory: Any, segments: Segments) -> int:
-        """What must be refused before the memory is touched: the first segment that is not finite, or -1."""
+        """First segment that is not finite, or -1: refused before the memory is written."""
         if memory is None or not self.looks_first:
             return -1
         return kernels.first_not_finite(gradient, None, segments)
@@ -124,7 +124,7 @@ class GradientCodec(ABC):
         """Decode the rows of `payloads` and write the scaled sum."""
 
     def parts(self, segments: Segments) -> tuple[slice, ...]:
-        """Bytes of the payload that each round sends."""
+        """Byte ranges of the payload, one for each round."""
         return (slice(0, self.size_bytes(segments)),)
 
     def _advance(
@@ -145,18 +145,18 @@ class GradientCodec(ABC):
         rank: int = 0,
         checked: bool = False,
     ) -> None:
-        """Encode gradient + memory and keep in `memory` what was not sent (Signum: the momentum).
+        """Encode gradient + memory, and keep the unsent remainder in `memory` (Signum: the momentum).
 
         Args:
             gradient: Flat group, float32 [d].
-            memory: `Memory` of the codec, read and written; None: without feedback.
+            memory: `Memory` of the codec, updated in place. None for no error feedback.
             segments: Segments of d elements.
             out: Payload, uint8 [size_bytes(segments)]; the part of the first round is written in full.
             seed: Seed that is the same on all ranks.
             step: Training step; random draws differ between steps.
-            rank: Ranks round independently; shared draws do not depend on it.
-            checked: The caller has seen that the gradient is finite (`copy_checked`), so that kernels on the CPU need
-                not read it once more before they change the memory. The result is the same to the bit.
+            rank: Rank, for independent rounding errors; shared random numbers do not depend on it.
+            checked: True if the caller has checked that the gradient is finite (`copy_checked`), which saves CPU
+                kernels a pass before they update the memory. Results are bit-identical.
 
         Raises:
             CodecError: A tensor does not fit, or a segment (with memory) holds NaN or infinity: then `memory` is as
@@ -188,7 +188,7 @@ class GradientCodec(ABC):
         memory: Memory | None,
         segments: Segments,
     ) -> None:
-        """Continue after part `number` of the payload was added up, in place, over the ranks; see the class.
+        """Write the next round after part `number` of the payload was all-reduced in place; see the class.
 
         Args:
             number: Number of the round, from 0 to rounds - 1.
@@ -235,7 +235,7 @@ class GradientCodec(ABC):
         self._decode(rows, segments, out.detach(), scale, Draw(seed, step))
 
     def _kernels(self, device: torch.device) -> ModuleType:
-        name = chosen(self.implementation, device)
+        name = resolve_implementation(self.implementation, device)
         if name == "torch":
             return reference
         if name == "numba":
@@ -271,7 +271,7 @@ class GradientCodec(ABC):
 
 
 def rows_of(memory: Memory) -> tuple[Tensor, ...]:
-    """The buffers of a memory, [d] each."""
+    """Buffers of a memory, [d] each."""
     return (memory,) if isinstance(memory, Tensor) and memory.dim() == 1 else tuple(memory)
 
 
@@ -285,19 +285,19 @@ def _check_bytes(name: str, value: Tensor, size: int, dim: int) -> None:
 
 
 def check_ratio(ratio: float) -> float:
-    """The share of elements to keep, if it can be used."""
+    """Return the fraction of elements to keep, if it is valid."""
     if not 0.0 < ratio <= 1.0:
         raise InputError(f"ratio is {ratio}; expected a share above 0 and at most 1, for example 0.01")
     return float(ratio)
 
 
 def put_floats(out: UInt8[Tensor, " bytes"], start: int, values: Float[Tensor, " s"]) -> None:
-    """Write float32 numbers at a byte, which need not be aligned."""
+    """Write float32 numbers at a byte offset, which may be unaligned."""
     out[start : start + 4 * len(values)].copy_(values.view(torch.uint8))
 
 
 def get_floats(payloads: UInt8[Tensor, "n bytes"], start: int, count: int) -> Float[Tensor, "n s"]:
-    """Aligned copy of float32 numbers that start at a byte of each payload."""
+    """Copy float32 numbers at a byte offset of each payload, aligned."""
     values = torch.empty(len(payloads), count, device=payloads.device)
     values.view(torch.uint8).copy_(payloads[:, start : start + 4 * count])
     return values

@@ -1,4 +1,4 @@
-"""A copy that finds out on its way whether numbers are finite: the check costs nothing next to the memory's time."""
+"""Copy that also checks that numbers are finite: the check costs almost nothing compared with the memory traffic."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["copy_checked", "parts_finite"]
 
 
 def copy_checked(source: Float[Tensor, " d"], target: Float[Tensor, " d"]) -> bool:
-    """Copy bit by bit on one thread, and say whether all numbers are finite: for `GradientCodec.encode(checked=...)`.
+    """Copy bit for bit on one thread, and return whether all numbers are finite (`GradientCodec.encode(checked=...)`).
 
-    Autograd does not count it as a change of the target.
+    Autograd does not see the write to the target.
 
     Args:
         source: Elements, float32 [d], on the CPU.
-        target: Elements, as many, not overlapping; written in full even where something is not finite.
+        target: Elements, of the same size, not overlapping; written in full even if some are not finite.
 
     Raises:
         CodecError: A tensor does not fit.
@@ -40,10 +40,10 @@ def copy_checked(source: Float[Tensor, " d"], target: Float[Tensor, " d"]) -> bo
 
 
 def parts_finite(values: Float[Tensor, " d"], parts: Int64[np.ndarray, "n 2"]) -> bool:
-    """Whether all numbers in some parts are finite, seen in one call.
+    """Whether all numbers in the given parts are finite, checked in one call.
 
     Args:
-        values: Contiguous; float32 on the CPU, or nothing is looked at and the answer is no.
+        values: Contiguous float32 on the CPU; otherwise returns False without checking.
         parts: First element and end of each.
     """
     if values.dtype != torch.float32 or values.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""Deep gradient compression: elements above a sampled threshold, with the optimizer's momentum kept by the codec."""
+"""Deep gradient compression: elements above a sampled threshold, with momentum kept by the codec."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from wirewise.codec.gradients.codec import Draw, GradientCodec, Memory, check_ratio, get_floats, rows_of
-from wirewise.codec.gradients.kernels.pieces import Bounds, Chosen
+from wirewise.codec.gradients.kernels.pieces import Bounds, SelectedElements
 from wirewise.codec.gradients.segments import Segments
 from wirewise.codec.gradients.sparse import add_gathered
 from wirewise.errors import CodecError, InputError
@@ -19,7 +19,7 @@ from wirewise.errors import CodecError, InputError
 __all__ = ["DGC"]
 
 _LEAST, _MOST = 0.7, 1.3
-"""Share of the wanted elements that may be sent."""
+"""Fraction of the wanted elements that may be sent."""
 _EXACT = 1 << 14
 """Smaller segments are not sampled."""
 _LARGE = 1 << 20
@@ -29,7 +29,7 @@ _AIM = 1.1
 
 
 class DGC(GradientCodec):
-    """About k = max(1, floor(ratio * size)) elements of largest magnitude, found by a threshold; 0.7 k to 1.3 k.
+    """About k = max(1, floor(ratio * size)) elements of largest magnitude, selected by a threshold; 0.7 k to 1.3 k.
 
     Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training" (ICLR 2018),
     section 3: with a memory, momentum u = momentum * u + gradient and residual w = w + u; the large elements of w are
@@ -37,14 +37,14 @@ class DGC(GradientCodec):
     no u, and w = w + gradient; without a memory the elements of the gradient are sent. Segments below 16 Ki elements
     are searched exactly, k elements of each.
 
-    The paper's momentum factor masking (section 3.3) sets u to 0, too, where elements are sent. What they would still
-    have moved is lost, so that elements that are sent often move as if at a lower rate: with all elements sent nothing
-    would be left of momentum. Without masking everything is sent in the end, as by plain SGD with momentum.
+    The paper's momentum factor masking (section 3.3) also sets u to 0 where elements are sent. Their remaining
+    momentum is lost, so that elements sent often move as at a lower learning rate; with all elements sent, no
+    momentum is left. Without masking, the updates add up to those of plain SGD with momentum.
 
     Args:
-        ratio: Share of the elements, above 0 and at most 1.
+        ratio: Fraction of the elements, above 0 and at most 1.
         momentum: Momentum factor from 0 (plain error feedback) to below 1.
-        masking: Whether the momentum of what was sent becomes 0, as in the paper.
+        masking: Whether to clear the momentum of sent elements, as in the paper.
         implementation: One of `IMPLEMENTATIONS`.
     """
 
@@ -67,7 +67,7 @@ class DGC(GradientCodec):
         self._known: WeakKeyDictionary[Segments, tuple[float, Bounds]] = WeakKeyDictionary()
 
     def size_bytes(self, segments: Segments) -> int:
-        """8 bytes (int32 index, float32 value) for each of floor(1.3 k) elements, padded, and a count a segment."""
+        """8 bytes (int32 index, float32 value) for each of floor(1.3 k) elements, padded, and a count per segment."""
         return 8 * int(self._bounds(segments).most.sum()) + 4 * len(segments)
 
     def _look(self, kernels: ModuleType, gradient: Tensor, memory: Any, segments: Segments) -> int:
@@ -84,7 +84,9 @@ class DGC(GradientCodec):
         target = out if out.data_ptr() % 4 == out.storage_offset() % 4 == 0 else out.clone()
         words = target.view(torch.int32)
         total = (len(words) - len(segments)) // 2
-        into = Chosen(words[:total], words[total : 2 * total].view(torch.float32), words[2 * total :])
+        into = SelectedElements(
+            words[:total], words[total : 2 * total].view(torch.float32), words[2 * total :]
+        )
         tables = (segments, self._bounds(segments), draw.own_key, into)
         if rows is not None and rest is None:
             bad = kernels.accumulate_above(gradient, rows, self.momentum, self.masking, *tables)

@@ -1,8 +1,8 @@
-"""Stochastic levels that are unbiased: a scale for each segment, and a draw for each element.
+"""Unbiased stochastic levels: a scale for each segment, and a random draw for each element.
 
-Their error relative to the segment grows with its size, so large tensors should be cut into blocks (`Segments`).
-A scale may be larger than the definition asks, which keeps a code unbiased; that is how scales beyond float32's
-range, and those whose inverse is, are made to fit.
+Their error relative to the segment grows with its size, so large tensors should be cut into blocks (`Segments`). A
+scale may exceed its definition without bias; this is how scales outside float32's range, or with an inverse outside
+it, are handled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class QSGD(GradientCodec):
         self.levels = int(levels)
 
     def size_bytes(self, segments: Segments) -> int:
-        """A byte an element, and 4 bytes for each segment."""
+        """1 byte per element, and 4 bytes for each segment."""
         return segments.total + 4 * len(segments)
 
     def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
@@ -58,14 +58,14 @@ class QSGD(GradientCodec):
 
 
 class TernGrad(GradientCodec):
-    """0 or plus or minus the largest magnitude of the segment, which is drawn with probability |v| / largest.
+    """0, or plus or minus the largest magnitude of the segment, sampled with probability |v| / largest.
 
     Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning" (NeurIPS 2017),
     section 3.1.
     """
 
     def size_bytes(self, segments: Segments) -> int:
-        """2 bits an element, rounded up to bytes, and 4 bytes, for each segment."""
+        """2 bits per element, rounded up to bytes, and 4 bytes, for each segment."""
         return int(segments.starts_of(2)[-1]) + 4 * len(segments)
 
     def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:

@@ -1,4 +1,4 @@
-"""Matrices of gradients as products of two thin factors, which all ranks can add up."""
+"""Gradient matrices as products of two thin factors, which an all-reduce can sum."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Matrix(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """What a group sends: first factors, then tensors that are no matrices, then second factors; in floats."""
+    """Layout of a group's message: first factors, then tensors that are no matrices, then second factors; in floats."""
 
     matrices: tuple[_Matrix, ...]
     vectors: tuple[slice, ...]
@@ -75,17 +75,17 @@ class _Layout(NamedTuple):
 
 
 class PowerSGD(GradientCodec):
-    """P Q^T of each matrix M with P = orthonormal(sum M Q) and Q = sum M^T P, begun with the Q of the step before.
+    """P Q^T of each matrix M, with P = orthonormal(sum M Q) and Q = sum M^T P, warm-started with the last step's Q.
 
     Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization" (NeurIPS 2019),
     algorithms 1 and 2. Two rounds; both sums are an all-reduce. A tensor of two dimensions or more is a matrix with a
-    row for each element of the first; tensors of one dimension, and those that the factors would not make smaller,
-    are sent as they are. Where `Segments.shapes` is not known, a tensor is a matrix that is nearly square, padded
-    with zeros. Segments of blocks do not matter. The second memory keeps Q in its first elements for each tensor;
-    without it Q is drawn anew in each step, alike on all ranks. Implementations and devices agree to rounding.
+    row for each element of the first; tensors of one dimension, and those that factors would not make smaller, are
+    sent uncompressed. Where `Segments.shapes` is not known, a tensor is a matrix that is nearly square, padded with
+    zeros. Blocks of `Segments` are ignored. The second memory keeps Q in its first elements for each tensor; without
+    it, Q is sampled anew in each step, the same on all ranks. Implementations and devices agree to rounding.
 
     Args:
-        rank: Columns of the factors, at least 1; no more than sides of a matrix.
+        rank: Columns of the factors, at least 1; capped at the smaller side of a matrix.
         implementation: One of `IMPLEMENTATIONS`.
     """
 
@@ -102,12 +102,12 @@ class PowerSGD(GradientCodec):
         self._layouts: WeakKeyDictionary[Segments, _Layout] = WeakKeyDictionary()
 
     def size_bytes(self, segments: Segments) -> int:
-        """4 rank (m + n) bytes for each matrix, 4 bytes an element for the other tensors."""
+        """4 rank (m + n) bytes for each matrix, 4 bytes per element for the other tensors."""
         layout = self._layout(segments)
         return 4 * (layout.left + layout.plain + layout.right)
 
     def parts(self, segments: Segments) -> tuple[slice, ...]:
-        """First factors and what is sent as it is, then second factors."""
+        """First factors and uncompressed tensors, then second factors."""
         layout, size = self._layout(segments), self.size_bytes(segments)
         border = 4 * (layout.left + layout.plain)
         return slice(0, border), slice(border, size)

@@ -35,14 +35,14 @@ CODECS: dict[str, type[GradientCodec]] = {
 
 
 def make(name: str, **options: Any) -> GradientCodec:
-    """A codec by name.
+    """Make a codec by name.
 
     Args:
         name: A key of `CODECS`.
-        options: What its class takes; all take `implementation` ("auto", "numba" or "torch").
+        options: Options of its class; all take `implementation` ("auto", "numba" or "torch").
 
     Raises:
-        InputError: An unknown name or option, or a value that the codec cannot use.
+        InputError: The name or an option is unknown, or a value is invalid.
     """
     if name not in CODECS:
         raise InputError(f"unknown gradient codec {name!r}; expected one of: {', '.join(CODECS)}")

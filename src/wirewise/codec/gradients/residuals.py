@@ -1,4 +1,4 @@
-"""What error feedback remembers, by parameter: it outlives groups, checkpoints and changes of the world size."""
+"""Error-feedback state by parameter: it outlives groups, checkpoints and changes of the world size."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ State = dict[str, Tensor]
 
 
 class Residuals:
-    """One flat float32 buffer in the order in which gradients get ready; a group is a slice of it.
+    """Error-feedback state as one flat float32 buffer in the order in which gradients get ready; a group is a slice.
 
-    Groups may change at any time: only the borders of slices move. The same class keeps Signum's momentum, and more
+    Groups may change at any time: only the slice boundaries move. The same class keeps Signum's momentum, and more
     than one buffer for codecs with several `memories`.
 
     Args:
         sizes: Elements of each parameter by name, in the order of back-propagation.
         device: Device that the buffer lies on.
-        buffers: More than one: shapes begin with so many rows, one for each of a codec's `memories`.
+        buffers: Number of buffers, one for each of a codec's `memories`; more than one adds a leading dimension.
 
     Raises:
         InputError: No parameters.
@@ -46,14 +46,14 @@ class Residuals:
 
     @property
     def flat(self) -> Float[Tensor, "*buffers d"]:
-        """All of it, float32."""
+        """The whole buffer, float32."""
         return self._flat
 
     def group(self, names: Sequence[str]) -> Float[Tensor, "*buffers g"]:
-        """View of parameters that follow each other, float32.
+        """View of consecutive parameters, float32.
 
         Raises:
-            InputError: An unknown name, none, or names that do not follow each other in this order.
+            InputError: A name is unknown, there are none, or they are not consecutive.
         """
         if unknown := [name for name in names if name not in self._starts]:
             raise InputError(
@@ -72,10 +72,10 @@ class Residuals:
         return {name: self.group([name]).clone() for name in self._sizes}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a checkpoint, whatever its order of parameters.
+        """Load a checkpoint, in any order of parameters.
 
         Raises:
-            InputError: Names or sizes differ; then nothing was changed.
+            InputError: Names or sizes differ; nothing is changed then.
         """
         rows = self._flat.numel() // self._flat.shape[-1]
         found = {name: value.numel() // rows for name, value in state.items()}
@@ -91,15 +91,15 @@ class Residuals:
 
 
 def resize(states: Sequence[Mapping[str, Tensor]], ranks: int, *, reduction: str = "mean") -> State:
-    """The checkpoint that every rank of a new world loads, so that nothing that waits to be sent is lost.
+    """Convert the residuals of all old ranks to those of each rank of a new world, losing nothing unsent.
 
-    The optimizer still has to receive the mean (or the sum) of the residuals of all old ranks. So each new rank
-    takes the mean of the old ranks, or, where gradients are summed, an equal split of their sum.
+    The optimizer still has to receive the mean (or the sum) of the residuals of all old ranks. Each new rank
+    therefore takes the mean of the old ranks or, if gradients are summed, an equal part of their sum.
 
     Args:
         states: `Residuals.state_dict()` of every old rank.
         ranks: Size of the new world.
-        reduction: "mean" or "sum": what training does with the gradients of ranks.
+        reduction: "mean" or "sum": how training reduces gradients.
 
     Raises:
         InputError: No states, no ranks, states of different parameters, or an unknown reduction.

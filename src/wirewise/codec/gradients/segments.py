@@ -1,7 +1,7 @@
-"""The pieces of a flat group of gradients that have a scale, norm or k of their own.
+"""Pieces of a flat group of gradients, each with its own scale, norm or k.
 
-A segment is a tensor, or a block of fixed size inside a tensor. What is sent for a segment depends on its elements
-and its id only, never on the group that it travels in, so that grouping does not change the numerics.
+A segment is a tensor, or a block of fixed size inside a tensor. The payload of a segment depends on its elements and
+id only, never on its group, so that grouping does not change the numerics.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class Segments:
 
     Args:
         sizes: Elements of each tensor, at least one; [t].
-        ids: Number of each tensor in the model, below 2^31: random draws depend on it; None: 0, 1, ...; [t].
-        block: Cut each tensor into blocks of so many elements, the last one shorter; None: a segment is a tensor.
-        shapes: Shapes of each tensor, for codecs of matrices; None: not known; [t].
-        firsts: Number of the first block of each tensor: what stands for a tensor may be a piece of it; None: 0; [t].
+        ids: Index of each tensor in the model, below 2^31, on which random draws depend. Defaults to 0, 1, ...; [t].
+        block: Block size, in elements; each tensor is cut into such blocks, the last one shorter. None if a segment
+            is a whole tensor.
+        shapes: Shapes of each tensor, for matrix codecs. None if unknown; [t].
+        firsts: Index of the first block of each tensor, if it is a piece of a larger one. Defaults to 0; [t].
 
     Attributes:
         sizes: Elements of each segment, int64 [s].
@@ -36,11 +37,11 @@ class Segments:
         total: Elements of the group.
         ids: Id of each segment: tensor << 32 | block, int64 [s].
         tensors: First element of each tensor, then the end, int64 [t + 1].
-        tensor_ids: Number of each tensor, int64 [t].
+        tensor_ids: Index of each tensor, int64 [t].
         shapes: Shape of each segment's tensor, as given.
 
     Raises:
-        InputError: No tensors, an empty one, more than 2^31 - 1 elements, or ids, block or shapes that cannot be used.
+        InputError: No tensors, an empty one, more than 2^31 - 1 elements, or invalid ids, block or shapes.
     """
 
     def __init__(
@@ -68,13 +69,13 @@ class Segments:
         self._blocks: dict[int, NDArray[np.int64]] = {}
 
     def starts_of(self, bits: int) -> NDArray[np.int64]:
-        """First byte of each segment at so many bits an element, then the end; int64 [s + 1]."""
+        """First byte of each segment at `bits` bits per element, then the end; int64 [s + 1]."""
         if bits not in self._starts:
             self._starts[bits] = np.concatenate([[0], np.cumsum(-(-self.sizes * bits // 8))])
         return self._starts[bits]
 
     def blocks_of(self, size: int) -> NDArray[np.int64]:
-        """Number of the first block of so many elements of each segment, then of all; int64 [s + 1]."""
+        """Index of the first block (of `size` elements) of each segment, then the total; int64 [s + 1]."""
         if size not in self._blocks:
             self._blocks[size] = np.concatenate([[0], np.cumsum(-(-self.sizes // size))])
         return self._blocks[size]
@@ -84,7 +85,7 @@ class Segments:
         return np.maximum(1, (ratio * self.sizes).astype(np.int64))
 
     def describe(self, segment: int) -> str:
-        """A segment in words, for messages."""
+        """Describe a segment for messages."""
         tensor, block = divmod(int(self.ids[segment]), 1 << 32)
         start, end = self.offsets[segment], self.offsets[segment + 1]
         return (

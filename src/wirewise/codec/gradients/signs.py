@@ -19,7 +19,7 @@ class EFSign(GradientCodec):
     """
 
     def size_bytes(self, segments: Segments) -> int:
-        """A bit an element, rounded up to bytes, and 4 bytes, for each segment."""
+        """1 bit per element, rounded up to bytes, and 4 bytes, for each segment."""
         return int(segments.starts_of(1)[-1]) + 4 * len(segments)
 
     def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
@@ -37,7 +37,7 @@ class EFSign(GradientCodec):
 
 
 class SignSGD(GradientCodec):
-    """Signs; the sum is the vote of the majority, +1, -1 or 0 at a tie.
+    """Signs; the sum decodes to the majority vote: +1, -1, or 0 at a tie.
 
     Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault Tolerant" (ICLR 2019).
     """
@@ -45,7 +45,7 @@ class SignSGD(GradientCodec):
     memories: tuple[str, ...] = ()
 
     def size_bytes(self, segments: Segments) -> int:
-        """A bit an element, rounded up to bytes for each segment."""
+        """1 bit per element, rounded up to bytes for each segment."""
         return int(segments.starts_of(1)[-1])
 
     def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
@@ -58,12 +58,12 @@ class SignSGD(GradientCodec):
 
 
 class Signum(SignSGD):
-    """Signs of the momentum m = momentum * m + (1 - momentum) * gradient, by the vote of the majority.
+    """Signs of the momentum m = momentum * m + (1 - momentum) * gradient, with majority vote.
 
     Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems" (ICML 2018), algorithm 2.
 
     Args:
-        momentum: Share of the old momentum, from 0 to below 1.
+        momentum: Fraction of the old momentum, from 0 to below 1.
         implementation: One of `IMPLEMENTATIONS`.
     """
 
@@ -90,7 +90,7 @@ class OneBit(GradientCodec):
     """
 
     def size_bytes(self, segments: Segments) -> int:
-        """A bit an element, rounded up to bytes, and 8 bytes, for each segment."""
+        """1 bit per element, rounded up to bytes, and 8 bytes, for each segment."""
         return int(segments.starts_of(1)[-1]) + 8 * len(segments)
 
     def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:

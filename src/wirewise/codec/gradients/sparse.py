@@ -1,4 +1,4 @@
-"""Some elements of each segment at full precision; the rest stays in the residual."""
+"""Sparse codecs: some elements of each segment at full precision; the rest goes to the error-feedback state."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["RandomK", "TopK", "add_gathered"]
 
 
 class TopK(GradientCodec):
-    """The k = max(1, floor(ratio * size)) elements of largest magnitude of each segment; of equals, the first.
+    """The k = max(1, floor(ratio * size)) elements of largest magnitude of each segment; ties go to the first.
 
     Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018), definition 2.1.
 
     Args:
-        ratio: Share of the elements, above 0 and at most 1.
+        ratio: Fraction of the elements, above 0 and at most 1.
         implementation: One of `IMPLEMENTATIONS`.
     """
 
@@ -29,7 +29,7 @@ class TopK(GradientCodec):
         self.ratio = check_ratio(ratio)
 
     def size_bytes(self, segments: Segments) -> int:
-        """8 bytes (int32 index in the group, float32 value) for each element that is kept."""
+        """8 bytes (int32 index in the group, float32 value) for each kept element."""
         return 8 * int(segments.counts(self.ratio).sum())
 
     def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
@@ -46,12 +46,12 @@ class TopK(GradientCodec):
 
 
 class RandomK(GradientCodec):
-    """Draw of k elements of each segment, without replacement, by all ranks alike, so that values can be added up.
+    """Random k elements of each segment without replacement, the same on all ranks, so that an all-reduce can sum them.
 
     Stich et al., "Sparsified SGD with Memory" (NeurIPS 2018), definition 2.1.
 
     Args:
-        ratio: Share of the elements, above 0 and at most 1; k = max(1, floor(ratio * size)).
+        ratio: Fraction of the elements, above 0 and at most 1; k = max(1, floor(ratio * size)).
         scaled: Multiply values by size / k, which makes them unbiased; then there is no residual.
         implementation: One of `IMPLEMENTATIONS`.
     """
@@ -65,7 +65,7 @@ class RandomK(GradientCodec):
         self.memories = () if scaled else ("residual",)
 
     def size_bytes(self, segments: Segments) -> int:
-        """4 bytes for each element that is kept; indices do not travel."""
+        """4 bytes for each kept element; indices are not sent."""
         return 4 * int(segments.counts(self.ratio).sum())
 
     def _encode(self, gradient: Tensor, memory: Feedback, segments: Segments, out: Tensor, draw: Draw) -> int:
@@ -99,7 +99,7 @@ class RandomK(GradientCodec):
 def add_gathered(
     kernels: ModuleType, payloads: Tensor, count: int, scale: float, segments: Segments, out: Tensor
 ) -> None:
-    """Write the scaled sum of payloads that begin with `count` indices and values each.
+    """Write the scaled sum of payloads that each begin with `count` indices and values.
 
     Raises:
         CodecError: An index lies outside the group.

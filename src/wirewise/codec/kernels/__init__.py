@@ -10,17 +10,17 @@ from wirewise.errors import CodecError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["IMPLEMENTATIONS", "chosen"]
+__all__ = ["IMPLEMENTATIONS", "resolve_implementation"]
 
 IMPLEMENTATIONS = ("auto", "torch", "numba", "triton")
 """Names of implementations; auto: numba on the CPU, Triton on CUDA where it is installed, else torch operations."""
 
 
-def chosen(implementation: str, device: torch.device) -> str:
-    """What an implementation's name stands for on a device: torch, numba or triton.
+def resolve_implementation(implementation: str, device: torch.device) -> str:
+    """Resolve the name of an implementation for a device: torch, numba or triton.
 
     Raises:
-        CodecError: It cannot run there.
+        CodecError: The implementation cannot run on the device.
     """
     if implementation == "auto":
         fast = "triton" if device.type == "cuda" and importlib.util.find_spec("triton") else "torch"

@@ -1,4 +1,4 @@
-"""The quantizer on the CPU: numba kernels, split over threads where the job is large.
+"""The quantizer on the CPU: numba kernels, split over threads for large inputs.
 
 Rows are independent, so threads do not change a byte; kernels release the GIL.
 """
@@ -35,14 +35,14 @@ if hasattr(os, "register_at_fork"):
 def split(
     kernel: Callable[..., Any], arguments: tuple[Any, ...], count: int, row_size: int, *, serial: bool = False
 ) -> list[Any]:
-    """Call `kernel(*arguments, lo, hi)` on ranges that cover 0..count; results in order of the ranges.
+    """Call `kernel(*arguments, lo, hi)` on ranges that cover 0..count; returns results in order of the ranges.
 
     Args:
-        kernel: Function without the GIL whose rows are independent.
+        kernel: Function that releases the GIL and treats rows independently.
         arguments: Arguments of the kernel before the range.
         count: Number of rows.
-        row_size: Bytes that a row moves, to judge whether threads pay.
-        serial: Keep one thread.
+        row_size: Bytes moved per row, to decide whether threads pay.
+        serial: Use one thread.
     """
     parts = 1 if serial else max(1, min(torch.get_num_threads(), count * row_size // _MIN_BYTES))
     if parts == 1:
@@ -75,7 +75,7 @@ def pack(
     stochastic: bool,
     ranges: Tensor | None,
 ) -> int:
-    """Encode messages into `out`; returns the number of the first message that cannot be coded, or -1."""
+    """Encode messages into `out`; returns the index of the first message that cannot be encoded, or -1."""
     source, target = x.detach().numpy(), out.numpy()
     words, spans = (source.view(np.uint32), _NO_RANGES if ranges is None else ranges.numpy())
     zeros = np.empty(layout.num_quantized, dtype=np.float32)
@@ -181,7 +181,7 @@ def unpack_aggregate(
 
 
 def warm() -> None:
-    """Compile every kernel for the argument types that occur; numba keeps the code on disk."""
+    """Compile every kernel for the argument types in use; numba caches the code on disk."""
     layout = MessageLayout(BITS, 4)
     out = torch.empty(layout.size_bytes, dtype=torch.uint8)
     x, rows = torch.zeros(len(layout), 4), torch.arange(len(layout))

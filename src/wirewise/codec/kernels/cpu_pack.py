@@ -1,4 +1,4 @@
-"""Numba kernels that encode: one pass over a gathered row for its range, one that codes and packs it.
+"""Numba kernels that encode: one pass over a gathered row finds its range, a second one quantizes and packs it.
 
 They are written so that LLVM vectorises every inner loop:
 
@@ -268,7 +268,7 @@ def _pack_blocks(
 def pack_rows(
     x, x_bits, index, order, rows, key, bits, narrow, stochastic, out, zeros, steps, ranges, lo, hi
 ):
-    """Pack rows lo..hi of a group; returns the first message that cannot be coded, or -1."""
+    """Pack rows lo..hi of a group; returns the first message that cannot be encoded, or -1."""
     block = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (4 * x.shape[1])))
     sources, ahead = np.empty(block, dtype=np.int64), np.zeros(block, dtype=np.int64)
     scales = np.empty(block, dtype=np.float32)

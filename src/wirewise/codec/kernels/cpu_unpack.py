@@ -1,4 +1,4 @@
-"""Numba kernels that decode: into rows, onto rows, or straight into weighted sums of rows."""
+"""Numba kernels that decode: into rows, added to rows, or directly into weighted sums of rows."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _aggregate_blocks(
 
 @entry
 def aggregate_rows(buffer, bits, offset, slot, zeros, steps, indptr, indices, weight, out, lo, hi):
-    """Add weighted sums of messages to rows lo..hi of `out`, straight from the codes."""
+    """Add weighted sums of messages to rows lo..hi of `out`, directly from the codes."""
     scratch = np.empty(out.shape[1], dtype=np.float32)
     _aggregate_blocks(
         buffer,

@@ -1,4 +1,4 @@
-"""The quantizer in plain torch operations, on any device: the definition that the fast kernels are held to.
+"""The quantizer in plain torch operations, on any device: the definition that the fast kernels are tested against.
 
 A row x of D columns is coded in b bits as
 
@@ -51,7 +51,7 @@ def pack(
     stochastic: bool,
     ranges: Float[Tensor, " n"] | None,
 ) -> int:
-    """Encode messages into `out`; returns the number of the first message that cannot be coded, or -1."""
+    """Encode messages into `out`; returns the index of the first message that cannot be encoded, or -1."""
     zeros = torch.empty(layout.num_quantized, dtype=torch.float32, device=x.device)
     steps = torch.empty_like(zeros)
     bad = [
@@ -82,7 +82,7 @@ def _pack_group(x, index, layout, group, out, key, rows, stochastic, ranges, zer
 def row_parameters(
     block: Float[Tensor, "n d"], levels: int, narrow: bool
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Tensor, Float[Tensor, " n"]]:
-    """Zero point, step, whether the row can be coded, and max - min, of each row.
+    """Zero point, step, validity, and max - min of each row.
 
     Args:
         block: Rows to be coded, float32 [n, d].
@@ -100,7 +100,7 @@ def row_parameters(
 
 
 def divided(x: Tensor, by: float) -> Tensor:
-    """Quotients as IEEE rounds them; by a number CUDA would multiply by its rounded inverse."""
+    """Divide with IEEE rounding; for a scalar divisor CUDA would multiply by its rounded inverse."""
     return x / x.new_full((), by)
 
 
@@ -123,7 +123,7 @@ def quantize(
     key: int,
     rows: Int[Tensor, " n"] | None,
 ) -> UInt8[Tensor, "n d"]:
-    """Codes of a block of rows; `rows` None rounds to nearest."""
+    """Quantize a block of rows; rounds to nearest if `rows` is None."""
     scale = torch.where(step > 0, 131072.0 / step, 0.0)
     scaled = (block - zero[:, None]) * scale[:, None]
     levels = (1 << bits) - 1
@@ -178,7 +178,7 @@ def _rows_of(buffer: UInt8[Tensor, " bytes"], group: Group) -> UInt8[Tensor, "n 
 
 
 def write_parameters(layout: MessageLayout, out: Tensor, zeros: Tensor, steps: Tensor) -> None:
-    """Put zero points and steps, which need not be aligned there, behind the codes."""
+    """Write zero points and steps behind the codes, at possibly unaligned offsets."""
     if not layout.num_quantized:
         return
     if layout.param_bytes == 4:
@@ -196,7 +196,7 @@ def read_parameters(layout: MessageLayout, buffer: Tensor) -> tuple[Float[Tensor
 
 
 def decode(buffer: UInt8[Tensor, " bytes"], layout: MessageLayout) -> Float[Tensor, "n d"]:
-    """All messages in message order."""
+    """Decode all messages, in message order."""
     zeros, steps = read_parameters(layout, buffer)
     result = torch.empty(len(layout), layout.width, dtype=torch.float32, device=buffer.device)
     for group in layout.groups:

@@ -1,4 +1,4 @@
-"""The quantizer as Triton kernels: some rows for each program, one launch for each bit width.
+"""The quantizer as Triton kernels: several rows per program, one launch per bit width.
 
 Arithmetic is that of `reference.py`, to the bit: divisions round to nearest (`div_rn`), multiplications and
 additions are not fused (`enable_fp_fusion=False`), and codes are whole numbers from there.
@@ -37,7 +37,7 @@ _PART = 2048
 
 @triton.jit
 def mix32(x):
-    """`wirewise.rng.mix32` of uint32 values."""
+    """Apply `wirewise.rng.mix32` to uint32 values."""
     x = x ^ (x >> 16)
     x = x * 0x7FEB352D
     x = x ^ (x >> 15)
@@ -47,7 +47,7 @@ def mix32(x):
 
 @triton.jit
 def row_key_of(key, row):
-    """`wirewise.rng.row_key` of a uint32 key and an int64 global row id."""
+    """Apply `wirewise.rng.row_key` to a uint32 key and an int64 global row id."""
     low = (row & 0xFFFFFFFF).to(tl.uint32)
     high = ((row >> 32) & 0xFFFFFFFF).to(tl.uint32)
     return mix32(key ^ mix32(low ^ mix32(high + 0x9E3779B9)))
@@ -89,7 +89,7 @@ def _range(row_ptr, there, width, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _hold(row_ptr, there, width, stride, PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """What `_range` finds, and the parts of the rows, which start `stride` columns apart and fit in a block each."""
+    """Offsets of `_range`, and the parts of the rows, which start `stride` columns apart and fit in a block each."""
     low = tl.full((ROWS, BLOCK), 0x7FFFFFFF, tl.int32)
     high = tl.full((ROWS, BLOCK), -0x80000000, tl.int32)
     local = tl.arange(0, BLOCK)[None, :]
@@ -497,7 +497,7 @@ _EXACT: dict[str, Any] = {"enable_fp_fusion": False}
 
 
 def check_device(device: torch.device) -> None:
-    """Raise unless Triton can run here: on CUDA, or anywhere in its interpreter (TRITON_INTERPRET=1).
+    """Raise unless Triton can run on the device: CUDA, or any device in its interpreter (TRITON_INTERPRET=1).
 
     Raises:
         CodecError: The tensors are on another device.
@@ -552,7 +552,7 @@ def pack(
     stochastic: bool,
     ranges: Tensor | None,
 ) -> int:
-    """Encode messages into `out`; returns the number of the first message that cannot be coded, or -1."""
+    """Encode messages into `out`; returns the index of the first message that cannot be encoded, or -1."""
     bad = torch.full((1,), len(layout), dtype=torch.int64, device=x.device)
     ids, places = rows.to(x.device), x if index is None else index
     spans, modes = (

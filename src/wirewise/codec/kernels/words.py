@@ -1,4 +1,4 @@
-"""What the numba kernels share: how they are compiled, floats as bits, copies, cache lines.
+"""Shared parts of the numba kernels: compilation, float bits, copies, cache lines.
 
 numba keeps compiled code on disk for each source file and does not see changes in functions from another:
 delete `__pycache__` after editing this file.
@@ -51,26 +51,26 @@ def _prefetch_line(typingctx, array, offset):
 
 @inline
 def prefetch(array, row, row_size):
-    """Ask for one row of a matrix: the hardware does not guess where the next gathered row lies."""
+    """Prefetch one row of a matrix; the hardware prefetcher cannot predict gathered rows."""
     for start in range(row * row_size, (row + 1) * row_size, _LINE):
         _prefetch_line(array, start)
 
 
 @inline
 def as_float(bits):
-    """The float32 with these bits (uint32)."""
+    """Reinterpret bits (uint32) as a float32."""
     return np.uint32(bits).view(np.float32)
 
 
 @inline
 def as_bits(value):
-    """The bits of a float32, as uint32."""
+    """Reinterpret a float32 as its bits, uint32."""
     return np.float32(value).view(np.uint32)
 
 
 @inline
 def bfloat16(raw):
-    """The float32 of a bfloat16 given by its bits (uint16)."""
+    """Convert the bits of a bfloat16 (uint16) to float32."""
     return as_float(np.uint32(np.uint32(raw) << np.uint32(16)))
 
 

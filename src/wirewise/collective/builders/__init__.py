@@ -1,4 +1,4 @@
-"""The known algorithms of each collective as programs."""
+"""Programs for the known algorithms of each collective."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from wirewise.collective.builders import bruck, direct, hierarchical, hypercube, rings, trees
 from wirewise.collective.builders.draft import Builder, Draft, RankGroup
+from wirewise.collective.builders.draft import waves as in_waves
 from wirewise.collective.program import Program, Transfer
 from wirewise.collective.relations import COLLECTIVES, ROOTED, Collective
 from wirewise.errors import ProgramError
@@ -43,8 +44,8 @@ BUILDERS: dict[tuple[Collective, str], Builder] = {
     ("all_reduce", "ring"): rings.all_reduce_ring,
     ("all_reduce", "recursive_doubling"): hypercube.all_reduce_doubling,
     ("all_reduce", "rabenseifner"): hypercube.all_reduce_halving_doubling,
-    ("all_reduce", "reduce_broadcast"): trees.up_and_down(trees.broadcast_binomial),
-    ("all_reduce", "double_tree"): trees.up_and_down(trees.broadcast_double_tree),
+    ("all_reduce", "reduce_broadcast"): trees.reduce_broadcast(trees.broadcast_binomial),
+    ("all_reduce", "double_tree"): trees.reduce_broadcast(trees.broadcast_double_tree),
     ("all_to_all", "linear"): direct.all_to_all_linear,
     ("all_to_all", "pairwise"): direct.all_to_all_pairwise,
     ("all_to_all", "shift"): direct.all_to_all_shift,
@@ -61,24 +62,28 @@ BUILDERS: dict[tuple[Collective, str], Builder] = {
     ("all_to_all", "hierarchical"): hierarchical.all_to_all,
     ("all_gather", "hierarchical_bruck"): hierarchical.all_gather_bruck,
     ("reduce_scatter", "hierarchical_bruck"): trees.to_root(hierarchical.all_gather_bruck, reduces=True),
-    ("all_reduce", "hierarchical_bruck"): trees.up_and_down(hierarchical.all_gather_bruck),
+    ("all_reduce", "hierarchical_bruck"): trees.reduce_broadcast(hierarchical.all_gather_bruck),
+    ("all_gather", "host_ring"): hierarchical.all_gather_host_ring,
+    ("reduce_scatter", "host_ring"): trees.to_root(hierarchical.all_gather_host_ring, reduces=True),
+    ("all_reduce", "host_ring"): trees.reduce_broadcast(hierarchical.all_gather_host_ring),
 }
 """Builders by collective and name of the algorithm."""
 
 PLAIN: dict[tuple[Collective, str], Builder] = {
     ("broadcast", "binary"): trees.broadcast_binary,
-    ("all_reduce", "binary"): trees.up_and_down(trees.broadcast_binary),
+    ("all_reduce", "binary"): trees.reduce_broadcast(trees.broadcast_binary),
     ("all_reduce", "leaders"): hierarchical.all_reduce_leaders,
     ("all_reduce", "servers"): direct.all_reduce_servers,
     ("all_gather", "direct"): direct.all_gather_direct,
-    ("all_reduce", "direct"): trees.up_and_down(direct.all_gather_direct),
+    ("all_reduce", "direct"): trees.reduce_broadcast(direct.all_gather_direct),
 }
-"""What training libraries do as well (`collective.named`), and all ranks of a small mesh at once; planners do not try
+"""Algorithms that training libraries run as well (`collective.named`), and all ranks of a small mesh at once;
+planners do not try
 them."""
 
 
 def algorithms(collective: Collective) -> list[str]:
-    """Names of the algorithms of a collective that planners try."""
+    """Names of a collective's algorithms that planners try."""
     return [name for of, name in BUILDERS if of == collective]
 
 
@@ -92,21 +97,23 @@ def build(
     hosts: Sequence[Sequence[int]] | None = None,
     servers: int = 1,
     chunks: int | None = None,
+    waves: int = 1,
 ) -> Program:
-    """The program of a known algorithm.
+    """Build the program of a known algorithm.
 
     Args:
         collective: Name of the collective.
         algorithm: One of `BUILDERS` or `PLAIN` for the collective.
         ranks: Number of ranks.
-        root: Rank of a rooted collective; without effect on others.
-        segments: Parts of each chunk that follow each other through the program.
+        root: Rank of a rooted collective; ignored by others.
+        segments: Pipelined parts of each chunk.
         hosts: Ranks of each host, for the hierarchical algorithms and for "leaders".
-        servers: First ranks that add up a part each, of "servers".
-        chunks: A multiple of the chunks that the algorithm needs; None: those.
+        servers: Number of first ranks that each reduce a part, for "servers".
+        chunks: A multiple of the chunks that the algorithm needs. Defaults to that number.
+        waves: Parts of each chunk, each one step behind the previous (`draft.waves`).
 
     Raises:
-        ProgramError: An algorithm that does not exist or does not work for these ranks, hosts or chunks.
+        ProgramError: The algorithm does not exist, or does not work for these ranks, hosts or chunks.
     """
     builder = BUILDERS.get((collective, algorithm)) or PLAIN.get((collective, algorithm))
     if builder is None:
@@ -121,7 +128,7 @@ def build(
             f"got {ranks} ranks with root {root}; expected at least 1 rank and a root among them"
         )
     group = RankGroup(ranks, top, tuple(map(tuple, hosts or ())), servers)
-    draft = _split(builder(group), chunks)
+    draft = in_waves(_split(builder(group), chunks), waves)
     return Program(
         name=algorithm,
         collective=collective,

@@ -1,8 +1,8 @@
-"""Algorithms in which distances double: Bruck et al. 1997, and the same with the farthest rank first (PAT)."""
+"""Algorithms of doubling distances: Bruck et al. 1997, and the variant with the farthest rank first (PAT)."""
 
 from __future__ import annotations
 
-from wirewise.collective.builders.draft import Draft, RankGroup, mirrored, rounds
+from wirewise.collective.builders.draft import Draft, RankGroup, mirror, rounds
 from wirewise.collective.program import Transfer
 
 __all__ = [
@@ -18,7 +18,7 @@ PAT_BLOCKS = 8
 
 
 def all_gather_bruck(group: RankGroup) -> Draft:
-    """Each step doubles the blocks that a rank has, from the next ranks round the ring."""
+    """All-gather in which each step doubles the blocks that a rank has, received from the next ranks round the ring."""
     p = group.ranks
     found: list[Transfer] = []
     for step in range(rounds(p)):
@@ -29,12 +29,12 @@ def all_gather_bruck(group: RankGroup) -> Draft:
 
 
 def reduce_scatter_bruck(group: RankGroup) -> Draft:
-    """The all-gather backwards."""
-    return mirrored(all_gather_bruck(group), reduces=True)
+    """The all-gather reversed."""
+    return mirror(all_gather_bruck(group), reduces=True)
 
 
 def all_to_all_bruck(group: RankGroup) -> Draft:
-    """Each chunk takes the jumps that add up to its distance, the shortest first."""
+    """All-to-all in which each chunk takes the power-of-two hops that sum to its distance, the shortest first."""
     p = group.ranks
     found: list[Transfer] = []
     for step in range(rounds(p)):
@@ -49,7 +49,7 @@ def all_to_all_bruck(group: RankGroup) -> Draft:
 
 
 def all_gather_pat(group: RankGroup) -> Draft:
-    """Every block goes down its own binomial tree, the farthest rank first, in messages of few blocks.
+    """All-gather down one binomial tree per block, the farthest rank first, in messages of few blocks.
 
     Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale" (2025). Trees of all
     blocks run together while a message holds at most `PAT_BLOCKS`; beyond, parts of the trees follow each other.
@@ -63,8 +63,8 @@ def all_gather_pat(group: RankGroup) -> Draft:
 
 
 def reduce_scatter_pat(group: RankGroup) -> Draft:
-    """The all-gather backwards."""
-    return mirrored(all_gather_pat(group), reduces=True)
+    """The all-gather reversed."""
+    return mirror(all_gather_pat(group), reduces=True)
 
 
 def _pat_messages(ranks: int) -> list[tuple[int, list[int]]]:

@@ -1,4 +1,4 @@
-"""Algorithms in which every block goes straight from its source to its target."""
+"""Algorithms in which every block is sent directly from source to target."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ __all__ = [
 
 
 def all_gather_direct(group: RankGroup) -> Draft:
-    """Every rank sends its block to all others at once."""
+    """All-gather in which every rank sends its block to all others at once."""
     p = group.ranks
     return Draft(p, [Transfer(block, block, t, 0) for block in range(p) for t in range(p) if t != block])
 
 
 def reduce_scatter_pairwise(group: RankGroup) -> Draft:
-    """Every rank sends to the one k + 1 places on in step k."""
+    """Reduce-scatter in which every rank sends to the rank k + 1 ahead in step k."""
     p = group.ranks
     moves = [(r, (r + far) % p, far - 1) for far in range(1, p) for r in range(p)]
     return Draft(p, [Transfer(t, s, t, step, True) for s, t, step in moves])
 
 
 def all_reduce_servers(group: RankGroup) -> Draft:
-    """Every rank pushes a part to each server, which is one of the first ranks, and pulls the sums (Li et al. 2014).
+    """All-reduce by parameter servers among the first ranks: push a part to each, pull the sums (Li et al. 2014).
 
     Raises:
-        ProgramError: Servers that are no ranks.
+        ProgramError: The servers are not ranks of the group.
     """
     p, servers = group.ranks, group.servers
     if not 1 <= servers <= p:
@@ -44,20 +44,20 @@ def all_reduce_servers(group: RankGroup) -> Draft:
 
 
 def all_to_all_linear(group: RankGroup) -> Draft:
-    """Everything at once."""
+    """All-to-all in a single step."""
     p = group.ranks
     return Draft(p * p, [Transfer(s * p + t, s, t, 0) for s in range(p) for t in range(p) if s != t])
 
 
 def all_to_all_shift(group: RankGroup) -> Draft:
-    """Every rank sends to the one k + 1 places on in step k, and gets from the one k + 1 places before."""
+    """All-to-all in which each rank sends to the rank k + 1 ahead, and receives from k + 1 behind, in step k."""
     p = group.ranks
     moves = [(r, (r + far) % p, far - 1) for far in range(1, p) for r in range(p)]
     return Draft(p * p, [Transfer(s * p + t, s, t, step) for s, t, step in moves])
 
 
 def all_to_all_pairwise(group: RankGroup) -> Draft:
-    """Pairs swap in each step, by exclusive or of their numbers; a shift where the ranks are no power of two."""
+    """All-to-all by pairwise exchange, XOR of rank numbers; by shifts if the ranks are no power of two."""
     p = group.ranks
     if p & (p - 1):
         return all_to_all_shift(group)

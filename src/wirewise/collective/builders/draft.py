@@ -1,4 +1,4 @@
-"""What builders are made of: transfers of a group, one part after another, and parts run backwards."""
+"""Building blocks of builders: transfers of a group, concatenation and reversal of drafts."""
 
 from __future__ import annotations
 
@@ -8,34 +8,45 @@ from typing import NamedTuple, TypeAlias
 from wirewise.collective.program import Transfer
 from wirewise.errors import ProgramError
 
-__all__ = ["Builder", "Draft", "RankGroup", "fold", "mirrored", "power_of_two", "rounds", "spread", "then"]
+__all__ = [
+    "Builder",
+    "Draft",
+    "RankGroup",
+    "concatenate",
+    "fold",
+    "mirror",
+    "power_of_two",
+    "rounds",
+    "spread",
+    "waves",
+]
 
 
 class RankGroup(NamedTuple):
-    """Whom an algorithm is built for."""
+    """Ranks, root and hosts that an algorithm is built for."""
 
     ranks: int
     root: int = 0
     hosts: tuple[tuple[int, ...], ...] = ()
-    """Ranks of each host; none: not known."""
+    """Ranks of each host; empty: not known."""
     servers: int = 1
-    """Ranks that sum up a part each, where an algorithm has such."""
+    """Number of parameter servers, each of which reduces a part, if the algorithm has any."""
     repeats: int = 0
-    """Ranks after which all repeats, so that one transfer of each class is enough (`collective.regular`); 0: all are
-    wanted."""
+    """Period in ranks after which transfers repeat, so that one of each class suffices (`collective.regular`); 0: build
+    all."""
 
     @property
     def sources(self) -> range:
-        """Ranks whose transfers are wanted."""
+        """Ranks whose transfers are built."""
         return range(self.repeats or self.ranks)
 
     def rank(self, place: int) -> int:
-        """Rank at a place, counted round from the root."""
+        """Rank at a position, counted round the ring from the root."""
         return (self.root + place) % self.ranks
 
 
 class Draft(NamedTuple):
-    """A program in the making."""
+    """Program under construction."""
 
     chunks: int
     transfers: list[Transfer]
@@ -45,15 +56,15 @@ Builder: TypeAlias = Callable[[RankGroup], Draft]
 
 
 def rounds(ranks: int) -> int:
-    """Least steps in which one rank's value can reach all: log2, rounded up."""
+    """Minimum number of steps for one rank's value to reach all: ceil(log2(ranks))."""
     return (ranks - 1).bit_length()
 
 
 def power_of_two(group: RankGroup, algorithm: str) -> int:
-    """Dimensions of the hypercube that the ranks form.
+    """Dimension of the hypercube formed by the ranks.
 
     Raises:
-        ProgramError: They form none.
+        ProgramError: The number of ranks is no power of two.
     """
     if group.ranks & (group.ranks - 1):
         raise ProgramError(
@@ -63,9 +74,9 @@ def power_of_two(group: RankGroup, algorithm: str) -> int:
 
 
 def fold(ranks: int) -> list[tuple[int, ...]]:
-    """The places behind each corner of the largest hypercube that fits: the corner itself, then an extra place.
+    """Positions at each corner of the largest hypercube that fits: the corner itself, then possibly an extra rank.
 
-    The extra places hand over to the corner before them and wait for its result (Rabenseifner 2004, section 3).
+    Extra ranks send their values to their corner and wait for its result (Rabenseifner 2004, section 3).
     """
     corners = 1 << (ranks.bit_length() - 1)
     extra = ranks - corners
@@ -73,8 +84,8 @@ def fold(ranks: int) -> list[tuple[int, ...]]:
     return pairs + [(j,) for j in range(2 * extra, ranks)]
 
 
-def then(*parts: Draft) -> Draft:
-    """Parts one after the other; all have the same chunks."""
+def concatenate(*parts: Draft) -> Draft:
+    """Run parts one after another; all have the same chunks."""
     found: list[Transfer] = []
     start = 0
     for part in parts:
@@ -83,12 +94,12 @@ def then(*parts: Draft) -> Draft:
     return Draft(parts[0].chunks, found)
 
 
-def mirrored(draft: Draft, reduces: bool) -> Draft:
-    """The program run backwards: what spread from a rank comes together there.
+def mirror(draft: Draft, reduces: bool) -> Draft:
+    """Reverse a program: a scatter becomes a gather, and with `reduces` a broadcast becomes a reduce.
 
     Args:
-        draft: One that brings each chunk to a rank at most once.
-        reduces: Whether values are added on the way, so that an all-gather turns into a reduce-scatter.
+        draft: Draft that brings each chunk to a rank at most once.
+        reduces: Whether values are summed on the way, so that an all-gather becomes a reduce-scatter.
     """
     last = _steps(draft.transfers) - 1
     back = [Transfer(t.chunk, t.target, t.source, last - t.step, reduces) for t in reversed(draft.transfers)]
@@ -96,9 +107,26 @@ def mirrored(draft: Draft, reduces: bool) -> Draft:
 
 
 def spread(edges: Iterable[tuple[int, int, int]], chunks: Sequence[int]) -> list[Transfer]:
-    """Transfers of the same chunks over each (source, target, step)."""
+    """Transfer the same chunks over each (source, target, step)."""
     return [Transfer(chunk, s, t, step) for s, t, step in edges for chunk in chunks]
 
 
 def _steps(transfers: Iterable[Transfer]) -> int:
     return max((t.step for t in transfers), default=-1) + 1
+
+
+def waves(draft: Draft, count: int) -> Draft:
+    """Split chunks into `count` parts, each one step behind the part before it.
+
+    Segments are pipelined too, but each has priority over all later ones, so that transfers that end inside a host
+    delay those that others wait for: an all-gather on 4 x 4 GPUs takes 1.14 times the bound in segments, 1.06 in 64
+    waves.
+    """
+    return Draft(
+        draft.chunks * count,
+        [
+            Transfer(t.chunk * count + part, t.source, t.target, t.step + part, t.reduces)
+            for t in draft.transfers
+            for part in range(count)
+        ],
+    )

@@ -1,16 +1,17 @@
-"""Algorithms for hosts with fast links inside and slow ones between: each byte enters a host once.
+"""Algorithms for hosts with fast links inside and slow links between: each byte enters a host once.
 
-The first ranks of each host, as many as the smallest host has, own a lane each. Lanes divide what crosses hosts, so
-that every host's links outward work at once. Inside a host, lane owners collect first and spread last.
+The first ranks of each host, as many as the smallest host has, each own a lane. Lanes split the traffic between
+hosts, so that all outgoing links of a host work at once. Inside a host, lane owners collect first and spread last.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 from wirewise.collective.builders.bruck import all_gather_bruck as bruck
-from wirewise.collective.builders.draft import Draft, RankGroup, mirrored, then
+from wirewise.collective.builders.draft import Draft, RankGroup, concatenate, mirror
 from wirewise.collective.builders.rings import all_gather_ring, all_reduce_ring
 from wirewise.collective.builders.trees import broadcast_binomial
 from wirewise.collective.program import Transfer
@@ -19,6 +20,7 @@ from wirewise.errors import ProgramError
 __all__ = [
     "all_gather",
     "all_gather_bruck",
+    "all_gather_host_ring",
     "all_reduce",
     "all_reduce_leaders",
     "all_to_all",
@@ -60,7 +62,7 @@ class _Hosts:
                 yield from ((lane, owner, other) for other in host if other != owner)
 
     def across(self, lane: int, draft: Draft, first_chunk: int = 0, apart: int = 1) -> list[Transfer]:
-        """An algorithm among hosts, carried out by the owners of a lane, its chunks some numbers apart."""
+        """An algorithm among hosts, executed by the owners of a lane, its chunks some numbers apart."""
         at = [host[lane] for host in self.hosts]
         return [
             Transfer(first_chunk + t.chunk * apart, at[t.source], at[t.target], t.step, t.reduces)
@@ -69,18 +71,18 @@ class _Hosts:
 
 
 def broadcast(group: RankGroup) -> Draft:
-    """One part of the value for each lane: to its owner, among hosts by a binomial tree, to all of each host."""
+    """Broadcast one part per lane: to the lane owner, between hosts by a binomial tree, then to all ranks of a host."""
     of = _Hosts(group)
     owners = of.hosts[0][: of.lanes]
     out = [Transfer(lane, group.root, o, lane) for lane, o in enumerate(owners) if o != group.root]
     tree = broadcast_binomial(RankGroup(len(of.hosts)))
     between = [t for lane in range(of.lanes) for t in of.across(lane, tree, lane)]
     inside = [Transfer(lane, s, t, of.near(s, t)) for lane, s, t in of.pairs() if t != group.root]
-    return then(*(Draft(of.lanes, part) for part in (out, between, inside)))
+    return concatenate(*(Draft(of.lanes, part) for part in (out, between, inside)))
 
 
 def scatter(group: RankGroup) -> Draft:
-    """Blocks for another host go to the owners of its lanes together."""
+    """Scatter in which blocks for another host are sent together to its lane owners."""
     of = _Hosts(group)
     out, inside = list[Transfer](), list[Transfer]()
     for rank in range(group.ranks):
@@ -91,22 +93,22 @@ def scatter(group: RankGroup) -> Draft:
             out.append(Transfer(rank, group.root, first, step))
         if first != rank:
             inside.append(Transfer(rank, first, rank, of.index[rank] // of.lanes - 1))
-    return then(Draft(group.ranks, out), Draft(group.ranks, inside))
+    return concatenate(Draft(group.ranks, out), Draft(group.ranks, inside))
 
 
 def all_gather(group: RankGroup) -> Draft:
-    """Blocks go to owners, round the hosts in one ring a lane, and to all of each host."""
+    """All-gather with blocks to lane owners, round the hosts in one ring per lane, then to all ranks of each host."""
     of, p = _Hosts(group), group.ranks
     joined, between = _to_all_hosts(of, p, all_gather_ring(of.among))
     inside = [Transfer(b, owner, other, of.near(owner, other)) for b, owner, other in _to_all_inside(of, p)]
-    return then(Draft(p, joined), Draft(p, between), Draft(p, inside))
+    return concatenate(Draft(p, joined), Draft(p, between), Draft(p, inside))
 
 
 def all_gather_bruck(group: RankGroup) -> Draft:
-    """Blocks go to owners, among hosts in steps that double what each has, and to all of each host.
+    """All-gather with blocks to lane owners, between hosts by doubling steps, then to all ranks of each host.
 
-    The last of these steps brings half of all blocks; each host spreads the others meanwhile. So few messages, of which
-    few follow each other, serve many hosts, where the network between them is as wide for any two.
+    The last of these steps brings half of all blocks; each host spreads the others meanwhile. Messages are few and
+    short chains suffice for many hosts, if the network between hosts is uniform.
     """
     of, p = _Hosts(group), group.ranks
     joined, between = _to_all_hosts(of, p, among := bruck(of.among))
@@ -117,7 +119,26 @@ def all_gather_bruck(group: RankGroup) -> Draft:
         Transfer(b, s, t, last + of.near(s, t) + ((of.host[s] - of.host[b]) % hosts in late) * after)
         for b, s, t in _to_all_inside(of, p)
     ]
-    return then(Draft(p, joined), Draft(p, between + inside))
+    return concatenate(Draft(p, joined), Draft(p, between + inside))
+
+
+def all_gather_host_ring(group: RankGroup) -> Draft:
+    """All-gather round the ring of each host and, from its last rank, along the ranks of all other hosts.
+
+    A ring of all ranks takes p - 1 blocks into each host. Here only blocks of other hosts enter: on machines whose PCIe
+    is hardly wider than their card (4 x 4 GPUs, 16 and 12.5 GB/s), each rank sends 15 blocks and each card 12.
+    """
+    of = _Hosts(group)
+    found = list[Transfer]()
+    for number, host in enumerate(of.hosts):
+        others = [rank for other in of.hosts[number + 1 :] + of.hosts[:number] for rank in other]
+        for index, block in enumerate(host):
+            ring = host[index:] + host[:index]
+            onward = [host[-1], *others]
+            found += [Transfer(block, s, t, step) for step, (s, t) in enumerate(pairwise(ring))]
+            after = len(host) - 1 - index
+            found += [Transfer(block, s, t, step) for step, (s, t) in enumerate(pairwise(onward), after)]
+    return Draft(group.ranks, found)
 
 
 def _to_all_hosts(of: _Hosts, ranks: int, among: Draft) -> tuple[list[Transfer], list[Transfer]]:
@@ -143,12 +164,12 @@ def _to_all_inside(of: _Hosts, ranks: int) -> Iterator[tuple[int, int, int]]:
 
 
 def reduce_scatter(group: RankGroup) -> Draft:
-    """The all-gather backwards."""
-    return mirrored(all_gather(group), reduces=True)
+    """The all-gather reversed."""
+    return mirror(all_gather(group), reduces=True)
 
 
 def all_reduce(group: RankGroup) -> Draft:
-    """Reduce to the owners of lanes in each host, all-reduce round the hosts in each lane, spread in each host."""
+    """Reduce to the lane owners of each host, all-reduce round the hosts in each lane, then spread in each host."""
     of = _Hosts(group)
     hosts = len(of.hosts)
     chunks = of.lanes * hosts
@@ -160,11 +181,11 @@ def all_reduce(group: RankGroup) -> Draft:
     ring = all_reduce_ring(of.among)
     between = [t for lane in range(of.lanes) for t in of.across(lane, ring, lane, of.lanes)]
     down = Draft(chunks, inside)
-    return then(mirrored(down, reduces=True), Draft(chunks, between), down)
+    return concatenate(mirror(down, reduces=True), Draft(chunks, between), down)
 
 
 def all_reduce_leaders(group: RankGroup) -> Draft:
-    """Reduce to the first rank of each host, all-reduce round the ring of these, spread in each host."""
+    """Reduce to the first rank of each host, all-reduce round the ring of these, then broadcast in each host."""
     of = _Hosts(group)
     chunks = len(of.hosts)
     inside = [
@@ -172,11 +193,11 @@ def all_reduce_leaders(group: RankGroup) -> Draft:
     ]
     down = Draft(chunks, inside)
     between = Draft(chunks, of.across(0, all_reduce_ring(RankGroup(chunks))))
-    return then(mirrored(down, reduces=True), between, down)
+    return concatenate(mirror(down, reduces=True), between, down)
 
 
 def all_to_all(group: RankGroup) -> Draft:
-    """Chunks go to the lane of their target, then to its host, all of a pair of hosts and a lane together."""
+    """All-to-all in which chunks go to the lane of their target, then to its host, batched per host pair and lane."""
     of, p = _Hosts(group), group.ranks
     first, between, last = list[Transfer](), list[Transfer](), list[Transfer]()
     for chunk in range(p * p):
@@ -191,4 +212,4 @@ def all_to_all(group: RankGroup) -> Draft:
             between.append(Transfer(chunk, lane_here, lane_there, (there - here) % len(of.hosts) - 1))
         if lane_there != target:
             last.append(Transfer(chunk, lane_there, target, of.index[target] // of.lanes - 1))
-    return then(Draft(p * p, first), Draft(p * p, between), Draft(p * p, last))
+    return concatenate(Draft(p * p, first), Draft(p * p, between), Draft(p * p, last))

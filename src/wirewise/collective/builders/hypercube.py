@@ -1,11 +1,11 @@
-"""Recursive doubling and halving: in each step every rank swaps with the one across another dimension.
+"""Recursive doubling and halving: in each step every rank exchanges with its neighbour in another dimension.
 
-Where the ranks are no power of two, extra ranks hand over first and wait for the result; see `draft.fold`.
+If the ranks are no power of two, extra ranks send their values first and wait for the result; see `draft.fold`.
 """
 
 from __future__ import annotations
 
-from wirewise.collective.builders.draft import Draft, RankGroup, fold, mirrored, power_of_two, then
+from wirewise.collective.builders.draft import Draft, RankGroup, concatenate, fold, mirror, power_of_two
 from wirewise.collective.builders.trees import binomial_scatter
 from wirewise.collective.program import Transfer
 
@@ -20,21 +20,21 @@ __all__ = [
 
 
 def all_gather_doubling(group: RankGroup) -> Draft:
-    """Each step doubles the blocks that a rank has."""
+    """All-gather in which each step doubles the blocks that a rank has."""
     p, corners = group.ranks, fold(group.ranks)
     joined = [Transfer(c[1], c[1], c[0], 0) for c in corners[: p - len(corners)]]
     swapped = _doubling(corners, corners)
     back = [Transfer(b, c[0], c[1], 0) for c in corners if len(c) == 2 for b in range(p) if b != c[1]]
-    return then(Draft(p, joined), Draft(p, swapped), Draft(p, back))
+    return concatenate(Draft(p, joined), Draft(p, swapped), Draft(p, back))
 
 
 def reduce_scatter_halving(group: RankGroup) -> Draft:
-    """Each step halves the blocks that a rank adds up."""
-    return mirrored(all_gather_doubling(group), reduces=True)
+    """Reduce-scatter in which each step halves the blocks that a rank reduces."""
+    return mirror(all_gather_doubling(group), reduces=True)
 
 
 def all_reduce_doubling(group: RankGroup) -> Draft:
-    """Each step doubles the ranks whose values are in the sum."""
+    """All-reduce in which each step doubles the ranks whose values are in the sum."""
     corners = fold(group.ranks)
     n = len(corners)
     swaps = [(j, k) for k in range(n.bit_length() - 1) for j in range(n)]
@@ -45,18 +45,18 @@ def all_reduce_doubling(group: RankGroup) -> Draft:
 def all_reduce_halving_doubling(group: RankGroup) -> Draft:
     """Reduce-scatter by halving, then all-gather by doubling (Rabenseifner 2004)."""
     down = _among_corners(group)
-    return _folded(group, then(mirrored(down, reduces=True), down))
+    return _folded(group, concatenate(mirror(down, reduces=True), down))
 
 
 def reduce_halving_gather(group: RankGroup) -> Draft:
     """Reduce-scatter by halving, then gather by a binomial tree (Rabenseifner 2004)."""
     corners = fold(group.ranks)
-    halved = mirrored(_among_corners(group), reduces=True)
-    gathered = mirrored(binomial_scatter(RankGroup(len(corners))), reduces=False)
+    halved = mirror(_among_corners(group), reduces=True)
+    gathered = mirror(binomial_scatter(RankGroup(len(corners))), reduces=False)
     there = [
         Transfer(t.chunk, corners[t.source][0], corners[t.target][0], t.step) for t in gathered.transfers
     ]
-    placed = _folded(group, then(halved, Draft(halved.chunks, there)), back=False)
+    placed = _folded(group, concatenate(halved, Draft(halved.chunks, there)), back=False)
     moved = [
         Transfer(t.chunk, group.rank(t.source), group.rank(t.target), t.step, t.reduces)
         for t in placed.transfers
@@ -65,10 +65,10 @@ def reduce_halving_gather(group: RankGroup) -> Draft:
 
 
 def all_to_all_hypercube(group: RankGroup) -> Draft:
-    """Each step moves what is for the other side across one dimension.
+    """All-to-all in which each step moves the chunks for the other side of one dimension.
 
     Raises:
-        ProgramError: The ranks are no power of two.
+        ProgramError: The number of ranks is no power of two.
     """
     p = group.ranks
     found: list[Transfer] = []
@@ -105,4 +105,4 @@ def _folded(group: RankGroup, among_corners: Draft, back: bool = True) -> Draft:
     pairs = [(c[0], c[1], chunk) for c in fold(group.ranks) if len(c) == 2 for chunk in range(chunks)]
     joined = Draft(chunks, [Transfer(chunk, extra, corner, 0, True) for corner, extra, chunk in pairs])
     result = Draft(chunks, [Transfer(chunk, corner, extra, 0) for corner, extra, chunk in pairs if back])
-    return then(joined, among_corners, result)
+    return concatenate(joined, among_corners, result)

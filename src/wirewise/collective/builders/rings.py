@@ -1,8 +1,8 @@
-"""Algorithms in which ranks talk to the next rank only: ring, and neighbour exchange."""
+"""Algorithms in which ranks talk to neighbours on a ring only."""
 
 from __future__ import annotations
 
-from wirewise.collective.builders.draft import Draft, RankGroup, mirrored, then
+from wirewise.collective.builders.draft import Draft, RankGroup, concatenate, mirror
 from wirewise.collective.builders.trees import binomial_scatter
 from wirewise.collective.program import Transfer
 from wirewise.errors import ProgramError
@@ -19,7 +19,7 @@ __all__ = [
 
 
 def all_gather_ring(group: RankGroup, onwards: int = 1) -> Draft:
-    """Each rank passes on what it got last; `onwards` is 1 for the next rank, -1 for the one before."""
+    """All-gather round a ring; `onwards` is 1 to send to the next rank, -1 to the previous one."""
     p = group.ranks
     moves = [(r, step) for step in range(p - 1) for r in group.sources]
     found = [Transfer((r - onwards * step) % p, r, (r + onwards) % p, step) for r, step in moves]
@@ -27,30 +27,30 @@ def all_gather_ring(group: RankGroup, onwards: int = 1) -> Draft:
 
 
 def reduce_scatter_ring(group: RankGroup) -> Draft:
-    """Each block goes once round to its rank, and each rank adds its part."""
-    return mirrored(all_gather_ring(group, onwards=-1), reduces=True)
+    """Reduce-scatter in which each block goes once round the ring to its rank, and each rank adds its part."""
+    return mirror(all_gather_ring(group, onwards=-1), reduces=True)
 
 
 def all_reduce_ring(group: RankGroup) -> Draft:
     """Reduce-scatter, then all-gather, in the same direction (Patarasuk, Yuan 2009)."""
-    return then(reduce_scatter_ring(group), all_gather_ring(group))
+    return concatenate(reduce_scatter_ring(group), all_gather_ring(group))
 
 
 def broadcast_scatter_ring(group: RankGroup) -> Draft:
     """Scatter by a binomial tree, then all-gather round the ring (van de Geijn)."""
-    return then(binomial_scatter(group), all_gather_ring(group))
+    return concatenate(binomial_scatter(group), all_gather_ring(group))
 
 
 def reduce_ring_gather(group: RankGroup) -> Draft:
     """Reduce-scatter round the ring, then gather by a binomial tree."""
-    return then(reduce_scatter_ring(group), mirrored(binomial_scatter(group), reduces=False))
+    return concatenate(reduce_scatter_ring(group), mirror(binomial_scatter(group), reduces=False))
 
 
 def all_gather_neighbours(group: RankGroup) -> Draft:
-    """Pairs swap, then each rank swaps with its two neighbours in turn what it got last (Chen et al. 2005).
+    """All-gather by neighbour exchange: each rank alternates between its two neighbours (Chen et al. 2005).
 
     Raises:
-        ProgramError: An odd number of ranks.
+        ProgramError: The number of ranks is odd.
     """
     p = group.ranks
     if p % 2 and p > 1:
@@ -68,7 +68,7 @@ def all_gather_neighbours(group: RankGroup) -> Draft:
 
 
 def all_to_all_ring(group: RankGroup) -> Draft:
-    """Each rank passes on to the next what is not for itself."""
+    """All-to-all in which each rank forwards blocks addressed to others to its successor."""
     p = group.ranks
     found: list[Transfer] = []
     for step in range(p - 1):

@@ -1,11 +1,11 @@
-"""Collectives of one rank with all others along a tree: flat, binomial, chain, and two binary trees at once."""
+"""Rooted collectives along a tree: flat, binomial, chain, and two binary trees at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from wirewise.collective.builders.draft import Builder, Draft, RankGroup, mirrored, rounds, spread, then
+from wirewise.collective.builders.draft import Builder, Draft, RankGroup, concatenate, mirror, rounds, spread
 from wirewise.collective.program import Transfer
 
 __all__ = [
@@ -16,10 +16,10 @@ __all__ = [
     "broadcast_double_tree",
     "broadcast_flat",
     "gather_broadcast",
+    "reduce_broadcast",
     "reduce_then_scatter",
     "scatter_flat",
     "to_root",
-    "up_and_down",
 ]
 
 Edges: TypeAlias = Iterator[tuple[int, int, int]]
@@ -46,32 +46,32 @@ def _binary(group: RankGroup) -> Edges:
 
 
 def broadcast_flat(group: RankGroup) -> Draft:
-    """The root sends to one rank after the other."""
+    """Broadcast in which the root sends to one rank after another."""
     return Draft(1, spread(_flat(group), range(1)))
 
 
 def broadcast_chain(group: RankGroup) -> Draft:
-    """Each rank passes on to the next; fast only in many segments."""
+    """Broadcast along a chain of ranks; fast only with many segments."""
     return Draft(1, spread(_chain(group), range(1)))
 
 
 def broadcast_binary(group: RankGroup) -> Draft:
-    """Each rank passes on to two others at once."""
+    """Broadcast in which each rank forwards to two others at once."""
     return Draft(1, spread(_binary(group), range(1)))
 
 
 def broadcast_binomial(group: RankGroup, chunks: int = 1) -> Draft:
-    """Each step doubles the ranks that have the value."""
+    """Broadcast in which each step doubles the ranks that have the value."""
     return Draft(chunks, spread(_binomial(group), range(chunks)))
 
 
 def scatter_flat(group: RankGroup) -> Draft:
-    """The root sends each rank its block, one after the other."""
+    """Scatter in which the root sends each rank its block, one after another."""
     return Draft(group.ranks, [Transfer(t, s, t, step) for s, t, step in _flat(group)])
 
 
 def binomial_scatter(group: RankGroup) -> Draft:
-    """The blocks of half of the places move on in each step, halves of halves in the next."""
+    """Scatter along a binomial tree: each step forwards the blocks of half of the remaining ranks."""
     found: list[Transfer] = []
     levels = rounds(group.ranks)
     for step in range(levels):
@@ -83,7 +83,7 @@ def binomial_scatter(group: RankGroup) -> Draft:
 
 
 def broadcast_double_tree(group: RankGroup) -> Draft:
-    """Each half of the value goes down its own binary tree, and who has children in one is a leaf in the other.
+    """Broadcast with each half of the value down its own binary tree; inner ranks of one tree are leaves of the other.
 
     Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009).
     """
@@ -128,27 +128,27 @@ def _downwards(parents: Sequence[int], first_step: int) -> Edges:
 
 
 def to_root(builder: Builder, reduces: bool) -> Builder:
-    """The reduce of a broadcast, or the gather of a scatter."""
-    return lambda group: mirrored(builder(group), reduces)
+    """Reverse a broadcast into a reduce, or a scatter into a gather."""
+    return lambda group: mirror(builder(group), reduces)
 
 
-def up_and_down(builder: Builder) -> Builder:
-    """The all-reduce of a broadcast: reduce to rank 0 and broadcast, along the same branches."""
+def reduce_broadcast(builder: Builder) -> Builder:
+    """Build an all-reduce from a broadcast: reduce to rank 0, then broadcast, along the same tree."""
 
     def both(group: RankGroup) -> Draft:
         down = builder(group)
-        return then(mirrored(down, reduces=True), down)
+        return concatenate(mirror(down, reduces=True), down)
 
     return both
 
 
 def gather_broadcast(group: RankGroup) -> Draft:
     """All-gather: gather to rank 0 and broadcast, both binomial."""
-    gathered = mirrored(binomial_scatter(group), reduces=False)
-    return then(gathered, broadcast_binomial(group, group.ranks))
+    gathered = mirror(binomial_scatter(group), reduces=False)
+    return concatenate(gathered, broadcast_binomial(group, group.ranks))
 
 
 def reduce_then_scatter(group: RankGroup) -> Draft:
     """Reduce-scatter: reduce to rank 0 and scatter, both binomial."""
-    reduced = mirrored(broadcast_binomial(group, group.ranks), reduces=True)
-    return then(reduced, binomial_scatter(group))
+    reduced = mirror(broadcast_binomial(group, group.ranks), reduces=True)
+    return concatenate(reduced, binomial_scatter(group))

@@ -1,4 +1,4 @@
-"""Programs as Chakra execution traces, which ASTRA-sim and other simulators replay: one file a rank.
+"""Programs as Chakra execution traces, which ASTRA-sim and other simulators replay: one file per rank.
 
 A trace is a series of protobuf messages, each after its length: one `GlobalMetadata`, then a `Node` for each send,
 receive and, if additions take time, addition (mlcommons/chakra, schema/protobuf/et_def.proto).
@@ -24,7 +24,7 @@ _COMPUTE, _SEND, _RECEIVE = 4, 5, 6
 
 
 class Node(NamedTuple):
-    """One operation of a rank."""
+    """Operation of a rank."""
 
     id: int
     name: str
@@ -59,8 +59,8 @@ def save(
     Args:
         program: Program to write.
         prefix: Path without rank and suffix.
-        size_bytes: Bytes of the larger buffer of a rank, in or out.
-        reduce_s_per_byte: Time of adding; 0: additions are not in the trace.
+        size_bytes: Larger buffer of a rank, in or out, in bytes.
+        reduce_s_per_byte: Time of a reduction per byte, in seconds. With 0 the trace has no reductions.
 
     Raises:
         InputError: The folder is missing, not writable or full.
@@ -74,10 +74,10 @@ def save(
 
 
 def nodes(program: Program, size_bytes: float, *, reduce_s_per_byte: float = 0.0) -> list[list[Node]]:
-    """The nodes of each rank; arguments as in `save`.
+    """Nodes of each rank; arguments as in `save`.
 
-    A node waits for what the meaning of a program makes it wait for: a send for the writers of its chunks in lower
-    steps, a receive for what read or wrote them before. Each segment is a message of its own.
+    A node depends only on what the program's semantics require: a send on the writers of its chunks in lower steps, a
+    receive on earlier reads and writes of them. Each segment is a separate message.
     """
     sizes = program.chunk_bytes(size_bytes)
     made: Made = defaultdict(list)
@@ -90,15 +90,15 @@ def nodes(program: Program, size_bytes: float, *, reduce_s_per_byte: float = 0.0
 def nodes_of(
     program: RegularProgram, rank: int, size_bytes: float, *, reduce_s_per_byte: float = 0.0
 ) -> list[Node]:
-    """The nodes of one rank of a regular program, without those of the others.
+    """Nodes of one rank of a regular program, without building those of the others.
 
-    Tags are numbers of classes of messages, which differ between the same two ranks.
+    Tags are message-class numbers, which differ between the same two ranks.
 
     Args:
         program: Program to write.
-        rank: Rank whose nodes are wanted.
-        size_bytes: Bytes of the larger buffer of a rank, in or out.
-        reduce_s_per_byte: Time of adding; 0: additions are not in the trace.
+        rank: Rank whose nodes to build.
+        size_bytes: Larger buffer of a rank, in or out, in bytes.
+        reduce_s_per_byte: Time of a reduction per byte, in seconds. With 0 the trace has no reductions.
     """
     made: Made = defaultdict(list)
     messages, sizes = program.messages_of(rank), program.rule.chunk_bytes(size_bytes)
@@ -108,7 +108,7 @@ def nodes_of(
 
 
 def trace(found: Iterable[Node]) -> bytes:
-    """The nodes of one rank as the content of a file."""
+    """Encode the nodes of one rank as file content."""
     messages = [_text(1, _VERSION), *map(_node, found)]
     return b"".join(_varint(len(message)) + message for message in messages)
 

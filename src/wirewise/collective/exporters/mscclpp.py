@@ -1,17 +1,17 @@
 """Programs as execution plans of MSCCL++, whose ranks write into each other's memory.
 
-Each connection of the lowered program becomes a memory channel. A sender puts a message into a slot of the
-receiver's scratch and signals; the receiver waits, takes it out or adds it up, and signals that the slot is free.
-At the start a receiver signals once that it is there, so that slots of the call before are no longer read.
-Waits between thread blocks of a rank become semaphores. Form: microsoft/mscclpp, docs of the DSL's execution plan
-and src/core/executor/execution_plan.cc; limits: src/core/include/execution_common.hpp.
+Each connection of the lowered program becomes a memory channel. A sender puts a message into a slot of the receiver's
+scratch buffer and signals; the receiver waits, copies or reduces it, and signals that the slot is free. At the start
+a receiver signals once that it is ready, so that slots of the previous call are no longer read. Waits between thread
+blocks of a rank become semaphores. Format: microsoft/mscclpp, docs of the DSL's execution plan and
+src/core/executor/execution_plan.cc; limits: src/core/include/execution_common.hpp.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -24,8 +24,8 @@ from wirewise.collective.exporters.mscclpp_plan import (
     ChannelUse,
     Chunks,
     ExecutionPlan,
-    MemoryChannel,
     Operation,
+    PlanChannel,
     PlanGpu,
     PlanThreadBlock,
     RemoteBuffer,
@@ -36,7 +36,7 @@ from wirewise.collective.exporters.mscclpp_plan import (
 from wirewise.collective.program import Program
 from wirewise.errors import InputError, ProgramError
 
-__all__ = ["dumps", "plan"]
+__all__ = ["ChannelKind", "dumps", "plan"]
 
 _CALLS = {
     "all_reduce": "allreduce",
@@ -45,6 +45,7 @@ _CALLS = {
     "broadcast": "broadcast",
     "all_to_all": "alltoall",
 }
+ChannelKind = Literal["memory", "port"]
 _Connection = tuple[int, int, int]
 """Source, target, channel."""
 
@@ -76,16 +77,19 @@ def dumps(
     slots: int = 2,
     min_bytes: int = 0,
     max_bytes: int = 0,
+    channel: ChannelKind = "memory",
 ) -> str:
-    """A program as the JSON text of an execution plan.
+    """Format a program as the JSON text of an execution plan.
 
     Args:
-        program: Program whose ranks can all map each other's memory, as within a host.
-        in_place: Whether it is for calls whose input and output are the same memory, or for the others.
-        instances: Copies that each move an equal part of every chunk, by thread blocks of their own.
-        slots: Messages of a connection that are under way at most.
-        min_bytes: Least size that the plan is for.
-        max_bytes: Largest size that the plan is for; 0: no limit.
+        program: Program whose ranks can all map each other's memory, as within a host; any program with port
+            channels.
+        in_place: Whether it is for calls whose input and output are the same memory; False if for the others.
+        instances: Copies that each move an equal part of every chunk, in separate thread blocks.
+        slots: Maximum number of messages in flight per connection.
+        min_bytes: Smallest size that the plan is for, in bytes.
+        max_bytes: Largest size that the plan is for, in bytes; 0 for no limit.
+        channel: Kind of all channels. Port channels are served by a CPU proxy, also between hosts by RDMA.
 
     Raises:
         ProgramError: MSCCL++ cannot express the program, or its limits are exceeded; the message says which.
@@ -101,7 +105,7 @@ def dumps(
             min_bytes=min_bytes,
             max_bytes=max_bytes,
         )
-        made = plan(lowered, slots=slots)
+        made = plan(lowered, slots=slots, channel=channel)
         longest = max((len(block.ops) for gpu in made.gpus for block in gpu.threadblocks), default=0)
         count = more_channels(count, instances, longest, OPERATIONS)
     for fault in violations(made):
@@ -109,8 +113,8 @@ def dumps(
     return msgspec.json.format(msgspec.json.encode(made)).decode() + "\n"
 
 
-def plan(algorithm: Algorithm, *, slots: int = 2) -> ExecutionPlan:
-    """The execution plan of a lowered program; arguments and errors as in `dumps`."""
+def plan(algorithm: Algorithm, *, slots: int = 2, channel: ChannelKind = "memory") -> ExecutionPlan:
+    """Execution plan of a lowered program; arguments and errors as in `dumps`."""
     if slots < 1:
         raise InputError(f"got {slots} slots; expected at least 1")
     if algorithm.collective not in _CALLS:
@@ -122,7 +126,7 @@ def plan(algorithm: Algorithm, *, slots: int = 2) -> ExecutionPlan:
         name=algorithm.name,
         collective=_CALLS[algorithm.collective],
         inplace=algorithm.in_place,
-        gpus=[_gpu(algorithm, rank, landings, scratch[rank]) for rank in range(len(algorithm.gpus))],
+        gpus=[_gpu(algorithm, rank, landings, scratch[rank], channel) for rank in range(len(algorithm.gpus))],
         min_message_size=algorithm.min_bytes,
         max_message_size=algorithm.max_bytes or 2**64 - 1,
     )
@@ -145,7 +149,13 @@ def _landings(algorithm: Algorithm, slots: int) -> tuple[dict[_Connection, _Slot
     return found, scratch
 
 
-def _gpu(algorithm: Algorithm, rank: int, landings: dict[_Connection, _Slots], scratch: int) -> PlanGpu:
+def _gpu(
+    algorithm: Algorithm,
+    rank: int,
+    landings: dict[_Connection, _Slots],
+    scratch: int,
+    channel: ChannelKind,
+) -> PlanGpu:
     # Both ends list the channels between them in the order of connections, so that the right ones meet.
     own = [key for key in sorted(landings) if rank in key[:2]]
     peers = [key[1] if key[0] == rank else key[0] for key in own]
@@ -168,11 +178,11 @@ def _gpu(algorithm: Algorithm, rank: int, landings: dict[_Connection, _Slots], s
         output_chunks=outputs,
         scratch_chunks=scratch,
         threadblocks=[
-            _Block(rank, number, block, landings, semaphore, told).made(own, targets)
+            _Block(rank, number, block, landings, semaphore, told, channel).made(own, targets)
             for number, block in enumerate(blocks)
         ],
-        channels=[MemoryChannel(channel_type="memory", connected_to=peers)] if peers else [],
-        remote_buffers=[RemoteBuffer(rank=t, type="s", access_channel_types=["memory"]) for t in targets],
+        channels=[PlanChannel(channel_type=channel, connected_to=peers)] if peers else [],
+        remote_buffers=[RemoteBuffer(rank=t, type="s", access_channel_types=[channel]) for t in targets],
         semaphores=[Semaphore(init_value=0) for _ in waits],
     )
 
@@ -188,7 +198,9 @@ class _Block:
         landings: dict[_Connection, _Slots],
         semaphore: dict[tuple[int, int], int],
         told: dict[tuple[int, int], list[int]],
+        channel: ChannelKind,
     ) -> None:
+        self.channel: ChannelKind = channel
         self.number, self.block, self.semaphore, self.told = number, block, semaphore, told
         self.out: _Connection = (rank, block.send, block.channel)
         self.into: _Connection = (block.receive, rank, block.channel)
@@ -202,8 +214,8 @@ class _Block:
         return PlanThreadBlock(
             id=self.number,
             ops=list(_with_barriers(self._operations())),
-            channels=[ChannelUse(channel_type="memory", channel_ids=channels)] if channels else [],
-            remote_buffer_refs=[RemoteBufferUse(access_channel_type="memory", remote_buffer_ids=buffers)]
+            channels=[ChannelUse(channel_type=self.channel, channel_ids=channels)] if channels else [],
+            remote_buffer_refs=[RemoteBufferUse(access_channel_type=self.channel, remote_buffer_ids=buffers)]
             if buffers
             else [],
         )
@@ -245,10 +257,13 @@ class _Block:
             name="put",
             src_buff=[_local(step.source, step)],
             dst_buff=[lands],
-            channel_type="memory",
+            channel_type=self.channel,
             channel_ids=[self.used.index(self.out)],
         )
         yield self._on_channel("signal", self.out)
+        if self.channel == "port":
+            # The proxy reads the source later; before the flush it must not change.
+            yield self._on_channel("flush", self.out)
         self.sent += 1
 
     def _receive(self, step: Step) -> Iterator[Operation]:
@@ -266,7 +281,7 @@ class _Block:
         self.received += 1
 
     def _on_channel(self, name: str, key: _Connection) -> Operation:
-        return Operation(name=name, channel_type="memory", channel_ids=[self.used.index(key)])
+        return Operation(name=name, channel_type=self.channel, channel_ids=[self.used.index(key)])
 
 
 def _local(place: Place | None, step: Step) -> Chunks:
@@ -274,8 +289,8 @@ def _local(place: Place | None, step: Step) -> Chunks:
     return Chunks(type=place.buffer, index=place.offset, size=step.chunks)
 
 
-_SINGLE = ("signal", "wait", "sem_acquire", "sem_release")
-"""Operations that a few threads of the block carry out; one after the other they need no barrier."""
+_SINGLE = ("signal", "wait", "flush", "sem_acquire", "sem_release")
+"""Operations that a few threads of the block execute; one after the other they need no barrier."""
 
 
 def _with_barriers(operations: Iterator[Operation]) -> Iterator[Operation]:

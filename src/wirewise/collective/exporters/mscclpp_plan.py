@@ -1,4 +1,4 @@
-"""The form of an MSCCL++ execution plan, and what must hold in one."""
+"""The form of an MSCCL++ execution plan, and its rules."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from wirewise.errors import ProgramError
 
 __all__ = [
     "OPERATIONS",
+    "BlockGroup",
     "ChannelUse",
     "Chunks",
     "ExecutionPlan",
-    "MemoryChannel",
     "Operation",
+    "PlanChannel",
     "PlanGpu",
     "PlanThreadBlock",
     "RemoteBuffer",
     "RemoteBufferUse",
     "Semaphore",
+    "SwitchGroup",
     "loads",
     "violations",
 ]
@@ -34,6 +36,8 @@ _SEMAPHORES = 16
 _CHANNELS = 16
 """Most channels of a thread block."""
 _Buffer = Literal["i", "o", "s"]
+_ChannelType = Literal["memory", "port", "switch"]
+_OLD = "got a plan of the older form (i_chunks, sm and proxy channels); expected the form of MSCCL++ 0.7 or later"
 
 
 class _Record(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,93 +45,118 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Chunks(_Record, omit_defaults=True):
-    """Chunks that follow each other: of a buffer of the rank (`type`), or of another's (`buffer_id`)."""
+    """Contiguous chunks: of a buffer of the rank (`type`), or of another rank's (`buffer_id`)."""
 
     index: int
     size: int
     type: str | None = None
     buffer_id: int | None = None
-    """Place among the remote buffers of the thread block."""
+    """Index in the thread block's remote buffers."""
+    switch_channel_id: int | None = None
+    """Index in the thread block's switch channels."""
+
+
+class BlockGroup(_Record):
+    """Position of a thread block among those that share an operation."""
+
+    tb_id: int
+    tbg_size: int
 
 
 class Operation(_Record, omit_defaults=True):
-    """One operation of a thread block."""
+    """Operation of a thread block."""
 
     name: str
     src_buff: list[Chunks] = []
     dst_buff: list[Chunks] = []
-    channel_type: Literal["memory"] | None = None
+    channel_type: _ChannelType | None = None
     channel_ids: list[int] = []
-    """Places among the channels of the thread block."""
+    """Indices in the thread block's channels."""
     semaphore_ids: list[int] = []
-    reduce_op: Literal["sum"] | None = None
+    reduce_op: str | None = None
+    tbg_info: BlockGroup | None = None
+    """Thread blocks that share the operation. Defaults to this one alone."""
+    ops: list[Operation] = []
+    """Operations of a pipeline."""
+    iter_context: dict[str, int] | None = None
+    """Size of a pipeline's rounds."""
 
 
 class ChannelUse(_Record):
     """Channels of the rank that a thread block uses."""
 
-    channel_type: Literal["memory"]
+    channel_type: _ChannelType
     channel_ids: list[int]
 
 
 class RemoteBufferUse(_Record):
     """Remote buffers of the rank that a thread block uses."""
 
-    access_channel_type: Literal["memory"]
+    access_channel_type: _ChannelType
     remote_buffer_ids: list[int]
 
 
 class PlanThreadBlock(_Record):
-    """Operations in order."""
+    """Thread block: operations in order."""
 
     id: int
     ops: list[Operation]
-    channels: list[ChannelUse]
-    remote_buffer_refs: list[RemoteBufferUse]
+    channels: list[ChannelUse] = []
+    remote_buffer_refs: list[RemoteBufferUse] = []
 
 
-class MemoryChannel(_Record):
-    """Channels of a rank; the k-th to a peer meets the peer's k-th to this rank."""
+class SwitchGroup(_Record):
+    """Ranks of a switch channel, whose buffers it reads and writes together."""
 
-    channel_type: Literal["memory"]
-    connected_to: list[int]
+    size: int
+    ranks: list[int]
+
+
+class PlanChannel(_Record, omit_defaults=True):
+    """Channels of a rank; the k-th of a type to a peer connects to the peer's k-th to this rank."""
+
+    channel_type: _ChannelType
+    connected_to: list[int] = []
+    buffer_type: _Buffer | None = None
+    """Buffer of a switch channel."""
+    rank_groups: list[SwitchGroup] = []
 
 
 class RemoteBuffer(_Record):
-    """A buffer of another rank."""
+    """Buffer of another rank."""
 
     rank: int
     type: _Buffer
-    access_channel_types: list[Literal["memory"]]
+    access_channel_types: list[_ChannelType]
 
 
 class Semaphore(_Record):
-    """What thread blocks of a rank wait with."""
+    """Semaphore on which thread blocks of a rank wait."""
 
-    init_value: int
+    init_value: int = 0
 
 
 class PlanGpu(_Record):
-    """What one rank does."""
+    """Work of one rank."""
 
     id: int
     input_chunks: int
     output_chunks: int
     scratch_chunks: int
     threadblocks: list[PlanThreadBlock]
-    channels: list[MemoryChannel]
-    remote_buffers: list[RemoteBuffer]
-    semaphores: list[Semaphore]
+    channels: list[PlanChannel] = []
+    remote_buffers: list[RemoteBuffer] = []
+    semaphores: list[Semaphore] = []
 
 
 class ExecutionPlan(_Record):
-    """What one file holds."""
+    """Content of one file."""
 
     name: str
     collective: str
     inplace: bool
     gpus: list[PlanGpu]
-    protocol: Literal["Simple"] = "Simple"
+    protocol: Literal["Simple", "LL"] = "Simple"
     reuse_resources: bool = False
     num_threads_per_block: int = 1024
     use_double_scratch_buffer: bool = False
@@ -140,16 +169,18 @@ def loads(text: str | bytes) -> ExecutionPlan:
     """Read a plan.
 
     Raises:
-        ProgramError: Not the form of a plan; the message names the path.
+        ProgramError: The text is not a plan, and the message names the path; or the format is older.
     """
     try:
         return decode_json(text, ExecutionPlan)
     except msgspec.DecodeError as error:
+        if b'"i_chunks"' in (text if isinstance(text, bytes) else text.encode()):
+            raise ProgramError(_OLD) from error
         raise ProgramError(f"cannot read a plan of MSCCL++: {error}") from error
 
 
 def violations(plan: ExecutionPlan) -> Iterator[str]:
-    """What is wrong with a plan: limits, references, and signals that nobody waits for."""
+    """Find violations in a plan: limits, references, and signals that are never consumed."""
     if [gpu.id for gpu in plan.gpus] != list(range(len(plan.gpus))):
         yield f"got gpus {[gpu.id for gpu in plan.gpus]}; expected each rank once, in order"
         return
@@ -178,7 +209,7 @@ def _limit_violations(block: PlanThreadBlock, gpu: PlanGpu, where: str) -> Itera
             yield f"{where} uses channel {number}; expected one of the {held} of gpu {gpu.id}"
 
 
-_NAMES = ("nop", "copy", "put", "re", "signal", "wait", "sem_acquire", "sem_release")
+_NAMES = ("nop", "copy", "put", "re", "signal", "wait", "flush", "sem_acquire", "sem_release")
 
 
 def _operation_violations(
@@ -186,7 +217,7 @@ def _operation_violations(
 ) -> Iterator[str]:
     if op.name not in _NAMES:
         yield f"unknown; expected one of {', '.join(_NAMES)}"
-    if op.name in ("put", "signal", "wait"):
+    if op.name in ("put", "signal", "wait", "flush"):
         held = sum(len(use.channel_ids) for use in block.channels)
         if len(op.channel_ids) != 1 or not 0 <= op.channel_ids[0] < held:
             yield f"got channels {op.channel_ids}; expected one of the {held} of the thread block"

@@ -1,7 +1,7 @@
 """Rings for stock NCCL, as the XML that it reads from NCCL_GRAPH_FILE.
 
-NCCL takes a graph by its number (0: rings) and searches for the others itself. A file describes the devices of one
-host; with several hosts, all of them must use the same file (NVIDIA/nccl, src/graph/search.cc).
+NCCL reads the graphs in the file by number (0: rings), and searches for the others itself. A file describes the
+devices of one host; with several hosts, all of them must use the same file (NVIDIA/nccl, src/graph/search.cc).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from wirewise.errors import ProgramError
 __all__ = ["LinkType", "dumps"]
 
 LinkType = Literal["NVL", "PIX", "PXB", "PHB", "SYS"]
-"""What the widest detour of a hop crosses: NVLink only, PCIe switches, the host's bridge, the socket's link."""
+"""Widest detour of a hop: NVLink only, PCIe switches, the host's bridge, the socket's link."""
 _RINGS, _RING_PATTERN = 0, 4
 _CHANNEL_BYTES_PER_S = 25e9
-"""What one channel of NCCL keeps up with; wider rings are given several."""
+"""Bandwidth of one channel of NCCL; wider rings are given several."""
 
 
 def dumps(
@@ -30,17 +30,17 @@ def dumps(
     between: LinkType = "SYS",
     most_channels: int = 32,
 ) -> str:
-    """The text of a file for NCCL_GRAPH_FILE.
+    """Format rings as a file for NCCL_GRAPH_FILE.
 
     Args:
-        rings: Orders of the ranks; where the bandwidth is not known, NCCL is told 10 GB/s a channel.
+        rings: Orders of the ranks; a ring of unknown bandwidth is written as 10 GB/s per channel.
         hosts: Ranks of each host, in the order of its devices.
-        inside: What hops between devices of a host cross.
-        between: What the way from a device to the network crosses.
-        most_channels: Most channels of NCCL.
+        inside: Link type between devices of a host.
+        between: Path type from a device to its network card.
+        most_channels: Maximum number of NCCL channels.
 
     Raises:
-        ProgramError: A ring leaves a host before it has passed all its devices, or hosts differ in their order.
+        ProgramError: A ring leaves a host before it has visited all its devices, or hosts differ in their order.
     """
     # A wide ring is used by several channels; so are narrower ones, which keeps them in proportion.
     widest = max(ring.bandwidth_bytes_per_s for ring in rings)

@@ -1,7 +1,7 @@
-"""Choices of algorithm and protocol for stock NCCL, as the CSV that NVIDIA's example tuner plugin reads.
+"""Algorithm and protocol choices for stock NCCL, as the CSV that NVIDIA's example tuner plugin reads.
 
-The plugin (NVIDIA/nccl, ext-tuner/example/plugin.c) takes the first row whose ranges hold. It silently reads a name
-that it does not know as allreduce, ring or simple, so that names are checked here.
+The plugin (NVIDIA/nccl, ext-tuner/example/plugin.c) takes the first row whose ranges match. It silently reads an
+unknown name as allreduce, ring or simple, so names are checked here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _TITLES = "# collective,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRa
 
 
 class Row(NamedTuple):
-    """One choice; -1 stands for any value, or for NCCL's own number of channels."""
+    """Tuner choice; -1 stands for any value, or for NCCL's own number of channels."""
 
     collective: str
     min_bytes: int
     max_bytes: int
-    """The last size that the row is for."""
+    """Largest size of the row, inclusive."""
     algorithm: str
     protocol: str
     channels: int = -1
@@ -39,10 +39,10 @@ class Row(NamedTuple):
 
 
 def dumps(rows: Iterable[Row]) -> str:
-    """The text of a file for NCCL_TUNER_CONFIG_FILE.
+    """Format choices as a file for NCCL_TUNER_CONFIG_FILE.
 
     Raises:
-        InputError: A name that the plugin does not know, or sizes that are not in order.
+        InputError: The plugin does not know a name, or sizes are out of order.
     """
     lines = [_TITLES]
     for number, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Rings over all ranks: those that a program uses, and disjoint ones that a network has room for."""
+"""Rings over all ranks: those used by a program, and edge-disjoint ones that fit into a network."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _VISITS = 20_000
 
 
 class Ring(NamedTuple):
-    """Ranks in order; the last sends to the first."""
+    """Ring of ranks in order; the last sends to the first."""
 
     order: tuple[int, ...]
     bandwidth_bytes_per_s: float = 0.0
-    """What every hop of it has to itself, 0 where that is not known."""
+    """Dedicated bandwidth of each hop, 0 if unknown."""
 
 
 def rings_of(program: Program) -> list[Ring]:
-    """The rings that a program sends along, each starting at the lowest rank.
+    """Rings that a program sends along, each starting at the lowest rank.
 
     Raises:
-        ProgramError: Some chunk is not passed along a ring of all ranks.
+        ProgramError: A chunk is not passed along a ring of all ranks.
     """
     paths: list[dict[int, int]] = []
     for chunk in range(program.chunks):
@@ -48,17 +48,17 @@ def rings_of(program: Program) -> list[Ring]:
 
 
 def pack_rings(network: Network, most: int = 16) -> list[Ring]:
-    """Rings of equal bandwidth that share no capacity, as much together as a greedy search finds.
+    """Pack rings of equal bandwidth that share no capacity, by a greedy search for the highest total bandwidth.
 
-    For each capacity that an edge has, rings are taken one after the other until none is left; the capacity whose
-    rings carry most wins.
+    For each distinct edge capacity, rings are taken one after another until none is left; the capacity with the
+    highest total wins.
 
     Args:
-        network: Network to fill; a hop between ranks takes `Network.route`.
-        most: Rings to return at most.
+        network: Network to pack; a hop between ranks takes `Network.route`.
+        most: Maximum number of rings.
 
     Raises:
-        TopologyError: There is no ring over all ranks.
+        TopologyError: No ring over all ranks exists.
     """
     if network.ranks < 2:
         raise TopologyError(f"topology {network.name!r} has {network.ranks} ranks; a ring needs at least 2")
@@ -73,7 +73,7 @@ def pack_rings(network: Network, most: int = 16) -> list[Ring]:
 
 
 def with_bandwidth(rings: Sequence[Ring], network: Network) -> list[Ring]:
-    """The rings with what each has of a network when all run at once and share every edge equally.
+    """Set the bandwidth of each ring, if all run at once and share every edge equally.
 
     Raises:
         TopologyError: A hop has no path.
@@ -144,7 +144,7 @@ def _uses(network: Network, order: tuple[int, ...]) -> dict[int, float]:
 
 
 def _one_ring(network: Network, left: list[float], rate: float) -> tuple[int, ...] | None:
-    """Depth first from rank 0, the hops with least room to spare first; None: none found."""
+    """Depth first from rank 0, the hops with least room to spare first; None if none found."""
     used: dict[int, float] = defaultdict(float)
     visits = 0
 

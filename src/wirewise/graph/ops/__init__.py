@@ -1,4 +1,4 @@
-"""Compute kernels of full-graph training, with autograd: one CPU thread a call, torch operations elsewhere.
+"""Compute kernels of full-graph training, with autograd: one CPU thread per call, torch operations elsewhere.
 
     Csr                               row-compressed weighted adjacency, or sparse features
     aggregate, aggregate_into,        weighted sums over neighbours

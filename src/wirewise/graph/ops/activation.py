@@ -1,7 +1,7 @@
-"""LayerNorm, ReLU and dropout in one pass, with a dropout mask that any rank can draw again.
+"""LayerNorm, ReLU and dropout in one pass, with a dropout mask that any rank can regenerate.
 
-The mask of a value depends on (key, global row, column) only, so training is the same on one rank and on
-many, and backward draws the mask again instead of storing it.
+The mask of a value depends on (key, global row, column) only, so training is the same on one rank and on many, and
+backward regenerates the mask instead of storing it.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ def norm_act_drop(
     eps: float = 1e-5,
     implementation: str = "auto",
 ) -> Float[Tensor, "n d"]:
-    """Operation dropout(relu(layer_norm(x))), fused forward and backward.
+    """Apply dropout(relu(layer_norm(x))), fused forward and backward.
 
-    Saves x, and mean and inverse deviation of each row; both masks are computed again in backward.
+    Saves x, and mean and inverse deviation of each row; both masks are recomputed in backward.
 
     Args:
         x: Rows, float32 or float64.
-        gain: Scale of the LayerNorm; None: ones. Not used, and without a gradient, if `norm` is false.
-        bias: Shift of the LayerNorm; None: zeros. Likewise.
+        gain: Scale of the LayerNorm. Defaults to ones. Unused if `norm` is False.
+        bias: Shift of the LayerNorm. Defaults to zeros. Unused if `norm` is False.
         p: Probability of dropping a value, in steps of 2**-16; survivors are scaled by 1 / (1 - p).
         key: 32-bit stream key, `wirewise.rng.stream_key(seed, epoch, layer)`.
         rows: Global row numbers, int64; needed where p > 0 in training.
-        norm: Whether to normalise.
-        relu: Whether to cut at zero.
-        training: Whether to drop.
-        eps: Added to the variance.
+        norm: Whether to apply LayerNorm.
+        relu: Whether to apply ReLU.
+        training: Whether to apply dropout.
+        eps: Constant added to the variance.
         implementation: "auto", "numba" or "torch".
 
     Raises:
-        InputError: Shapes, precisions or a probability that cannot be used.
+        InputError: Shapes, dtypes or the probability are invalid.
     """
     check_matrix(x, "x")
     drops = training and drop_threshold(p) > 0
@@ -73,7 +73,7 @@ def norm_act_drop(
 
 
 class _Steps(NamedTuple):
-    """What is done to the rows, in this order; see `norm_act_drop`."""
+    """Operations on the rows, in this order; see `norm_act_drop`."""
 
     norm: bool
     eps: float

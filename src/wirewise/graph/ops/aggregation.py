@@ -25,16 +25,16 @@ def aggregate(
 ) -> Float[Tensor, "rows d"]:
     """Sum over in-neighbours, z_r = sum_e weight_e x_e (+ self_weight_r x_r), differentiable in x.
 
-    The gradient gathers through the transposed matrix; nothing is scattered. Sums run in the order of the columns.
+    The gradient gathers through the transposed matrix, without scatter. Sums run in the order of the columns.
 
     Args:
         csr: In-edges, [rows, columns].
-        x: A row for each column, float32 or float64; those of the matrix' own rows come first.
-        self_weight: Weight of the row itself; it gets no gradient.
+        x: One row per column of the matrix, float32 or float64; own rows come first.
+        self_weight: Weight of the row itself, without gradient.
         implementation: "auto", "numba" or "torch".
 
     Raises:
-        InputError: Shapes, precisions or devices that do not fit each other.
+        InputError: Shapes, dtypes or devices do not match.
     """
     check_matrix(x, "x")
     if len(x) != csr.num_columns:
@@ -59,7 +59,7 @@ def aggregate_into(
     accumulate: bool = False,
     implementation: str = "auto",
 ) -> Float[Tensor, "rows d"]:
-    """Write csr @ x into `out`, or add it (accumulate): the rows of one peer can be added as they land.
+    """Write csr @ x to `out`, or add it (`accumulate`), so that each peer's rows can be added as they arrive.
 
     No gradient is recorded. Adding column blocks in ascending order gives the same bits as one pass over all.
     """

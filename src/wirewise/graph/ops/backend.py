@@ -1,4 +1,4 @@
-"""Which implementation serves a call, and the checks that all operations share."""
+"""Choice of implementation for a call, and checks shared by all operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["check_matrix", "uses_numba"]
 
 
 def uses_numba(implementation: str, x: Tensor) -> bool:
-    """Whether the compiled CPU kernels serve this call."""
+    """Whether to use the compiled CPU kernels for this call."""
     if implementation not in ("auto", "numba", "torch"):
         raise InputError(f"got implementation {implementation!r}; expected auto, numba or torch")
     if implementation == "numba" and x.device.type != "cpu":
@@ -22,7 +22,7 @@ def uses_numba(implementation: str, x: Tensor) -> bool:
 
 
 def check_matrix(x: Tensor, name: str, *, rows: int | None = None, like: Tensor | None = None) -> None:
-    """Raise unless x is a matrix of reals, with this many rows and the width, dtype and device of `like`."""
+    """Raise unless x is a floating-point matrix with this many rows and the width, dtype and device of `like`."""
     if x.ndim != 2 or x.dtype not in (torch.float32, torch.float64):
         raise InputError(f"got {name} {x.dtype} {tuple(x.shape)}; expected a float32 or float64 matrix")
     if rows is not None and len(x) != rows:

@@ -15,7 +15,7 @@ _MASK = 0xFFFFFFFF
 
 
 def uniform16(key: int, rows: Int[Tensor, " n"], width: int) -> Int[Tensor, "n width"]:
-    """The 16 random bits of every (row, column), as `wirewise.rng.uniform16`; int64, device of `rows`."""
+    """16 random bits for every (row, column), as `wirewise.rng.uniform16`; int64, on the device of `rows`."""
     rows = rows.long()
     high = mix(((rows >> 32) + GOLDEN) & _MASK)
     keys = mix(mix((rows & _MASK) ^ high) ^ key)
@@ -25,12 +25,12 @@ def uniform16(key: int, rows: Int[Tensor, " n"], width: int) -> Int[Tensor, "n w
 
 
 def drop_threshold(p: float) -> int:
-    """Values below it are dropped: p in units of 2**-16."""
+    """Threshold of 16-bit draws for dropout with probability p, in units of 2**-16."""
     if not 0.0 <= p < 1.0:
         raise InputError(f"got dropout probability {p}; expected 0 <= p < 1")
     return round(p * 65536)
 
 
 def keep_mask(key: int, rows: Int[Tensor, " n"], width: int, p: float) -> Bool[Tensor, "n width"]:
-    """Which values of each row survive dropout with probability p."""
+    """Mask of the values of each row that survive dropout with probability p."""
     return uniform16(key, rows, width) >= drop_threshold(p)

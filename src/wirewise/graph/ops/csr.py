@@ -1,4 +1,4 @@
-"""Row-compressed sparse matrices as tensors, with row blocks and transposes that are made once."""
+"""CSR matrices as tensors, with cached row blocks and transposes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Csr"]
 
 
 class Csr:
-    """A weighted sparse matrix by rows: in-neighbours of nodes, or non-zero features of nodes.
+    """Weighted sparse matrix in CSR form: in-neighbours of nodes, or nonzero features of nodes.
 
-    A block of rows shares the arrays of its matrix, so `indptr` of a block need not start at 0: row r holds
-    the entries `indptr[r]` to `indptr[r + 1]` of `indices` and `weight`. Columns ascend inside a row.
+    A row block shares the arrays of its matrix, so its `indptr` need not start at 0: row r holds the entries
+    `indptr[r]` to `indptr[r + 1]` of `indices` and `weight`. Columns ascend inside a row.
 
     Args:
         indptr: Offsets of the rows, int64 [num_rows + 1], ascending.
         indices: Column of each entry, int32 [num_entries].
-        weight: Weight of each entry, float32 or float64 [num_entries]; None: all ones.
+        weight: Weight of each entry, float32 or float64 [num_entries]. Defaults to all ones.
         num_columns: Number of columns.
 
     Raises:
@@ -66,7 +66,7 @@ class Csr:
 
     @classmethod
     def from_scipy(cls, matrix: Any, *, device: torch.device | str = "cpu") -> Csr:
-        """The matrix of any SciPy sparse matrix of float32 or float64."""
+        """Convert a SciPy sparse matrix of float32 or float64."""
         matrix = matrix.tocsr()
         return cls(matrix.indptr, matrix.indices, matrix.data, num_columns=matrix.shape[1]).to(device)
 
@@ -87,14 +87,14 @@ class Csr:
 
     @property
     def device(self) -> torch.device:
-        """Where the arrays are."""
+        """Device of the arrays."""
         return self.indices.device
 
     def __repr__(self) -> str:
         return f"Csr({self.num_rows} x {self.num_columns}, {self.num_entries} entries, {self.device})"
 
     def rows(self, low: int, high: int) -> Csr:
-        """Rows low to high, sharing the arrays; the same object each time, so its transpose is made once."""
+        """Row block from low to high, sharing the arrays; cached, so that its transpose is computed once."""
         if not 0 <= low <= high <= self.num_rows:
             raise InputError(f"got rows {low} to {high}; expected a range inside 0 to {self.num_rows}")
         if (low, high) == (0, self.num_rows):
@@ -108,7 +108,7 @@ class Csr:
 
     @property
     def transposed(self) -> Csr:
-        """Columns as rows, made once; entries of a row ascend by the row they came from."""
+        """Transpose, computed once; entries of a row ascend by their original row."""
         if "transposed" not in self._cache:
             self._cache["transposed"] = Csr.from_scipy(self.to_scipy().tocsc().T, device=self.device)
         return self._cache["transposed"]
@@ -129,7 +129,7 @@ class Csr:
         return sp.csr_matrix((self.weight[first:last].cpu().numpy(), indices, indptr), shape=self.shape)
 
     def weight_as(self, dtype: torch.dtype) -> Float[Tensor, " entries"]:
-        """Weights in a precision; converted once."""
+        """Weights in the given dtype; converted once."""
         if self.weight.dtype == dtype:
             return self.weight
         if dtype not in self._cache:
@@ -137,12 +137,12 @@ class Csr:
         return self._cache[dtype]
 
     def arrays(self, dtype: torch.dtype) -> tuple[NDArray[Any], ...]:
-        """What the CPU kernels take: begin and end of each row, columns, weights."""
+        """Arrays for the CPU kernels: start and end of each row, columns, weights."""
         indptr = self.indptr.numpy()
         return indptr[:-1], indptr[1:], self.indices.numpy(), self.weight_as(dtype).numpy()
 
     def sparse_tensor(self, dtype: torch.dtype) -> Tensor:
-        """Sparse CSR tensor of torch; made once."""
+        """Sparse CSR tensor of torch; built once."""
         key = ("sparse", dtype)
         if key not in self._cache:
             first, last = int(self.indptr[0]), int(self.indptr[-1])

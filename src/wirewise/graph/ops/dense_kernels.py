@@ -1,9 +1,8 @@
-"""Compiled LayerNorm, ReLU and dropout for one CPU thread: one read and one write of the matrix a direction.
+"""Compiled LayerNorm, ReLU and dropout for one CPU thread: one read and one write of the matrix per direction.
 
-A row is worked on in several short loops while it is in the first-level cache: each loop touches few arrays,
-which is what lets the compiler vectorise it. `reassoc` lets sums over a row run in vector lanes; their order
-is fixed by the compiled code, so results are bit-identical between runs and row blocks on one machine. NaN
-stays NaN.
+A row is processed in several short loops while it is in L1 cache: each loop touches few arrays, which is what lets
+the compiler vectorise it. `reassoc` lets sums over a row run in vector lanes; their order is fixed by the compiled
+code, so results are bit-identical between runs and row blocks on one machine. NaN stays NaN.
 
 Dropout hashes a row into a scratch line first: hash j holds the bits of columns j (low half) and j + half
 (high).
@@ -65,7 +64,7 @@ def _keep_row(key, row, threshold, scale, words, keep):
 def norm_act_drop_forward(x, gain, shift, rows, key, threshold, scale, eps, norm, floor, mean, rstd, out):
     """Set out to dropout(max(normalised x * gain + shift, floor)).
 
-    Floor -inf stands for no ReLU, threshold 0 for no dropout.
+    A floor of -inf disables ReLU, a threshold of 0 dropout.
     """
     width = x.shape[1]
     share = x.dtype.type(1.0 / width)
@@ -101,7 +100,7 @@ def norm_act_drop_forward(x, gain, shift, rows, key, threshold, scale, eps, norm
 def norm_act_drop_backward(
     x, gain, shift, rows, key, threshold, scale, norm, floor, mean, rstd, grad, dx, totals
 ):
-    """Gradient to x, and to gain and shift added to totals[0] and totals[1]; the mask is drawn again."""
+    """Gradient to x, and to gain and shift added to totals[0] and totals[1]; the mask is regenerated."""
     width = x.shape[1]
     zero = x.dtype.type(0)
     share = x.dtype.type(1.0 / width)

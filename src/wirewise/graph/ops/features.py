@@ -26,7 +26,7 @@ def sparse_linear(
     *,
     implementation: str = "auto",
 ) -> Float[Tensor, "rows out"]:
-    """Apply `torch.nn.functional.linear` to sparse x: x @ weight.T + bias; gradients to weight and bias only.
+    """Apply `torch.nn.functional.linear` to sparse x: x @ weight.T + bias, with gradients to weight and bias only.
 
     Args:
         x: Sparse features, [rows, features].
@@ -35,7 +35,7 @@ def sparse_linear(
         implementation: "auto", "numba" or "torch".
 
     Raises:
-        InputError: Not a `Csr`, or shapes that do not fit.
+        InputError: x is not a `Csr`, or shapes do not match.
     """
     if not isinstance(x, Csr):
         raise InputError(
@@ -56,7 +56,7 @@ def sparse_linear(
 def aggregate_features(
     csr: Csr, x: SparseRows | sp.sparray | sp.spmatrix, self_weight: Float[Tensor, " own"] | None = None
 ) -> Csr:
-    """Sum sparse input features over in-neighbours, once: the first layer then needs no exchange and no sum.
+    """Aggregate sparse input features over in-neighbours once, so that the first layer needs no exchange or sum.
 
     Args:
         csr: In-edges, [own, own + halo].

@@ -1,10 +1,9 @@
 """Compiled sparse kernels for one CPU thread.
 
-Both kernels walk rows in order and add neighbours into a row that stays in the first-level cache; the inner
-loop over columns is contiguous and vectorised. What bounds them is fetching neighbour rows, so each step asks
-for the row that comes a few neighbours later (a prefetch of an address outside the array has no effect). Sums
-run in the order of the entries: results are bit-identical between runs, row blocks and column blocks.
-`contract` lets a product and a sum become one fused operation.
+Both kernels walk rows in order and accumulate neighbours into a row in L1 cache; the inner loop over columns is
+contiguous and vectorised. They are bound by fetching neighbour rows, so each step prefetches the row a few neighbours
+ahead (a prefetch outside the array has no effect). Sums run in the order of the entries: results are bit-identical
+between runs, row blocks and column blocks. `contract` lets a product and a sum become one fused operation.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
 def gather_rows(begin, end, indices, weight, first, source, scale, base, base_step, accumulate, out):
     """Set out[r] to its start plus the sum of weight[e] * source[indices[e] - first], begin[r] <= e < end[r].
 
-    A row starts from out[r] (accumulate), from scale[i] * base[i] with i = r * base_step (scale not empty),
-    or from zero.
+    The initial value of a row is out[r] (accumulate), scale[i] * base[i] with i = r * base_step (if scale is not
+    empty), or zero.
     """
     width = out.shape[1]
     line = _LINE_BYTES // out.itemsize

@@ -1,4 +1,4 @@
-"""Compile the CPU kernels ahead, so that the first epoch does not pay for it."""
+"""Compile the CPU kernels ahead of time, so that the first epoch is not slowed down."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Graphs that grow task by task, and which old nodes are rehearsed with what weight. Needs no torch."""
+"""Graphs that grow task by task, and the choice and weights of rehearsed old nodes. Needs no torch."""
 
 from wirewise.graph.rehearsal.matching import (
     KERNELS,
     effective_size,
     gram,
-    guarded,
     kernel_sums,
     matched_weights,
     median_distance,
+    raise_effective_size,
     solve_matching,
 )
 from wirewise.graph.rehearsal.selection import SELECTIONS, Candidates, select
@@ -37,12 +37,12 @@ __all__ = [
     "effective_size",
     "gram",
     "growing_graph",
-    "guarded",
     "k_centre",
     "kernel_sums",
     "matched_weights",
     "median_distance",
     "radius",
+    "raise_effective_size",
     "record_of",
     "select",
     "solve_matching",

@@ -1,7 +1,8 @@
-"""Kernel mean matching: weights with which few rows have the mean of many (Huang et al., NIPS 2006).
+"""Kernel mean matching: weights that give few rows the mean of many (Huang et al., NIPS 2006).
 
-SEA-ER weights the rehearsed nodes so that their embeddings, under the structure of when they were kept, match those
-of their task under the current graph. Sums over target rows add up, so ranks that hold parts of them add theirs.
+SEA-ER weights the rehearsed nodes so that their embeddings, under the graph structure when they were kept, match
+those of their task under the current graph. Sums over target rows are additive, so ranks that hold parts of them
+all-reduce.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ __all__ = [
     "KERNELS",
     "effective_size",
     "gram",
-    "guarded",
     "kernel_sums",
     "matched_weights",
     "median_distance",
+    "raise_effective_size",
     "solve_matching",
     "squared_distances",
 ]
@@ -37,16 +38,16 @@ Rows = NDArray[np.float64]
 
 
 def median_distance(z: Rows) -> float:
-    """Median distance between different rows, [n, d]: a bandwidth; 1 where that is 0 or there is one row."""
+    """Median distance between different rows, [n, d], as a kernel bandwidth; 1 if that is 0 or there is one row."""
     distances = np.sqrt(squared_distances(z, z))[np.triu_indices(len(z), 1)]
     return float(np.median(distances)) if len(distances) and np.median(distances) > 0 else 1.0
 
 
 def gram(a: Rows, b: Rows, *, kernel: str = "linear", sigma: float = 1.0) -> Rows:
-    """Kernel of each row of a with each of b, [len(a), len(b)].
+    """Kernel matrix of the rows of a with the rows of b, [len(a), len(b)].
 
     Raises:
-        InputError: An unknown kernel.
+        InputError: The kernel is unknown.
     """
     if kernel not in KERNELS:
         raise InputError(f"kernel {kernel!r} is unknown; expected one of: {', '.join(KERNELS)}")
@@ -57,7 +58,7 @@ def gram(a: Rows, b: Rows, *, kernel: str = "linear", sigma: float = 1.0) -> Row
 
 
 def kernel_sums(z: Rows, x: Rows, *, kernel: str = "linear", sigma: float = 1.0) -> Rows:
-    """Sum over the rows of x of their kernel with each row of z, [len(z)]; parts of x add up."""
+    """Sum over the rows of x of their kernel with each row of z, [len(z)]; additive over parts of x."""
     total = np.zeros(len(z))
     for low in range(0, len(x), _BLOCK):
         total += gram(z, x[low : low + _BLOCK], kernel=kernel, sigma=sigma).sum(axis=1)
@@ -76,21 +77,21 @@ def matched_weights(
     least_effective: float = 0.5,
     total: Callable[[Rows], Rows] | None = None,
 ) -> Rows:
-    """Weights of the rows z with which their mean is near that of the rows x, [n].
+    """Weights for the rows z that bring their mean close to that of the rows x, [n].
 
     Args:
-        z: Rows that get weights, [n, d].
+        z: Rows to weight, [n, d].
         x: Rows of the target, [m, d].
         kernel: One of `KERNELS`.
-        sigma: Sigma of rbf; by default the median distance of z.
-        most: Largest weight, at least one.
-        slack: Freedom of the sum of weights; by default most / sqrt(n).
-        groups: Class of each row, [n]; the sum is bounded in every class by itself (see `solve_matching`).
-        least_effective: Share of n that `effective_size` must reach, see `guarded`.
-        total: Sums an array over ranks that hold the same z and parts of x; None: x is all there is.
+        sigma: Bandwidth of rbf. Defaults to the median distance of z.
+        most: Upper bound of a weight, at least one.
+        slack: Tolerance of the sum of weights. Defaults to most / sqrt(n).
+        groups: Class of each row, [n]; the sum is bounded in every class separately (see `solve_matching`).
+        least_effective: Fraction of n that `effective_size` must reach, see `raise_effective_size`.
+        total: Sums an array over ranks that hold the same z and parts of x. None if x is complete.
 
     Raises:
-        InputError: No rows, other widths, or a setting out of its range.
+        InputError: There are no rows, widths differ, or a setting is out of range.
     """
     if not len(z) or z.shape[1] != x.shape[1]:
         raise InputError(f"got rows {z.shape} and target rows {x.shape}; expected rows of the same width")
@@ -102,7 +103,9 @@ def matched_weights(
         raise InputError("there are no target rows to match; expected at least one")
     kappa = sums[:-1] * (len(z) / sums[-1])
     inner = gram(z, z, kernel=kernel, sigma=sigma)
-    return guarded(solve_matching(inner, kappa, most=most, slack=slack, groups=groups), least_effective)
+    return raise_effective_size(
+        solve_matching(inner, kappa, most=most, slack=slack, groups=groups), least_effective
+    )
 
 
 def solve_matching(
@@ -115,17 +118,17 @@ def solve_matching(
 ) -> Rows:
     """Minimise b' K b / 2 - kappa' b with 0 <= b <= most and the sum of b within n (1 -+ slack), [n].
 
-    Accelerated projected gradient from ones, restarted where it turns back; the projection is exact.
+    Accelerated projected gradient from ones, restarted when it stops descending; the projection is exact.
 
     Args:
-        inner: K, kernels of the rows with each other, [n, n].
+        inner: Kernel matrix K of the rows with each other, [n, n].
         kappa: Factor n / m times `kernel_sums` over the m target rows, [n].
-        most: Largest weight, at least one.
-        slack: Freedom of the sum of weights; by default most / sqrt(n).
-        groups: Class of each row, [n]: the sum is bounded in every class by itself, so that none is left out.
+        most: Upper bound of a weight, at least one.
+        slack: Tolerance of the sum of weights. Defaults to most / sqrt(n).
+        groups: Class of each row, [n]; the sum is bounded in every class separately, so that none is left out.
 
     Raises:
-        InputError: A largest weight below one, which no sum of n allows, or a negative slack.
+        InputError: The upper bound is below one, which makes a sum of n infeasible, or the slack is negative.
     """
     slack = most / np.sqrt(len(kappa)) if slack is None else slack
     if most < 1 or slack < 0:
@@ -168,13 +171,13 @@ def _project(values: Rows, most: float, slack: float) -> Rows:
 
 
 def effective_size(b: Rows) -> float:
-    """How many equal weights tell as much, (sum b)^2 / sum b^2; 0 where all are 0."""
+    """Effective sample size of weights, (sum b)^2 / sum b^2; 0 if all are 0."""
     squares = float(b @ b)
     return float(b.sum()) ** 2 / squares if squares else 0.0
 
 
-def guarded(b: Rows, least: float = 0.5) -> Rows:
-    """The weights, moved towards ones just so far that `effective_size` is at least `least` of n."""
+def raise_effective_size(b: Rows, least: float = 0.5) -> Rows:
+    """Move the weights towards ones just until `effective_size` is at least `least` of n."""
     if effective_size(b) >= least * len(b):
         return b
     low, high = 0.0, 1.0
@@ -188,6 +191,6 @@ def guarded(b: Rows, least: float = 0.5) -> Rows:
 
 
 def squared_distances(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-    """Squared distance of each row of a from each of b, [len(a), len(b)], in their type."""
+    """Squared distance of each row of a from each row of b, [len(a), len(b)], in their dtype."""
     found: NDArray[Any] = np.maximum((a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T, 0)
     return found

@@ -1,4 +1,4 @@
-"""Which nodes of a task are kept to be rehearsed, class by class."""
+"""Selection of the nodes of a task to keep for rehearsal, class by class."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["SELECTIONS", "Candidates", "select"]
 _HOPS = 2
 """Hops of the model: what a node's row depends on."""
 _NEAR = 0.5
-"""Share of the mean distance to other classes that counts as near in `_least_mixed`."""
+"""Fraction of the mean distance to other classes that counts as near in `_least_mixed`."""
 _ROWS = 1024
 """Rows of a block of distances."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Training nodes of one class, with what selections look at. n candidates, d values a row."""
+    """Training nodes of one class, with the inputs of selections. n candidates, d values per row."""
 
     edges: InEdges
     """Edges of the current graph."""
@@ -39,15 +39,15 @@ class Candidates:
 
 
 def select(name: str, candidates: Candidates, budget: int) -> NDArray[np.int64]:
-    """Ids of at most `budget` of the candidates, ascending; the same for the same seed.
+    """Select at most `budget` of the candidates, as ascending ids; deterministic for a seed.
 
     Args:
         name: A key of `SELECTIONS`.
         candidates: Nodes to choose from.
-        budget: Most nodes to choose, at least one.
+        budget: Maximum number of nodes, at least one.
 
     Raises:
-        InputError: An unknown name, or a budget below one.
+        InputError: The name is unknown, or the budget is below one.
     """
     if name not in SELECTIONS:
         raise InputError(f"selection {name!r} is unknown; expected one of: {', '.join(SELECTIONS)}")

@@ -1,4 +1,4 @@
-"""What incremental learners are told, and the methods by name."""
+"""Settings of incremental learners, and the methods by name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["DEFAULT_METHOD", "METHODS", "Method", "Settings"]
 
 
 class Method(NamedTuple):
-    """How a method keeps what it knows."""
+    """Incremental learning method: how it retains earlier tasks."""
 
     learner: str = "bare"
     """Name of the learner: bare, replay, gem, ewc, lwf, ssrm or joint."""
     selection: str = ""
-    """Which nodes are kept, a key of `graph.rehearsal.SELECTIONS`."""
+    """Selection of the kept nodes, a key of `graph.rehearsal.SELECTIONS`."""
     matched: bool = False
     """Whether rehearsed nodes are weighted by kernel mean matching."""
 
@@ -42,23 +42,21 @@ METHODS = {
 published, k centres with matched weights; regularised fine-tuning; training on all tasks so far, the upper bound."""
 
 DEFAULT_METHOD = "coverage"
-"""What to take where nothing is known: `benchmarks/incremental` compares it with the others."""
+"""Default where nothing is known: `benchmarks/incremental` compares it with the others."""
 
 
 class Settings(opt.Options, frozen=True, kw_only=True):
-    """Everything but the graph and the method; rates and epochs are those of CGLB where nothing else is said."""
+    """All settings except graph and method; rates and epochs are those of CGLB unless stated otherwise."""
 
-    budget: Annotated[opt.Count, opt.about("Nodes of each class that are kept.")] = 5
+    budget: Annotated[opt.Count, opt.about("Number of nodes kept per class.")] = 5
     setting: Annotated[
         Literal["task", "class"],
         opt.about(
-            "task: only the classes of a node's task, which is told, compete; class: all classes so far."
+            "task: only the classes of a node's task, which is known, compete; class: all classes so far."
         ),
     ] = "task"
     epochs: Annotated[opt.Count, opt.about("Training epochs of each task; 200 in CGLB.")] = 30
-    hidden: Annotated[opt.Count, opt.about("Width of the hidden rows of the two-layer GCN; 256 in CGLB.")] = (
-        64
-    )
+    hidden: Annotated[opt.Count, opt.about("Hidden width of the two-layer GCN; 256 in CGLB.")] = 64
     learning_rate: opt.LearningRate = 0.005
     weight_decay: float = 5e-4
     decay: Annotated[
@@ -78,7 +76,7 @@ class Settings(opt.Options, frozen=True, kw_only=True):
     kernel: Annotated[
         str, opt.about("Kernel of mean matching; rbf has the median distance as bandwidth.", words=KERNELS)
     ] = "rbf"
-    most: Annotated[float, opt.about("Largest weight of a rehearsed node.", ge=1, option="--most-weight")] = (
+    most: Annotated[float, opt.about("Maximum weight of a rehearsed node.", ge=1, option="--most-weight")] = (
         3.0
     )
     balanced: bool = True

@@ -1,4 +1,4 @@
-"""Selections of nodes by where they lie in the graph: k centres, and those that cover most within some hops.
+"""Node selection by position in the graph: k-centre, and maximum coverage within some hops.
 
 Distances are hops along in-edges, so the graph should be undirected.
 """
@@ -90,7 +90,7 @@ class _Distances:
 def radius(
     edges: InEdges, nodes: NDArray[np.int64], centres: NDArray[np.int64], *, most: int | None = None
 ) -> int:
-    """The most hops from any of `nodes` to its nearest centre; unreached ones, and more, count as `most`."""
+    """Largest distance in hops from any of `nodes` to its nearest centre, capped at `most`."""
     found = _Distances(edges, most)
     for centre in centres:
         found.add(int(centre))
@@ -100,18 +100,18 @@ def radius(
 def k_centre(
     edges: InEdges, nodes: NDArray[np.int64], budget: int, *, most: int | None = None
 ) -> NDArray[np.int64]:
-    """Nodes, as many as the budget, whose `radius` is at most twice the smallest possible; exact on trees.
+    """Select `budget` nodes whose `radius` is at most twice the smallest possible; exact on trees.
 
     Farthest first (T. Gonzalez: Clustering to Minimize the Maximum Intercluster Distance, 1985), from the node of
-    highest degree, ties to the higher degree, then the lower id; in place of it, where that has a smaller radius,
-    centres as far above the deepest uncovered nodes of a breadth-first tree as the radius allows. Budget searches
-    that stop where they bring nothing nearer.
+    highest degree, ties to the higher degree, then the lower id. If it gives a smaller radius, centres are taken
+    instead as far above the deepest uncovered nodes of a breadth-first tree as the radius allows. One breadth-first
+    search per centre, pruned where it brings no node nearer.
 
     Args:
         edges: Edges of the undirected graph.
-        nodes: Nodes to choose from and to be near to, ascending.
-        budget: Most nodes that are chosen.
-        most: Distances above this count as this.
+        nodes: Nodes to choose from and to cover, ascending.
+        budget: Maximum number of nodes.
+        most: Cap of distances, in hops.
     """
     if budget >= len(nodes):
         return nodes
@@ -182,18 +182,17 @@ def _within(
 def coverage(
     edges: InEdges, nodes: NDArray[np.int64], budget: int, *, hops: int = 2, seed: int = 0
 ) -> NDArray[np.int64]:
-    """Nodes that have as many others as possible within some hops, each in turn the one that adds most.
+    """Greedily select nodes that cover as many others as possible within some hops.
 
-    Greedy, which reaches at least 1 - 1/e of the best (Nemhauser, Wolsey, Fisher 1978). Once all is covered a new round
-    begins. Of more than 4,096 nodes so many are drawn, and the others left aside. Time is edges x hops x candidates
-    / 64.
+    Greedy selection reaches at least 1 - 1/e of the optimum (Nemhauser, Wolsey, Fisher 1978). Once all is covered, a
+    new round begins. Of more than 4,096 nodes, 4,096 are sampled. Time is edges x hops x candidates / 64.
 
     Args:
         edges: Edges of the undirected graph.
         nodes: Nodes to choose from and to cover, ascending.
-        budget: Most nodes that are chosen.
-        hops: How far a node covers.
-        seed: Seed of the draw, and of the order in which ties are broken.
+        budget: Maximum number of nodes.
+        hops: Coverage radius of a node, in hops.
+        seed: Seed of the sampling and of tie-breaking.
     """
     if budget >= len(nodes):
         return nodes

@@ -1,4 +1,4 @@
-"""Tasks of a growing graph: classes arrive in order, with their nodes and edges; and how well they are solved.
+"""Tasks of a growing graph: classes arrive in order, with their nodes and edges; and metrics of their solutions.
 
 The protocol is that of CGLB (Zhang, Song, Tao: CGLB: Benchmark Tasks for Continual Graph Learning, NeurIPS Datasets
 and Benchmarks 2022): classes in label order, a split of every class by seed.
@@ -37,7 +37,7 @@ _FEWEST = 5
 
 
 class Task(NamedTuple):
-    """Classes that arrive together; ids are those of the whole graph, ascending."""
+    """Classes that arrive together; node ids are global and ascending."""
 
     classes: tuple[int, ...]
     train: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GrowingGraph:
-    """A graph whose nodes arrive with the tasks of their classes. N nodes, T tasks, C classes."""
+    """Graph whose nodes arrive with the tasks of their classes. N nodes, T tasks, C classes."""
 
     data: GraphData
     """Undirected; all of it."""
@@ -58,17 +58,17 @@ class GrowingGraph:
 
     @property
     def task_of_class(self) -> NDArray[np.int64]:
-        """Task of each class, -1 where none, [C]."""
+        """Task of each class, -1 if none, [C]."""
         found = np.full(self.data.num_classes, -1)
         for number, task in enumerate(self.tasks):
             found[list(task.classes)] = number
         return found
 
     def edges(self, task: int) -> InEdges:
-        """Edges of the graph as it is when a task is learnt; nodes that are not there yet have none.
+        """Edges of the graph at the time of a task; nodes of later tasks have none.
 
         Raises:
-            InputError: There is no such task.
+            InputError: The task does not exist.
         """
         if not 0 <= task < len(self.tasks):
             raise InputError(f"got task {task}; expected 0 to {len(self.tasks) - 1}")
@@ -94,19 +94,19 @@ def growing_graph(
     most_tasks: int | None = None,
     seed: int = 0,
 ) -> GrowingGraph:
-    """Tasks of a graph by its classes in label order; classes left over at the end are dropped.
+    """Divide a graph into tasks by its classes in label order; remaining classes are dropped.
 
     Args:
-        data: A checked graph; a directed one is taken in both directions.
-        classes_per_task: Classes of a task, at least two, or a task within its own classes has nothing to decide.
+        data: Checked graph; a directed one is made undirected.
+        classes_per_task: Classes per task, at least two, as one class leaves nothing to decide within a task.
         fewest: Classes with fewer labelled nodes are left out.
         growth: One of `GROWTHS`.
-        most_tasks: Leave out the tasks after so many; None: all.
+        most_tasks: Maximum number of tasks. Defaults to all.
         seed: Seed of the split of each class into 60 % train, 20 % validation, 20 % test.
 
     Raises:
-        InputError: A setting out of its range.
-        GraphError: Several labels a node, or classes for fewer than two tasks.
+        InputError: A setting is out of range.
+        GraphError: Nodes have several labels, or classes suffice for fewer than two tasks.
     """
     if classes_per_task < 2 or fewest < _FEWEST:
         raise InputError(
@@ -149,25 +149,25 @@ def _task(data: GraphData, classes: NDArray[np.int64], seed: int) -> Task:
 
 
 def balanced_accuracy(found: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
-    """Mean over the classes among `labels` of the share that is right."""
+    """Mean over the classes among `labels` of the accuracy within the class."""
     right = found == labels
     return float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))
 
 
 def average_performance(accuracy: NDArray[np.float64]) -> float:
-    """AP: mean over all tasks of the accuracy after the last one; `accuracy` is that of `average_forgetting`."""
+    """AP: mean over all tasks of the accuracy after the last one; `accuracy` as in `average_forgetting`."""
     _check(accuracy)
     return float(accuracy[-1].mean())
 
 
 def average_forgetting(accuracy: NDArray[np.float64]) -> float:
-    """AF: mean over all tasks but the last of the accuracy at the end less that when learnt; negative: forgotten.
+    """AF: mean over all tasks but the last of final accuracy minus accuracy when learnt; negative if forgotten.
 
     Args:
         accuracy: Accuracy of task k after task t is learnt, [t, k], for k up to t.
 
     Raises:
-        InputError: Not square, or a value up to t is missing.
+        InputError: The matrix is not square, or a value up to t is missing.
     """
     _check(accuracy)
     if len(accuracy) == 1:
@@ -184,7 +184,7 @@ def _check(accuracy: NDArray[np.float64]) -> None:
 
 
 def record_of(accuracy: NDArray[np.float64], seconds: float) -> IncrementalRecord:
-    """AP and AF of a method after the last task and after each; `accuracy` is that of `average_forgetting`."""
+    """Summarise AP and AF of a method after each task and after the last; `accuracy` as in `average_forgetting`."""
     so_far = [accuracy[: task + 1, : task + 1] for task in range(len(accuracy))]
     return IncrementalRecord(
         ap=average_performance(accuracy),

@@ -1,4 +1,4 @@
-"""Neighbour sampling for mini-batch training: the same batches for any number of threads. Needs no torch."""
+"""Neighbour sampling for mini-batch training, deterministic for any number of threads. Needs no torch."""
 
 from wirewise.graph.sampling.sampler import SEMANTICS, Batch, Layer, NeighborSampler, seed_batches
 

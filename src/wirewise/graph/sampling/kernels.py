@@ -1,4 +1,4 @@
-"""The neighbour sampler's inner loop, compiled."""
+"""Inner loop of the neighbour sampler, compiled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOW = (1 << _HALF) - 1
 
 @njit()
 def edge_room(indptr: NDArray[np.int64], nodes: NDArray[np.int64], fanout: int) -> int:
-    """Edges that `expand` of these nodes writes."""
+    """Number of edges that `expand` writes for these nodes."""
     room = 0
     for node in nodes:
         degree = indptr[node + 1] - indptr[node]
@@ -28,7 +28,7 @@ def edge_room(indptr: NDArray[np.int64], nodes: NDArray[np.int64], fanout: int) 
 
 @njit()
 def enter(nodes: NDArray[np.int64], table: NDArray[np.int64], tag: int) -> int:
-    """Number the nodes 0, 1, ... in the table; returns the first one that stands twice, or -1."""
+    """Number the nodes 0, 1, ... in the table; returns the first duplicate, or -1."""
     for place in range(len(nodes)):
         if table[nodes[place]] >> _HALF == tag:
             return place
@@ -85,28 +85,30 @@ def expand(
     tag: int,
     sums: NDArray[np.int64],
     sources: NDArray[np.int32],
+    e_id: NDArray[np.int64],
 ) -> int:
-    """Draw neighbours of `nodes[begin:end]`, and number those that are new.
+    """Sample neighbours of `nodes[begin:end]`, and number the new ones.
 
     Args:
         indptr: In-neighbours of all nodes, [N + 1].
         indices: Sources of all edges, [E].
         nodes: Global ids by local number; new ones are appended.
         begin: First local number to expand.
-        end: One behind the last.
-        count: Nodes so far.
-        fanout: Neighbours of each; below 0: all.
+        end: End of the local numbers to expand, exclusive.
+        count: Number of nodes so far.
+        fanout: Neighbours per node; below 0 for all.
         key: Key of the hop, 32 bits.
-        table: [N]: tag and local number of what is in the batch.
+        table: [N]: tag and local number of each node in the batch.
         tag: Tag of the batch.
-        sums: Edges before each local number; those behind `begin` are written.
+        sums: Edges before each local number; entries after `begin` are written.
         sources: Local number of each edge's source; written from `sums[begin]` on.
+        e_id: Output for the position of each edge in `indices`, as long as `sources`; empty to leave it out.
 
     Returns:
-        Nodes afterwards.
+        Number of nodes afterwards.
     """
     picks, deck = np.empty(max(fanout, 0), np.int64), np.empty(0, np.int64)
-    edge = sums[begin]
+    edge, numbered = sums[begin], len(e_id) > 0
     for target in range(begin, end):
         node = nodes[target]
         start = indptr[node]
@@ -115,7 +117,10 @@ def expand(
         if drawn:
             deck = _pick(row_key(key, node), degree, picks, deck)
         for place in range(fanout if drawn else degree):
-            source = indices[start + (picks[place] if drawn else place)]
+            position = start + (picks[place] if drawn else place)
+            source = indices[position]
+            if numbered:
+                e_id[edge] = position
             entry = table[source]
             if entry >> _HALF == tag:
                 sources[edge] = entry & _LOW
@@ -140,17 +145,17 @@ def draw(
     degrees: NDArray[np.int32],
     sources: NDArray[np.int32],
 ) -> None:
-    """Draw what `expand` draws for nodes of a part: global ids of neighbours, without numbering them.
+    """Sample the same neighbours as `expand` for nodes of a part: global ids, without numbering them.
 
     Args:
         indptr: In-neighbours of the part's nodes, [n + 1].
         indices: Sources of these edges, as global ids.
-        rows: Numbers of the nodes in the part.
+        rows: Indices of the nodes in the part.
         first: Global id of the part's first node.
-        fanout: Neighbours of each; below 0: all.
+        fanout: Neighbours per node; below 0 for all.
         key: Key of the hop, 32 bits.
-        degrees: Takes how many each node drew.
-        sources: Takes them, `edge_room` of the nodes.
+        degrees: Output for the number of neighbours sampled per node.
+        sources: Output for the neighbours, of `edge_room` entries.
     """
     picks, deck, edge = np.empty(max(fanout, 0), np.int64), np.empty(0, np.int64), 0
     for place in range(len(rows)):
@@ -174,7 +179,7 @@ def number(
     tag: int,
     sources: NDArray[np.int32],
 ) -> int:
-    """Local numbers of drawn neighbours, as `expand` gives them; new nodes are appended. Returns nodes afterwards."""
+    """Number sampled neighbours locally, as `expand` does; appends new nodes, and returns the number of nodes."""
     for edge in range(len(neighbours)):
         entry = table[neighbours[edge]]
         if entry >> _HALF == tag:

@@ -1,4 +1,4 @@
-"""Batches of sampled neighbourhoods that depend on what they are for, never on who draws them."""
+"""Batches of sampled neighbourhoods that depend only on seeds, epoch and batch, not on the sampling process."""
 
 from __future__ import annotations
 
@@ -25,37 +25,40 @@ __all__ = [
     "check_hops",
     "check_seeds",
     "check_used_hops",
-    "nothing",
+    "empty_batch",
     "seed_batches",
 ]
 
 SEMANTICS = ("cumulative", "frontier")
-"""What a hop expands: every node seen so far, each time anew (DGL, SALIENT, PyG's NeighborSampler), or only nodes that
+"""Nodes that a hop expands: every node seen so far, each time anew (DGL, SALIENT, PyG's NeighborSampler), or only
+nodes that
 the hop before saw first (PyG's NeighborLoader)."""
 _TAGS = 1 << 31
 
 
 class Layer(NamedTuple):
-    """A bipartite graph: targets are the first `num_targets` of its `num_sources` nodes, and aggregate from them."""
+    """Bipartite layer: the first `num_targets` of its `num_sources` nodes are targets, which aggregate from sources."""
 
     indptr: NDArray[np.int64]
     """[targets + 1]: the edges of target t are `indptr[t]` to `indptr[t + 1]`."""
     sources: NDArray[np.int32]
     """[edges]: local number of each edge's source."""
     num_sources: int
+    e_id: NDArray[np.int64] | None = None
+    """[edges]: position of each edge in the `indices` of the graph's edges. None unless the sampler has `edge_ids`."""
 
     @property
     def num_targets(self) -> int:
-        """Nodes that get a row."""
+        """Number of target nodes."""
         return len(self.indptr) - 1
 
     @property
     def size(self) -> tuple[int, int]:
-        """Sources and targets, as convolutions of PyG take it."""
+        """Numbers of sources and targets, as PyG convolutions expect."""
         return self.num_sources, self.num_targets
 
     def edge_index(self) -> NDArray[np.int64]:
-        """Source and target of each edge by local number, int64 [2, edges], targets ascending."""
+        """Source and target of each edge in local numbers, int64 [2, edges], with ascending targets."""
         found = np.empty((2, len(self.sources)), np.int64)
         found[0] = self.sources
         found[1] = np.repeat(np.arange(self.num_targets), np.diff(self.indptr))
@@ -63,7 +66,7 @@ class Layer(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Seeds with their sampled neighbourhood; L hops."""
+    """Seeds with their sampled neighbourhood of L hops."""
 
     n_id: NDArray[np.int64]
     """[nodes]: global ids by local number; the seeds come first, in their order."""
@@ -78,17 +81,17 @@ class Batch(NamedTuple):
 
 
 class Table:
-    """Local numbers by global id for one batch at a time; a tag saves clearing it."""
+    """Local numbers by global id for one batch at a time; tags make clearing unnecessary."""
 
     def __init__(self, nodes: int) -> None:
         self.entries = np.zeros(nodes, np.int64)
         self.tag = 0
 
     def begin(self, seeds: NDArray[np.int64]) -> int:
-        """Number the seeds of another batch; returns its tag.
+        """Start a new batch and number its seeds; returns its tag.
 
         Raises:
-            InputError: A seed stands twice.
+            InputError: A seed occurs twice.
         """
         self.tag += 1
         if self.tag == _TAGS:
@@ -101,7 +104,7 @@ class Table:
 
 
 def check_hops(fanouts: Sequence[int], semantics: str) -> None:
-    """Raise InputError unless a sampler can be made."""
+    """Raise InputError unless fanouts and semantics are valid for a sampler."""
     if not len(fanouts) or min(fanouts) < -1 or semantics not in SEMANTICS:
         raise InputError(
             f"got fanouts {list(fanouts)} and semantics {semantics!r}; expected one fanout or more, each of at "
@@ -110,7 +113,7 @@ def check_hops(fanouts: Sequence[int], semantics: str) -> None:
 
 
 def check_used_hops(fanouts: Sequence[int], option: str) -> None:
-    """Raise InputError where a hop draws no neighbours: a sampler can do it, a network cannot learn from it."""
+    """Raise InputError if a hop samples no neighbours, which is valid for a sampler but useless for training."""
     if 0 in fanouts:
         raise InputError(
             f"{option} is {','.join(map(str, fanouts))}; expected at least 1 neighbour in each hop, or -1 for all: a "
@@ -119,7 +122,7 @@ def check_used_hops(fanouts: Sequence[int], option: str) -> None:
 
 
 def check_edges(edges: InEdges) -> None:
-    """Raise InputError where edges carry data, which batches do not hold."""
+    """Raise InputError if edges carry data, which batches do not support."""
     names = [*(["edge_weight"] if edges.weight is not None else []), *edges.edge_data]
     if names:
         raise InputError(
@@ -129,7 +132,7 @@ def check_edges(edges: InEdges) -> None:
 
 
 def check_seeds(seeds: NDArray[Any], num_nodes: int) -> NDArray[np.int64]:
-    """The seeds as int64 [n]; raises InputError where they are no nodes."""
+    """Convert the seeds to int64 [n]; InputError if one is not a node."""
     nodes = np.asarray(seeds)
     if nodes.ndim != 1 or not np.issubdtype(nodes.dtype, np.integer):
         raise InputError(
@@ -141,17 +144,17 @@ def check_seeds(seeds: NDArray[Any], num_nodes: int) -> NDArray[np.int64]:
     return nodes.astype(np.int64)
 
 
-def nothing(hops: int) -> Batch:
-    """The batch of no seeds."""
+def empty_batch(hops: int) -> Batch:
+    """Batch without seeds."""
     empty = Layer(np.zeros(1, np.int64), np.empty(0, np.int32), 0)
     return Batch(np.empty(0, np.int64), (empty,) * hops, 0)
 
 
 class NeighborSampler:
-    """Draws neighbourhoods of seeds: for every hop at most a fanout of in-neighbours of each node, without replacement.
+    """Sample neighbourhoods of seeds: in each hop at most `fanout` in-neighbours per node, without replacement.
 
-    What node v draws in hop h depends on (seed, epoch, batch, h, v) only: batches are the same for any number of
-    threads and processes and any cache. One sampler may serve several threads.
+    The sample of node v in hop h depends on (seed, epoch, batch, h, v) only: batches are the same for any number of
+    threads and processes and any cache. A sampler is thread-safe.
 
     A model uses the layers in their order:
 
@@ -160,23 +163,30 @@ class NeighborSampler:
 
     Args:
         edges: In-neighbours of each node, `GraphData.in_edges`.
-        fanouts: Neighbours of a node in each hop, the seeds' own first; -1: all. [L]
+        fanouts: Neighbours per node in each hop, the seeds' own first; -1 for all. [L]
         semantics: One of `SEMANTICS`.
-        seed: Seed of the draws.
+        seed: Seed of the sampling.
+        edge_ids: Whether layers have `e_id`, by which rows of edge data are found.
 
     Raises:
-        InputError: No hops, a fanout below -1, unknown semantics, or edges that carry data.
+        InputError: There are no hops, a fanout is below -1, the semantics are unknown, or edges carry data.
     """
 
     collective = False
     """Whether machines sample together."""
 
     def __init__(
-        self, edges: InEdges, fanouts: Sequence[int], *, semantics: str = "cumulative", seed: int = 0
+        self,
+        edges: InEdges,
+        fanouts: Sequence[int],
+        *,
+        semantics: str = "cumulative",
+        seed: int = 0,
+        edge_ids: bool = False,
     ) -> None:
         check_hops(fanouts, semantics)
         check_edges(edges)
-        self.edges, self.semantics, self.seed = edges, semantics, seed
+        self.edges, self.semantics, self.seed, self.edge_ids = edges, semantics, seed, edge_ids
         self.fanouts = tuple(int(fanout) for fanout in fanouts)
         self._tables: deque[Table] = deque()
 
@@ -186,15 +196,15 @@ class NeighborSampler:
         return len(self.edges.indptr) - 1
 
     def sample(self, seeds: NDArray[Any], *, epoch: int = 0, batch: int = 0) -> Batch:
-        """The neighbourhood of some nodes.
+        """Sample the neighbourhood of some nodes.
 
         Args:
-            seeds: Global ids, each once, [n].
-            epoch: Draws differ between epochs.
-            batch: Number of the batch in the epoch; ranks whose draws shall be independent give different ones.
+            seeds: Global ids without duplicates, [n].
+            epoch: Epoch; samples differ between epochs.
+            batch: Index of the batch in the epoch; pass different values on ranks for independent samples.
 
         Raises:
-            InputError: No seeds, one that is no node, or one that stands twice.
+            InputError: There are no seeds, one is not a node, or one occurs twice.
         """
         nodes = check_seeds(seeds, self.num_nodes)
         if not len(nodes):
@@ -209,8 +219,8 @@ class NeighborSampler:
             self._tables.append(table)
 
     def nothing(self) -> Batch:
-        """The batch of no seeds."""
-        return nothing(len(self.fanouts))
+        """Batch without seeds."""
+        return empty_batch(len(self.fanouts))
 
     def _sample(self, nodes: NDArray[np.int64], table: Table, place: tuple[int, int]) -> Batch:
         seeds, tag = len(nodes), table.begin(nodes)
@@ -225,39 +235,56 @@ class NeighborSampler:
         count = seeds
         for hop, fanout in enumerate(self.fanouts):
             targets = count
-            nodes, sources = self._room(nodes, 0, count, fanout, np.empty(0, np.int32))
+            empty = np.empty(0, np.int32), np.empty(0, np.int64)
+            nodes, sources, e_id = self._room(nodes, 0, count, fanout, *empty)
             sums = np.zeros(targets + 1, np.int64)
-            count = self._expand(nodes, 0, count, hop, place, table, tag, sums, sources)
-            layers.append(Layer(sums, sources, count))
+            count = self._expand(nodes, 0, count, hop, place, table, tag, sums, sources, e_id)
+            layers.append(Layer(sums, sources, count, e_id if self.edge_ids else None))
         return Batch(nodes[:count], tuple(reversed(layers)), seeds)
 
     def _frontier(
         self, nodes: NDArray[np.int64], seeds: int, table: NDArray[np.int64], tag: int, place: tuple[int, int]
     ) -> Batch:
         begin, count = 0, seeds
-        sums, sources = np.zeros(1, np.int64), np.empty(0, np.int32)
+        sums, sources, e_id = np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.int64)
         ends = [seeds]
         for hop, fanout in enumerate(self.fanouts):
-            nodes, sources = self._room(nodes, begin, count, fanout, sources)
+            nodes, sources, e_id = self._room(nodes, begin, count, fanout, sources, e_id)
             sums = np.concatenate([sums, np.zeros(count - begin, np.int64)])
-            begin, count = count, self._expand(nodes, begin, count, hop, place, table, tag, sums, sources)
+            begin, count = (
+                count,
+                self._expand(nodes, begin, count, hop, place, table, tag, sums, sources, e_id),
+            )
             ends.append(count)
         layers = [
-            Layer(sums[: targets + 1], sources[: sums[targets]], nodes_after)
+            Layer(
+                sums[: targets + 1],
+                sources[: sums[targets]],
+                nodes_after,
+                e_id[: sums[targets]] if self.edge_ids else None,
+            )
             for targets, nodes_after in pairwise(ends)
         ]
         return Batch(nodes[:count], tuple(reversed(layers)), seeds)
 
     def _room(
-        self, nodes: NDArray[np.int64], begin: int, count: int, fanout: int, sources: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Both arrays with space for the edges of a hop."""
+        self,
+        nodes: NDArray[np.int64],
+        begin: int,
+        count: int,
+        fanout: int,
+        sources: NDArray[np.int32],
+        e_id: NDArray[np.int64],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        """The arrays with space for the edges of a hop; `e_id` stays empty unless it is asked for."""
         room = edge_room(self.edges.indptr, nodes[begin:count], fanout)
         longer = np.empty(min(count + room, self.num_nodes), np.int64)
         longer[:count] = nodes[:count]
         held = np.empty(len(sources) + room, np.int32)
         held[: len(sources)] = sources
-        return longer, held
+        if self.edge_ids:
+            e_id = np.concatenate([e_id, np.empty(room, np.int64)])
+        return longer, held, e_id
 
     def _expand(
         self,
@@ -270,23 +297,25 @@ class NeighborSampler:
         tag: int,
         sums: NDArray[np.int64],
         sources: NDArray[np.int32],
+        e_id: NDArray[np.int64],
     ) -> int:
         key, known = stream_key(self.seed, *place, hop), (self.edges.indptr, self.edges.indices)
         fanout = self.fanouts[hop]
-        return expand(*known, nodes, begin, count, count, fanout, key, table, tag, sums, sources)
+        return expand(*known, nodes, begin, count, count, fanout, key, table, tag, sums, sources, e_id)
 
 
 def seed_batches(
     train: NDArray[Any], batch_size: int, *, epoch: int = 0, seed: int = 0, batches: int | None = None
 ) -> list[NDArray[np.int64]]:
-    """The training nodes in a random order that depends on (seed, epoch) only, cut into batches.
+    """Shuffle the training nodes, depending on (seed, epoch) only, and split them into batches.
 
     Args:
         train: Training nodes of a machine, [T].
         batch_size: Batch size of all batches but the last.
-        epoch: Orders differ between epochs.
+        epoch: Epoch; orders differ between epochs.
         seed: Seed of the order.
-        batches: Cut into exactly so many, nearly equal; some are empty where there are fewer nodes.
+        batches: Exact number of batches, of nearly equal size, some possibly empty. Defaults to as many as
+            `batch_size` needs.
     """
     order = np.random.default_rng(stream_key(seed, epoch)).permutation(np.asarray(train, dtype=np.int64))
     if batches is not None:

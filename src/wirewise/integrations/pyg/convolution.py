@@ -1,4 +1,4 @@
-"""One convolution of the user's, between exchanges."""
+"""Distributed convolution of the user's model, between halo exchanges."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv, MessagePassing, SimpleConv
+from torch_geometric.nn import GCNConv, MessagePassing
 from torch_geometric.utils import add_remaining_self_loops
 
 from wirewise.errors import InputError
 from wirewise.integrations.pyg.edges import EdgeToken
-from wirewise.integrations.pyg.norms import looks_at_all_nodes
-from wirewise.integrations.pyg.probe import meet, same_rows
+from wirewise.integrations.pyg.hops import MORE_ROWS, run_over, takes_all_rows, takes_hops
+from wirewise.integrations.pyg.norms import depends_on_all_nodes
+from wirewise.integrations.pyg.probe import agree_on_failure, same_rows
 from wirewise.integrations.pyg.recomputation import KeptRows, in_back_propagation, is_checkpointed
 from wirewise.integrations.pyg.sums import halo_values
 from wirewise.integrations.pyg.view import GraphView
@@ -26,20 +27,21 @@ __all__ = ["HaloConvolution"]
 
 
 class HaloConvolution:
-    """Takes the place of a convolution's forward: own rows in, own rows out.
+    """Replacement of a convolution's forward: own rows in, own rows out.
 
-    Boundary rows are sent, the convolution runs on the central nodes while they travel, and on the marginal nodes when
-    the halo rows are there. Convolutions that take a pair of source and destination rows are called that way. GCNConv,
-    which does not, is called on own and halo rows with its weights computed from the degrees of the whole graph.
+    Boundary rows are sent, the convolution runs on the central nodes meanwhile, and on the marginal nodes once the
+    halo rows have arrived. Convolutions that take a pair of source and destination rows are called that way. GCNConv,
+    which does not, is called on own and halo rows with its weights computed from the degrees of the whole graph. So are
+    the hops of APPNP, TAGConv and others of `hops`, each after an exchange of its own.
 
     Args:
-        conv: The convolution, in the copy of the model that is ours.
+        conv: Convolution in our copy of the model.
         name: Name of the convolution in the model.
-        layer: Number of its exchange, unique in the job.
-        view: What this rank holds.
+        layer: Index of its exchange, unique in the job.
+        view: Local part and edges of this rank.
 
     Raises:
-        InputError: It cannot be split.
+        InputError: The convolution cannot be split.
     """
 
     def __init__(self, conv: nn.Module, name: str, layer: int, view: GraphView) -> None:
@@ -47,17 +49,22 @@ class HaloConvolution:
         self.call: Callable[..., Any] = conv.forward
         self.signature = inspect.signature(conv.forward)
         self.gcn = isinstance(conv, GCNConv) and type(conv).forward is GCNConv.forward
-        self.alone = isinstance(conv, SimpleConv) and conv.combine_root == "self_loop"
-        """It takes rows that are sources and targets at once, and adds loops to all of them."""
-        self.in_one_piece = self.gcn or self.alone or any(looks_at_all_nodes(m) for m in conv.modules())
+        self.alone = takes_all_rows(conv)
+        """It takes rows that are sources and targets at once."""
+        self.hops = takes_hops(conv)
+        """It passes rows over several hops, and is called on own rows."""
+        self.in_one_piece = self.gcn or self.alone or any(depends_on_all_nodes(m) for m in conv.modules())
         self._kept = KeptRows()
         self._check()
         if self.gcn:
             # GCNConv would normalize by the degrees of the local edges.
             self.normalize = bool(conv.normalize)
             conv.normalize = False  # type: ignore[assignment]
+        if self.hops:
+            self._propagate: Any = conv.propagate
+            self.call = run_over(conv, self._hop_weights, self._hop)
         self._fixed: tuple[Tensor, Tensor] | None = None
-        """Edges and weights of GCNConv where the caller gives no weights."""
+        """Edges and weights from degrees where the caller gives no weights."""
 
     def _check(self) -> None:
         conv = self.conv
@@ -65,11 +72,15 @@ class HaloConvolution:
             raise self._refused(f"has flow {conv.flow!r}; expected 'source_to_target'")
         if any(isinstance(m, MessagePassing) for m in conv.modules() if m is not conv):
             raise self._refused("holds another convolution; expected convolutions side by side")
-        if not self.gcn and not _takes_pair(self.signature, conv):
+        if not (self.gcn or self.hops or self.alone or _takes_pair(self.signature, conv)):
             raise self._refused(
                 "takes no pair of source and destination rows; expected GCNConv or a convolution whose forward "
                 "accepts (x_source, x_target), such as SAGEConv or GATConv"
             )
+        if self.hops and getattr(conv, "cached", False):
+            raise self._refused("has cached=True; expected False: the weights of edges are kept anyway")
+        if self.hops and any(depends_on_all_nodes(m) for m in conv.modules()):
+            raise self._refused("holds a norm over all nodes; expected norms behind the convolution")
         if "edge_index" not in self.signature.parameters:
             raise self._refused("has no argument edge_index, so its neighbours are not those of the graph")
 
@@ -80,7 +91,7 @@ class HaloConvolution:
         """Rows of the own nodes, [own, D].
 
         Raises:
-            InputError: The caller gives what cannot be carried out.
+            InputError: The caller gives what cannot be executed.
         """
         view = self.view
         if not view.inside and not in_back_propagation():
@@ -89,35 +100,44 @@ class HaloConvolution:
             )
         if view.inside:
             view.sequence.append(self.layer)
-        x, edge_data = self._arguments(args, kwargs)
+        x, more, edge_data = self._arguments(args, kwargs)
         recording = view.recording
         if view.replaying:
             assert recording is not None
-            return recording.replay(self.name, x)
-        if x.dim() != 2 or x.shape[0] != view.part.num_own:
-            raise self._refused(
-                f"got rows of shape {list(x.shape)}; expected [{view.part.num_own}, width], a row for each own node"
-            )
-        given, x = x, x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        if recording is not None:
+            return recording.replay(self.name, torch.cat([x, *more.values()], dim=1) if more else x)
+        for rows in (x, *more.values()):
+            if rows.dim() != 2 or rows.shape[0] != view.part.num_own:
+                raise self._refused(
+                    f"got rows of shape {list(rows.shape)}; expected [{view.part.num_own}, width], a row for each own "
+                    "node"
+                )
+        given, x = x, _wide(x)
+        if self.hops:
+            if recording is not None:
+                agree_on_failure(view, self.name)
+            out = self.call(given, **more, edge_index=view.token, **edge_data)
+        elif recording is not None:
             out = self._proven(x, edge_data)
         else:
             out = self._rows(x, given.dtype, edge_data)
         if not isinstance(out, Tensor):
             raise self._refused(f"returned a {type(out).__name__}; expected one tensor")
         if recording is not None:
+            given = torch.cat([given, *more.values()], dim=1) if more else given
             recording.calls.append((self.name, given, out))
         return out
 
-    def _arguments(self, args: Any, kwargs: Any) -> tuple[Tensor, dict[str, Any]]:
-        """The rows, and what belongs to the edges by name."""
+    def _arguments(self, args: Any, kwargs: Any) -> tuple[Tensor, dict[str, Tensor], dict[str, Any]]:
+        """The rows, further rows of own nodes by name, and what belongs to the edges by name."""
         bound = self.signature.bind(*args, **kwargs).arguments
         first = next(iter(self.signature.parameters))
         x, edge_index = bound.pop(first), bound.pop("edge_index", None)
         if isinstance(x, (tuple, list)) and len(x) == 2 and x[0] is x[1]:
             x = x[0]
-        if not isinstance(x, Tensor):
-            raise self._refused(f"got a {type(x).__name__} in place of rows; expected one tensor")
+        more = {name: bound.pop(name) for name in MORE_ROWS if self.hops and name in bound}
+        for rows in (x, *more.values()):
+            if not isinstance(rows, Tensor):
+                raise self._refused(f"got a {type(rows).__name__} in place of rows; expected one tensor")
         if edge_index is not self.view.token:
             what = "the edges of another job" if isinstance(edge_index, EdgeToken) else "other edges"
             raise self._refused(
@@ -136,7 +156,7 @@ class HaloConvolution:
                     f"{self.view.edges.count} edges of job.data"
                 )
             edge_data[name] = value
-        return x, edge_data
+        return x, more, edge_data
 
     def _belongs_to_edges(self, name: str, value: Any) -> bool:
         count, own = self.view.edges.count, self.view.part.num_own
@@ -174,6 +194,34 @@ class HaloConvolution:
         )
         return y_marginal if y_central is None else torch.cat([y_central, y_marginal])
 
+    def _hop(self, edge_index: Any, *, x: Tensor, size: Any = None, **weights: Any) -> Tensor:
+        """One hop of own rows, [own, D] or [stacks, own, D]: an exchange, then the convolution's own `propagate`."""
+        view, own = self.view, self.view.part.num_own
+        rows = view.stored_features(x)
+        if rows is None:
+            # The exchange has a row for each node, in which ARMAConv's stacks stand side by side.
+            flat = _wide(x if x.dim() == 2 else x.transpose(0, 1).reshape(own, len(x) * x.shape[-1]))
+            kept = None if view.inside else self._kept.find(flat, self.name)
+            sent, ticket = view.graph.exchange.start(flat, self.layer, kept=kept)
+            rows = torch.cat([sent, self._received(flat, ticket)]).to(x.dtype)
+            if x.dim() == 3:
+                rows = rows.view(len(rows), len(x), x.shape[-1]).transpose(0, 1)
+        edges = view.edges.all if edge_index is view.token else edge_index
+        return self._propagate(edges, x=rows, **weights).narrow(self.conv.node_dim, 0, own)
+
+    def _hop_weights(
+        self,
+        edge_index: Any,
+        edge_weight: Tensor | None = None,
+        num_nodes: int | None = None,
+        improved: bool = False,
+        add_self_loops: bool = True,
+        flow: str = "source_to_target",
+        dtype: torch.dtype | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Takes the place of PyG's `gcn_norm`, which would read the degrees of the local edges."""
+        return self._weights(edge_weight, dtype or torch.float32, loops=add_self_loops, improved=improved)
+
     def _received(self, x: Tensor, ticket: Ticket) -> Tensor:
         """The halo rows, kept where gradient checkpointing may call the convolution again."""
         halo = self.view.graph.exchange.finish(ticket)
@@ -192,21 +240,29 @@ class HaloConvolution:
 
     def _gcn_weights(self, x: Tensor, edge_data: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
         """Edges and weights as `gcn_norm` of PyG makes them on the whole graph."""
-        weight = edge_data.get("edge_weight")
+        weight, conv = edge_data.get("edge_weight"), typing.cast(GCNConv, self.conv)
         if not self.normalize:
             return self.view.edges.all, weight
+        return self._weights(weight, x.dtype, loops=bool(conv.add_self_loops), improved=bool(conv.improved))
+
+    def _weights(
+        self, weight: Tensor | None, dtype: torch.dtype, *, loops: bool, improved: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Edges and weights by the degrees of the whole graph, kept where the caller gives no weights."""
         if weight is not None:
-            return self._normalized(weight, x.dtype)
-        if self._fixed is None or self._fixed[1].dtype != x.dtype:
-            self._fixed = self._normalized(None, x.dtype)
+            return self._normalized(weight, dtype, loops, improved)
+        if self._fixed is None or self._fixed[1].dtype != dtype:
+            self._fixed = self._normalized(None, dtype, loops, improved)
         return self._fixed
 
-    def _normalized(self, weight: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        view, conv, own = self.view, typing.cast(GCNConv, self.conv), self.view.part.num_own
+    def _normalized(
+        self, weight: Tensor | None, dtype: torch.dtype, loops: bool, improved: bool
+    ) -> tuple[Tensor, Tensor]:
+        view, own = self.view, self.view.part.num_own
         edges = view.edges.all
-        if conv.add_self_loops:
+        if loops:
             # As in PyG, `improved` counts only beside weights that are given.
-            edges, weight = add_remaining_self_loops(edges, weight, 2.0 if conv.improved else 1.0, own)
+            edges, weight = add_remaining_self_loops(edges, weight, 2.0 if improved else 1.0, own)
         if weight is None:
             weight = torch.ones(edges.shape[1], dtype=dtype, device=edges.device)
         degree = weight.new_zeros(own).index_add(0, edges[1], weight)
@@ -217,7 +273,7 @@ class HaloConvolution:
     def _proven(self, x: Tensor, edge_data: dict[str, Any]) -> Tensor:
         """Output for all own rows as one process would compute it, with a proof that a split does not change it."""
         view = self.view
-        meet(view, self.name)
+        agree_on_failure(view, self.name)
         rows = view.stored_features(x)
         if rows is None:
             exchange = view.graph.exchange
@@ -261,6 +317,11 @@ class HaloConvolution:
             (sources, rows[targets]), edge_index=part, **{n: v[chosen] for n, v in edge_data.items()}
         )
         return same_rows(some, plain[targets])
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Rows as they travel: those of half the width as float32."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _takes_pair(signature: inspect.Signature, conv: nn.Module) -> bool:

@@ -1,7 +1,7 @@
-"""Numbers that a script computes from all own rows of an output without gradient, such as a mean of `out.detach()`.
+"""Values that a script computes from all own rows of an output without gradient, such as a mean of `out.detach()`.
 
-The graph of a loss does not show them, yet each rank has its own. They are followed through torch's functions: what
-reduces rows, compares or multiplies them is marked, and so is everything that is computed from it.
+They are missing from the autograd graph of a loss, yet differ between ranks. They are tracked through torch's
+functions: results that reduce, compare or multiply rows are marked, and so is everything computed from them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["mixing", "tensors_of"]
+__all__ = ["mixes_rows", "tensors_of"]
 
 _REDUCING = set(
     "mean sum max min amax amin aminmax median nanmedian nanmean nansum quantile nanquantile std var std_mean var_mean "
@@ -25,11 +25,11 @@ _PRODUCTS = set("matmul mm bmm dot einsum cdist __matmul__ __rmatmul__ pdist cov
 """Functions that take rows of two tensors together."""
 
 
-def mixing(func: Any, args: Any, kwargs: dict[str, Any], result: Any, tracked: Sequence[Tensor]) -> bool:
-    """Whether a call took rows of an output together.
+def mixes_rows(func: Any, args: Any, kwargs: dict[str, Any], result: Any, tracked: Sequence[Tensor]) -> bool:
+    """Whether a call combined rows of an output.
 
     Args:
-        func: Function of torch.
+        func: Function of torch that was called.
         args: Arguments of the call.
         kwargs: Named arguments of the call.
         result: Result of the call.
@@ -59,7 +59,7 @@ def _dimension(args: Any, kwargs: dict[str, Any], given: Tensor) -> int:
 
 
 def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Tensors among values and in lists and tuples of them."""
+    """Yield the tensors among values and in nested lists and tuples."""
     for value in values:
         if isinstance(value, Tensor):
             yield value

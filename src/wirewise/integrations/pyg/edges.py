@@ -1,4 +1,4 @@
-"""The edges of a part: as the user's code sees them, and as convolutions get them."""
+"""Edges of a part: as seen by the user's code, and as passed to convolutions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["EdgeLists", "EdgeToken"]
 
 
 class EdgeToken(Tensor):
-    """In-edges of the own nodes, int64 [2, E]: a token that only distributed convolutions read.
+    """Opaque tensor for the in-edges of own nodes, int64 [2, E], which only distributed convolutions read.
 
-    Its sources may live on other ranks, so code that counted, drew or looked up these edges itself would silently use
-    another graph; every operation but asking for shape, type and device is refused by name.
+    Its sources may be on other ranks, so code that counted, sampled or indexed these edges itself would silently use
+    another graph; every operation except shape, dtype and device is refused by name.
     """
 
     @staticmethod
     def of(count: int) -> EdgeToken:
-        """The token of so many edges; it has no memory, as not all of torch asks before it reads."""
+        """Make the token of `count` edges, without memory, as some of torch reads without asking."""
         token: EdgeToken = Tensor._make_wrapper_subclass(EdgeToken, (2, count), dtype=torch.int64)  # type: ignore[attr-defined]
         return token
 
@@ -74,11 +74,11 @@ _KEEPS = {"to", "clone", "detach", "contiguous", "pin_memory", "long", "cpu", "_
 
 
 class EdgeLists:
-    """Local edge lists [2, E]: of all own, of central and of marginal nodes (targets numbered from 0).
+    """Local edge lists [2, E] of all own, central and marginal nodes (targets numbered from 0).
 
     Args:
         part: Part of this rank.
-        pairs: Edges of the part by local numbers, int64 [2, E], ascending by target.
+        pairs: Edges of the part in local numbers, int64 [2, E], ascending by target.
         device: Device of the lists.
     """
 

@@ -1,7 +1,7 @@
-"""One loss, looked at before its back-propagation: it can be weighed among ranks, or all ranks learn why not.
+"""Check of a loss before its back-propagation: it can be weighted across ranks, or all ranks learn why not.
 
-What is wrong on one rank must be raised on all of them, or the others would wait. So a fault is kept as a number
-until the gradients reach the first output, where the ranks compare what each one found.
+A fault of one rank must be raised on all of them, or the others would block. It is therefore kept as a code until the
+gradients reach the first output, where the ranks compare their codes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from wirewise.integrations.pyg.budget import CheckBudget
 from wirewise.integrations.pyg.loss_graph import PLAIN, LossGraph, plain_edges
 from wirewise.integrations.pyg.loss_rows import rows_mix
-from wirewise.integrations.pyg.watch import Recheck
+from wirewise.integrations.pyg.loss_signs import only_opened, signs_of
+from wirewise.integrations.pyg.watch import CheckInterval
 
 __all__ = ["FAULTS", "Examination", "examine"]
 
@@ -50,29 +52,39 @@ _PHI = 0.618033988749895
 
 
 class Examination:
-    """Findings about a loss before its back-propagation, and measurements while that runs."""
+    """Findings about a loss before its back-propagation, and measurements during it."""
+
+    code, detail = 0, ""
+    plain = 0.0
+    """Weights with which means over training nodes arrive, combined to one number that is equal on all ranks."""
+    declared = 0.0
+    """Weights with which results of `Job.mean` and `Job.sum` arrive, combined likewise."""
+    penalty = float("nan")
+    """A number of the gradient of parts that use parameters and no outputs, where it was looked at."""
 
     def __init__(self) -> None:
-        self.code, self.detail = 0, ""
-        self.plain = 0.0
-        """Weights with which means over training nodes arrive, combined to one number that is equal on all ranks."""
-        self.declared = 0.0
-        """Weights with which results of `Job.mean` and `Job.sum` arrive, combined likewise."""
-        self.penalty = float("nan")
-        """A number of the gradient of parts that use parameters and no outputs, where it was looked at."""
         self._outputs: list[Any] = []
         self._handles: list[Any] = []
 
     def note(self, code: int, detail: str = "") -> None:
-        """Remember the first fault."""
+        """Record the first fault."""
         if not self.code:
             self.code, self.detail = code, detail
 
-    def begin(self, graph: LossGraph) -> None:
-        """Tie the outputs to this examination and measure the weights of the means."""
-        self._outputs = [output for _, output in graph.outputs]
-        for output in self._outputs:
+    def trust(self, outputs: list[Any]) -> Examination:
+        """Take a loss for the known one of an earlier step, whose weights are not checked."""
+        self.plain = self.declared = float("nan")
+        self._tie(outputs)
+        return self
+
+    def _tie(self, outputs: list[Any]) -> None:
+        self._outputs = outputs
+        for output in outputs:
             output.examination = self
+
+    def begin(self, graph: LossGraph) -> None:
+        """Attach the outputs to this examination, and measure the weights of the means."""
+        self._tie([output for _, output in graph.outputs])
         for number, term in enumerate(graph.terms):
             self._measure(term.node, "plain", term.scale * (1 + number * _PHI))
         for number, node in enumerate(graph.sums):
@@ -89,43 +101,68 @@ class Examination:
 
         self._handles.append(node.register_prehook(arrived))
 
+    def leave(self, error: Exception) -> None:
+        """Tell the other ranks that this one aborted its backward pass with an error."""
+        for transport in {id(t): t for t in (output.contract.transport for output in self._outputs)}.values():
+            transport.leave(error, "the back-propagation of the loss")
+
     def end(self) -> None:
-        """Let the outputs go: another back-propagation is looked at anew."""
+        """Detach the outputs, so that the next backward pass is examined again."""
         for handle in self._handles:
             handle.remove()
         for output in self._outputs:
             output.examination = None
+        self._handles, self._outputs = [], []
 
 
 def examine(loss: Tensor, *, create_graph: bool = False, mixes: str = "") -> Examination:
-    """Look at the graph of a loss; to be ended after the back-propagation.
+    """Examine the graph of a loss; call `end` after the back-propagation.
 
     Args:
-        loss: Number that is to be back-propagated.
-        create_graph: Whether second gradients are wanted.
-        mixes: Function that took own rows of an output together without gradient, if the loss depends on its result.
+        loss: Scalar to back-propagate.
+        create_graph: Whether second-order gradients are requested.
+        mixes: Function that combined own rows of an output without gradient, if the loss depends on its result.
     """
-    found = Examination()
     root = loss.grad_fn
     if root is None:
-        return found
-    graph = LossGraph.of(root)
-    if not graph.outputs:
-        return found
+        return Examination()
+    plainly = not create_graph and not mixes
+    # Without a walk to the outputs: one node of autograd takes some 10 microseconds in Python, once an epoch.
+    if plainly and (opened := only_opened()) is not None and opened.trusts(root):
+        return opened.trusted.trust(opened.outputs())
+    path = signs_of(root) if plainly else None
+    if path is not None and path[0].gradients.knows(root, path[1]):
+        return path[0].gradients.trusted.trust(path[0].gradients.outputs())
+    budget = path[0].gradients.budget if path else CheckBudget()
+    with budget.spending():
+        found, graph = Examination(), LossGraph.of(root)
+        if not graph.outputs:
+            return found
+        if create_graph:
+            found.note(7)
+        if mixes:
+            found.note(5, f"depends on {mixes}() over own rows of an output without gradient, as by detach()")
+        _visit(graph, root, found)
+    gradients = graph.outputs[0][1].gradients
+    with gradients.budget.set_aside():
+        _prove(graph, found)
+    # Another bundle's outputs are not among its opened ones.
+    only = {output for _, output in graph.outputs} == set(gradients.outputs())
+    gradients.known_loss = gradients.signs_of(root, path[1]) if path and only and not found.code else None
+    return found
+
+
+def _visit(graph: LossGraph, root: Any, found: Examination) -> None:
+    """Find out whether the loss can be weighed, and measure weights as its gradients flow."""
     if graph.unknown:
         shapes = ", ".join(str(list(v.shape)) for v in graph.unknown[:4])
         found.note(6, f"{len(graph.unknown)} of them, of shapes {shapes}")
-    if create_graph:
-        found.note(7)
-    if mixes:
-        found.note(5, f"depends on {mixes}() over own rows of an output without gradient, as by detach()")
     contracts = {id(output.contract): output.contract for _, output in graph.outputs}
     if graph.reaches[root] & PLAIN and all(contract.trains for contract in contracts.values()):
         _decompose(graph, root, found, list(contracts.values()))
     if graph.known and graph.outputs[0][1].gradients.penalty_recheck.due(tuple(graph.names)):
         found.penalty = _penalty(graph, root)
     found.begin(graph)
-    return found
 
 
 def _penalty(graph: LossGraph, root: Any) -> float:
@@ -154,9 +191,12 @@ def _decompose(graph: LossGraph, root: Any, found: Examination, contracts: list[
     graph.decompose(root, contract.count, len(contract.train_mask))
     if graph.fault:
         found.note(4, graph.fault)
-        return
-    recheck: Recheck = graph.outputs[0][1].gradients.loss_recheck
-    if recheck.due(tuple(graph.names)):
+
+
+def _prove(graph: LossGraph, found: Examination) -> None:
+    """Prove now and then that means read rows by themselves."""
+    recheck: CheckInterval = graph.outputs[0][1].gradients.loss_recheck
+    if graph.terms and not found.code and recheck.due(tuple(graph.names)):
         for turn in range(_HALVES):
             if fault := _mixing(graph, recheck.calls + turn):
                 found.note(5, fault)

@@ -1,4 +1,4 @@
-"""One graph spread over the ranks of a process group, for models of the user's."""
+"""One graph partitioned over the ranks of a process group, for the user's own models."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from torch_geometric.data import Data
 from wirewise import graph as graphs
 from wirewise.errors import InputError
 from wirewise.graph import Part
+from wirewise.hosts import OwnedFolder
 from wirewise.integrations.pyg import losses
+from wirewise.integrations.pyg.budget import Interval
 from wirewise.integrations.pyg.edges import EdgeLists
 from wirewise.integrations.pyg.model import Bundle, distributed_copies
-from wirewise.integrations.pyg.outputs import tracked, untracked
-from wirewise.integrations.pyg.own_data import own_data, prepared
+from wirewise.integrations.pyg.outputs import strip_tracking, track_outputs
+from wirewise.integrations.pyg.own_data import own_data, prepare_data
+from wirewise.integrations.pyg.own_rows import RowStatistics, plain_rows, statistics_of
 from wirewise.integrations.pyg.view import GraphView
 from wirewise.log import logger
 from wirewise.runtime import full_graph
@@ -32,39 +35,41 @@ from wirewise.runtime.full_graph.local import LocalGraph
 __all__ = ["Job"]
 
 _log = logger("graph")
+_PROVE_EVERY = 200
+"""A proof takes half an epoch of 10,000 nodes: every 200 epochs 0.25 % of them."""
 _READING = threading.Lock()
 """Python 3.11 cannot parse the heads of arrays in several threads at once, which may be ranks."""
 
 
 class Job:
-    """One graph spread over the ranks of a process group.
+    """Graph partitioned over the ranks of a process group.
 
     Args:
-        data: The whole graph, needed on rank 0 only; None on the others is fine. Masks, numbers of nodes (`train_idx`)
-            or `split` say what to train. Loops, repeated edges, and attributes of nodes and edges are kept as they
-            are. It may have no `x` or no `y`; with neither labels nor masks every node trains.
-        split: Nodes that train, validate and test, as masks or as numbers, by "train", "valid" (or "val") and "test",
-            such as OGB's `dataset.get_idx_split()`; in place of what `data` says.
-        mode: How halo rows travel, a name of `wirewise.runtime.full_graph.MODES` or "uniform-8",
-            "uniform-4", ...
-        parts: Folder of parts that `wirewise data partition` wrote, in place of `data`; then no process needs
-            the whole graph. Without it rank 0 writes the parts to a temporary folder that all ranks must see.
-        group: Process group; None: the default one.
-        mask_column: Number of the split to take where masks of `data` are [N, splits].
+        data: The whole graph, on rank 0; None on the others. Masks, node ids (`train_idx`) or `split` define the
+            training nodes. Self loops, repeated edges, and attributes of nodes and edges are kept. It may have no `x`
+            or no `y`; with neither labels nor masks every node trains.
+        split: Nodes that train, validate and test, as masks or node ids, by "train", "valid" (or "val") and "test",
+            such as OGB's `dataset.get_idx_split()`; replaces the split of `data`.
+        mode: Format of halo rows, a name of `wirewise.runtime.full_graph.MODES` or "uniform-8", "uniform-4", ...
+        parts: Folder of parts written by `wirewise data partition`, in place of `data`; then no process needs the
+            whole graph. Without it, rank 0 writes the parts to a temporary folder that all ranks must see.
+        group: Process group. Defaults to the default one.
+        mask_column: Index of the split to use if masks of `data` are [N, splits].
         gradient_bits: Width of weight gradients between the ranks: 32 (float32) or 16 (bfloat16).
         seed: Seed of partition and rounding.
-        replan_every: Training steps between decisions on bits.
+        replan_every: Training steps between decisions on bit widths.
         prove_every: Training steps, and evaluations, between two proofs that rows of nodes do not mix outside
-            convolutions; a change of the model is proven at once.
-        timeout_s: Seconds after which a silent rank is an error on all others.
+            convolutions; a change of the model triggers a proof at once. Defaults to 200, growing to 800 while
+            nothing changes.
+        timeout_s: Seconds after which a hung rank is an error on all others.
 
     Attributes:
         data: This rank's nodes as PyG `Data`: x, y, masks and all other attributes of its nodes, n_id (global ids);
             edge_index, which convolutions read, and attributes of the edges in its order.
 
     Raises:
-        InputError: No process group, neither data nor parts, or a graph that is not one of a kind of nodes.
-        GraphError: The graph or the parts cannot be used.
+        InputError: There is no process group, neither data nor parts were given, or the graph has several node types.
+        GraphError: The graph or the parts are unusable.
     """
 
     def __init__(
@@ -80,7 +85,7 @@ class Job:
         gradient_bits: int = full_graph.GRADIENT_BITS,
         seed: int = 0,
         replan_every: int = 20,
-        prove_every: int = 200,
+        prove_every: int | None = None,
         timeout_s: float = 120.0,
     ) -> None:
         if group is None:
@@ -90,18 +95,20 @@ class Job:
                 )
             group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
             assert group is not None
-        if prove_every < 1:
+        if prove_every is not None and prove_every < 1:
             raise InputError(f"prove_every is {prove_every}; expected a number of steps above 0")
         self.prove_every = prove_every
-        self.transport = full_graph.Transport(group, timeout_s=timeout_s, store=store)
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self.transport = full_graph.Transport(group, timeout_s=timeout_s, store=store, calls="graph")
+        self._temporary: OwnedFolder | None = None
         folder = Path(parts) if parts is not None else self._write_parts(data, split, seed, mask_column)
-        with _READING:
-            part = graphs.load_part(folder, self.transport.rank, self.transport.world_size)
-        if parts is None:
-            self.transport.all_reduce(torch.zeros(1), "all ranks have read their part")
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        try:
+            with _READING:
+                part = graphs.load_part(folder, self.transport.rank, self.transport.world_size)
+            if parts is None:
+                self.transport.all_reduce(torch.zeros(1), "all ranks have read their part")
+        finally:
+            if self._temporary is not None:
+                self._temporary.close()
         self.tensors = full_graph.PartTensors(part, dense=True)
         self.exchange = full_graph.HaloExchange(
             part, self.transport, full_graph.mode(mode, gradient_bits=gradient_bits), seed=seed
@@ -109,9 +116,16 @@ class Job:
         self.bits = full_graph.BitController(self.exchange, self.tensors, replan_every=replan_every)
         self._pairs = _local_pairs(part)
         self.data = own_data(self.tensors, self._pairs.shape[1])
+        x = plain_rows(self.data.x) if self.data.x is not None else self.tensors.own_features()
+        self._features = x, x._version
+        """Features as the parts hold them, and their version: what a script has changed has no halo rows there."""
         self.contract = losses.LossContract.of(self.data.train_mask, self.transport)
         self._layers = 0
         self._bundles: weakref.WeakSet[Bundle] = weakref.WeakSet()
+
+    def proof_interval(self) -> Interval:
+        """Interval between repeated proofs, in calls."""
+        return Interval(_PROVE_EVERY, grows=True) if self.prove_every is None else Interval(self.prove_every)
 
     def _write_parts(
         self, data: Data | None, split: Mapping[str, Any] | None, seed: int, mask_column: int | None
@@ -119,18 +133,18 @@ class Job:
         """Rank 0 partitions and writes; all ranks learn the folder, or that there is none."""
         folder, failure = "", None
         if self.transport.rank == 0:
-            self._temporary = tempfile.TemporaryDirectory(prefix="wirewise-parts-")
+            self._temporary = OwnedFolder(Path(tempfile.gettempdir()), "wirewise-parts-")
             try:
                 if data is None:
                     raise InputError(
                         "rank 0 got neither data nor parts; give the graph to rank 0, or parts to all ranks"
                     )
-                whole = graphs.from_pyg(prepared(data, split), mask_column=mask_column)
+                whole = graphs.from_pyg(prepare_data(data, split), mask_column=mask_column)
                 owner = graphs.partition(whole, self.transport.world_size, seed=seed)
-                graphs.save_parts(whole, owner, self._temporary.name)
-                folder = self._temporary.name
+                graphs.save_parts(whole, owner, self._temporary.path)
+                folder = str(self._temporary.path)
             except Exception as error:
-                self._temporary.cleanup()
+                self._temporary.close()
                 failure = error
         name = self.transport.from_first(os.fsencode(folder), "where the parts are")
         if failure is not None:
@@ -146,26 +160,25 @@ class Job:
     def distribute(self, model: nn.Module, /, *more: nn.Module) -> tuple[nn.Module, ...]: ...
 
     def distribute(self, model: nn.Module, /, *more: nn.Module) -> nn.Module | tuple[nn.Module, ...]:
-        """Copy modules so that the same calls run on own nodes and train on all ranks.
+        """Copy modules so that the same calls run on own nodes and train across all ranks.
 
-        The copies share their parameters with the modules, which stay as they are and still run on one process. Names
-        in `state_dict` are the same.
+        The copies share their parameters with the modules, which are unchanged and still run on one process. Names in
+        `state_dict` are the same.
 
         Args:
             model: Module with convolutions.
             more: Modules that read its outputs or use its parameters, such as a head or a decoder.
 
         Returns:
-            The copy, or a tuple of copies where several modules are given.
+            The copy, or a tuple of copies for several modules.
 
         Raises:
-            InputError: A module that cannot be carried out on ranks; the message names it.
+            InputError: A module cannot run distributed; the message names it.
         """
         graph = LocalGraph(self.tensors, self.exchange)
         edges = EdgeLists(self.tensors.part, self._pairs, self.tensors.device)
-        x = self.data.x if self.data.x is not None else self.tensors.own_features()
         view = GraphView(
-            graph, self.data.edge_index, edges, self._edge_counts(), x, x._version, self._edge_rows()
+            graph, self.data.edge_index, edges, self._edge_counts(), *self._features, self._edge_rows()
         )
         bundle = distributed_copies([model, *more], self, view, self._layers)
         self._bundles.add(bundle)
@@ -179,9 +192,9 @@ class Job:
         return twins if more else twins[0]
 
     def synchronize(self) -> None:
-        """Give all ranks the parameters and buffers that rank 0 has, in place; a collective call.
+        """Broadcast the parameters and buffers of rank 0 to all ranks, in place; a collective call.
 
-        States of optimizers stay as they are: make optimizers anew where ranks differed.
+        Optimizer states are left unchanged: create optimizers anew if ranks differed.
         """
         _log.info("all ranks take the parameters of rank 0")
         for bundle in sorted(self._bundles, key=lambda one: one.number):
@@ -189,7 +202,7 @@ class Job:
 
     def _edge_rows(self) -> tuple[Tensor, ...]:
         names = (*self.tensors.part.edge_data, "edge_weight")
-        return tuple(self.data[name] for name in names if isinstance(self.data.get(name), Tensor))
+        return tuple(plain_rows(self.data[name]) for name in names if isinstance(self.data.get(name), Tensor))
 
     def _edge_counts(self) -> set[int]:
         """Edges of the whole graph: as they are, with a loop added for each node, or for each in place of those."""
@@ -204,11 +217,11 @@ class Job:
 
         Args:
             values: A value (or several) for each own node, computed from outputs of distributed models.
-            mask: Own nodes that count, bool [own]; None: every row of `values`, whatever their number.
-            weights: Weight of each row of `values`, e.g. of its class; the mean is divided by their sum.
+            mask: Own nodes to include, bool [own]. Defaults to every row of `values`, whatever their number.
+            weights: Weight of each row of `values`, such as that of its class; the mean is divided by their sum.
 
         Raises:
-            InputError: Shapes do not fit, nothing is masked on any rank, or the values use parameters directly.
+            InputError: Shapes do not match, no node of any rank is masked, or the values use parameters directly.
         """
         values, weights, rows = self._masked(values, mask, weights)
         each = values.flatten(1).mean(1) if values.dim() > 1 else values
@@ -219,20 +232,44 @@ class Job:
         if not float(total):
             raise InputError("the mean runs over no node of any rank; expected a mask with at least one node")
         total_each = losses.global_sum((each * weights.to(each)).sum(), rows, self.contract)
-        return tracked(total_each / float(total))
+        return track_outputs(total_each / float(total))
+
+    def statistics(self, values: Tensor, mask: Tensor | None = None) -> RowStatistics:
+        """Statistics of each column over the nodes of all ranks, such as those of `job.data.x`; a collective call.
+
+        Args:
+            values: Rows of own nodes or edges, [own, ...], without gradient.
+            mask: Rows to include, bool [own]. Defaults to all.
+
+        Raises:
+            InputError: The mask does not fit, or no row of any rank is included.
+        """
+        if not isinstance(values, Tensor) or not values.dim():
+            raise InputError(
+                f"got {type(values).__name__} for statistics; expected a tensor with a row for each node"
+            )
+        values = strip_tracking(plain_rows(values))
+        if mask is not None:
+            if mask.dtype != torch.bool or mask.shape != values.shape[:1]:
+                raise InputError(
+                    f"got a mask of {mask.dtype} {list(mask.shape)} for {len(values)} rows; expected bool "
+                    f"[{len(values)}]"
+                )
+            values = values[mask]
+        return statistics_of(values, self.transport)
 
     def sum(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Sum of values over nodes of all ranks, equal on all ranks, as a loss or a part of one; a collective call.
 
         Args:
             values: A value (or several) for each own node, computed from outputs of distributed models.
-            mask: Own nodes that count, bool [own]; None: every row of `values`, whatever their number.
+            mask: Own nodes to include, bool [own]. Defaults to every row of `values`, whatever their number.
 
         Raises:
-            InputError: Shapes do not fit, or the values use parameters directly.
+            InputError: Shapes do not match, or the values use parameters directly.
         """
         values, _, rows = self._masked(values, mask, None)
-        return tracked(losses.global_sum(values.sum(), rows, self.contract))
+        return track_outputs(losses.global_sum(values.sum(), rows, self.contract))
 
     def cross_entropy(
         self,
@@ -244,21 +281,21 @@ class Job:
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
     ) -> Tensor:
-        """`torch.nn.functional.cross_entropy` of one process, over nodes of all ranks; a collective call.
+        """Cross entropy over nodes of all ranks, as `torch.nn.functional.cross_entropy`; a collective call.
 
         Args:
             logits: Scores of own nodes, [own, classes], from distributed models.
             target: Classes, int64 [own], or probabilities, [own, classes].
-            mask: Own nodes that count, bool [own]; None: every row of `logits`.
-            weight: Weight of each class, [classes]; the mean is divided by the weights of all nodes that count.
-            ignore_index: Class of nodes that do not count.
+            mask: Own nodes to include, bool [own]. Defaults to every row of `logits`.
+            weight: Weight of each class, [classes]; the mean is divided by the weights of all included nodes.
+            ignore_index: Class of nodes to leave out.
             label_smoothing: Probability that is spread over all classes, in [0, 1].
 
         Returns:
             The mean, equal on all ranks.
 
         Raises:
-            InputError: Shapes do not fit, or no node of any rank counts.
+            InputError: Shapes do not match, or no node of any rank is included.
         """
         if len(logits) != len(target):
             raise InputError(
@@ -286,7 +323,7 @@ class Job:
             raise InputError(
                 "the mean runs over no node of any rank; expected a mask and classes with at least one"
             )
-        return tracked(losses.global_sum(each.sum(), rows, self.contract) / float(total))
+        return track_outputs(losses.global_sum(each.sum(), rows, self.contract) / float(total))
 
     def _masked(
         self, values: Tensor, mask: Tensor | None, weights: Tensor | None
@@ -308,7 +345,7 @@ class Job:
             raise InputError(
                 f"weights have shape {list(weights.shape)}; expected a constant for each of {len(values)} rows"
             )
-        values = untracked(values)
+        values, weights = strip_tracking(plain_rows(values)), plain_rows(weights)
         if mask is None:
             return values, weights, None
         if mask.dtype != torch.bool or mask.shape != (own,) or len(values) != own:
@@ -319,14 +356,14 @@ class Job:
         return values[mask], weights if weights is None else weights[mask], mask
 
     def accuracy(self, logits: Tensor, mask: Tensor) -> float:
-        """Share of right answers among the masked nodes of all ranks; a collective call.
+        """Fraction of correct predictions among the masked nodes of all ranks; a collective call.
 
         Args:
-            logits: A row for each own node, [own, classes].
-            mask: Own nodes that count, bool [own].
+            logits: One row per own node, [own, classes].
+            mask: Own nodes to include, bool [own].
 
         Raises:
-            InputError: The labels are not classes, or shapes do not fit.
+            InputError: The labels are not classes, or shapes do not match.
         """
         y = self._classes(mask)
         if logits.dim() != 2 or len(logits) != self.tensors.part.num_own:

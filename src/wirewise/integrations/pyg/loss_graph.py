@@ -1,10 +1,9 @@
-"""The autograd graph of a plain loss: a sum of constants times means over this rank's training nodes, or refused.
+"""Autograd graph of a plain loss, checked to be a sum of constants times means over this rank's training nodes.
 
-A plain loss is weighed by the rank's fraction of training nodes. That is the loss of one process for
-L = sum_k c_k R_k + penalties on parameters, where R_k is a mean over all own training nodes and c_k is the same
-constant on all ranks. The graph is walked from the loss down to the outputs of distributed models, before each
-back-propagation; this takes some microseconds a node. Which rows a mean reads is proven by `loss_rows`, from time to
-time.
+A plain loss is weighted by the rank's fraction of training nodes. That is the loss of one process for L = sum_k c_k
+R_k + penalties on parameters, where R_k is a mean over all own training nodes and c_k is the same constant on all
+ranks. The graph is walked from the loss down to the outputs of distributed models, before each back-propagation; this
+takes some microseconds a node. The rows that a mean reads are proven by `loss_rows`, at intervals.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _MAX_PATHS = 10_000
 
 @dataclass
 class Term:
-    """A mean over rows in the loss."""
+    """Term of the loss: a mean over rows."""
 
     node: Any
     """Node of the mean in the autograd graph."""
@@ -46,7 +45,7 @@ class Term:
 
 @dataclass
 class LossGraph:
-    """Result of a walk of the graph of one loss."""
+    """Result of walking the graph of one loss."""
 
     reaches: dict[Any, int] = field(default_factory=dict)
     """Kinds of leaves below each node above the outputs."""
@@ -61,11 +60,11 @@ class LossGraph:
     names: list[str] = field(default_factory=list)
     terms: list[Term] = field(default_factory=list)
     fault: str = ""
-    """Reason for which the loss cannot be weighed among ranks."""
+    """Reason why the loss cannot be weighted across ranks."""
 
     @staticmethod
     def of(root: Any) -> LossGraph:
-        """Walk the graph from the node of a loss to outputs and leaves."""
+        """Walk the graph from the loss's node to outputs and leaves."""
         graph = LossGraph()
         stack = [(root, False)]
         while stack:
@@ -102,11 +101,11 @@ class LossGraph:
         return UNKNOWN
 
     def decompose(self, root: Any, count: int, own: int) -> None:
-        """Find the means of which the loss is a sum, or the fault.
+        """Decompose the loss into a sum of means, or record the fault.
 
         Args:
-            root: Node of the loss.
-            count: Own training nodes.
+            root: Autograd node of a loss.
+            count: Number of own training nodes.
             own: Number of own nodes.
         """
         paths: list[tuple[Any, tuple[float, ...], str]] = [(root, (), "")]
@@ -163,12 +162,12 @@ class LossGraph:
 
 
 def is_global(node: Any) -> bool:
-    """Whether a node is that of `Job.mean` or `Job.sum`."""
+    """Whether a node belongs to `Job.mean` or `Job.sum`."""
     return getattr(node, "wirewise_global", False)
 
 
 def kind_of(node: Any) -> str:
-    """Name of the operation of a node, without number: "Mean" of MeanBackward0."""
+    """Name of a node's operation, without number: "Mean" for MeanBackward0."""
     name = str(node.name()).rsplit("::", 1)[-1]
     return name.rstrip("0123456789").removesuffix("Backward")
 

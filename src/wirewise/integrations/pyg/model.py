@@ -1,10 +1,11 @@
-"""Makes the distributed copies of a user's modules."""
+"""Distributed copies of a user's modules."""
 
 from __future__ import annotations
 
 import copy
 import functools
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,14 +15,16 @@ from torch_geometric.nn import MessagePassing
 
 from wirewise.errors import InputError
 from wirewise.integrations.pyg import losses
+from wirewise.integrations.pyg.budget import Interval
 from wirewise.integrations.pyg.convolution import HaloConvolution
 from wirewise.integrations.pyg.gradients import GradientSum
-from wirewise.integrations.pyg.norms import looks_at_all_nodes, spread
-from wirewise.integrations.pyg.outputs import tracked, untracked
+from wirewise.integrations.pyg.norms import depends_on_all_nodes, spread
+from wirewise.integrations.pyg.outputs import OutputTensor, strip_tracking, track_outputs
+from wirewise.integrations.pyg.own_rows import InsideModel, plain_rows
 from wirewise.integrations.pyg.probe import prove
 from wirewise.integrations.pyg.recomputation import in_back_propagation
 from wirewise.integrations.pyg.view import GraphView
-from wirewise.integrations.pyg.watch import ModuleWatch, Recheck
+from wirewise.integrations.pyg.watch import CheckInterval, ModuleWatch
 from wirewise.integrations.pyg.wrapping import refuse_wrapped, refuse_wrappers
 from wirewise.log import logger, set_position
 
@@ -36,16 +39,16 @@ _EVALUATIONS = 16
 
 
 def distributed_copies(models: Sequence[nn.Module], job: Job, view: GraphView, first_layer: int) -> Bundle:
-    """Copies of `models` that share their parameters and run on all ranks; the models themselves stay as they are.
+    """Copy `models` to modules that share their parameters and run on all ranks; the originals are unchanged.
 
     Args:
-        models: Modules of the user; one at least holds a convolution.
+        models: Modules of the user; at least one holds a convolution.
         job: Job of the distributed graph.
-        view: What this rank holds.
-        first_layer: Number of the first convolution's exchange.
+        view: Local part and messages of this rank.
+        first_layer: Index of the first convolution's exchange.
 
     Raises:
-        InputError: No model has a convolution, or one has a module that cannot be carried out on ranks.
+        InputError: No model has a convolution, or a module cannot run distributed.
     """
     for model in models:
         refuse_wrapped(model)
@@ -75,7 +78,7 @@ def _exchange(whole: nn.Module, convolutions: list[str], view: GraphView, first_
         for n, name in enumerate(convolutions)
     }
     for name, module in whole.named_modules():
-        if looks_at_all_nodes(module):
+        if depends_on_all_nodes(module):
             spread(module, name, view, of_edges=any(name.startswith(conv + ".") for conv in convolutions))
     for name, conv in halo.items():
         whole.get_submodule(name).forward = conv  # type: ignore[assignment]
@@ -93,13 +96,13 @@ def _twin(model: nn.Module) -> nn.Module:
 
 
 class Bundle:
-    """Modules that were distributed in one call, whose gradients are summed together.
+    """Modules distributed in one call, whose gradients are summed together.
 
     Args:
-        whole: The copy of the module, or the list of the copies.
-        twins: The copies in it, one for each module of the user.
+        whole: The copy of the module, or the list of copies.
+        twins: The copies in it, one for each user module.
         job: Job of the distributed graph.
-        view: What this rank holds.
+        view: Local part and messages of this rank.
         convolutions: Number of convolutions.
     """
 
@@ -110,7 +113,7 @@ class Bundle:
         self.number = len(job._bundles)
         job.transport.broadcast(self.state())
         self.gradients = GradientSum(
-            whole, job.transport, job.exchange.mode.gradient_bits, prove_every=job.prove_every
+            whole, job.transport, job.exchange.mode.gradient_bits, job.proof_interval
         )
         self.steps = 0
         """Training forwards with exchanges so far."""
@@ -133,7 +136,7 @@ class Bundle:
             )
 
     def begin(self, training: bool) -> None:
-        """Begin an epoch of the exchange."""
+        """Start an epoch of the exchange."""
         exchange = self.job.exchange
         exchange.training = training
         if training:
@@ -141,6 +144,11 @@ class Bundle:
             exchange.epoch = self.steps
             set_position(step=self.steps)
             self.steps += 1
+
+
+def _is_given(value: Any) -> bool:
+    """Whether an argument is a tensor that no model computed; walks of nests take 50 microseconds."""
+    return isinstance(value, Tensor) and type(value) is not OutputTensor and not value.requires_grad
 
 
 class _Member:
@@ -154,9 +162,10 @@ class _Member:
         self.proven: set[bool] = set()
         """Modes (training or not) in which rows were proven not to mix since the last change."""
         self.calls = {True: 0, False: 0}
+        self.intervals = {mode: bundle.job.proof_interval() for mode in (True, False)}
         self.evaluations = 0
         """Calls since the last one that trains."""
-        self.sequences = Recheck(1 << 62)
+        self.sequences = CheckInterval(Interval(1 << 62))
         """Sequences of exchanges of one forward."""
         # The class's own forward, not a method bound to this copy: torch.func calls it with other parameters.
         self.kind = type(twin)
@@ -175,33 +184,53 @@ class _Member:
                 "expected torch.utils.checkpoint inside the model, around its layers"
             )
         bundle, gradients = self.bundle, self.bundle.gradients
-        gradients.guard.check()
+        if gradients.budget.due:
+            with gradients.budget.spending():
+                gradients.guard.check()
         if type(self.twin) is not self.kind:
             raise InputError(
                 f"the distributed {self.kind.__name__} became a {type(self.twin).__name__}, as fully_shard and "
                 "replicate of torch.distributed make it; expected no other wrapper: gradients are summed over "
                 "ranks already"
             )
-        contract = bundle.job.contract
         fed: list[Any] = []
-        args, kwargs = pytree.tree_map(lambda value: self._admit(value, fed), untracked((args, kwargs)))
+        # Before anything asks them something: a property of theirs takes 3 microseconds.
+        args = tuple(map(plain_rows, args))
+        if kwargs:
+            kwargs = {name: plain_rows(value) for name, value in kwargs.items()}
+        if not all(map(_is_given, (*args, *kwargs.values()))):
+            args, kwargs = pytree.tree_map(
+                lambda value: self._admit(value, fed), strip_tracking((args, kwargs))
+            )
         training = self.twin.training and torch.is_grad_enabled()
         self.view.inside, self.view.with_gradients = True, torch.is_grad_enabled()
         try:
-            if self._is_proof_due(args, kwargs):
-                self._prove(args, kwargs)
-            elif not training:
-                self._compare_replicas()
-            self.evaluations = 0 if training else self.evaluations + 1
-            if self.exchanges:
-                bundle.begin(training)
-            self.view.sequence.clear()
-            out = self.call(self.twin, *args, **kwargs)
-            self._settle(training)
+            with InsideModel((*args, *kwargs.values())):
+                out = self._run(args, kwargs, training)
+        except Exception as error:
+            bundle.job.transport.leave(error, "the forward of the model")
+            raise
         finally:
             self.view.inside = False
-        output = losses.Output(contract, contract.train_mask, gradients, fed)
-        return tracked(losses.weigh(out, output))
+        contract = bundle.job.contract
+        return track_outputs(
+            losses.attach_contract(out, losses.Output(contract, contract.train_mask, gradients, fed))
+        )
+
+    def _run(self, args: Any, kwargs: Any, training: bool) -> Any:
+        """Run the user's model inside the graph's view."""
+        if self._is_proof_due(args, kwargs, training):
+            with self.bundle.gradients.budget.set_aside():
+                self._prove(args, kwargs)
+        elif not training:
+            self._compare_replicas()
+        self.evaluations = 0 if training else self.evaluations + 1
+        if self.exchanges:
+            self.bundle.begin(training)
+        self.view.sequence.clear()
+        out = self.call(self.twin, *args, **kwargs)
+        self._settle(training)
+        return out
 
     def _admit(self, value: Any, fed: list[Any]) -> Any:
         """An argument, tied to the model whose output it was computed from."""
@@ -211,19 +240,25 @@ class _Member:
         fed.append(value.grad_fn)
         return value
 
-    def _is_proof_due(self, args: Any, kwargs: Any) -> bool:
-        mode, every = self.twin.training, self.bundle.job.prove_every
-        changed = [
-            self.watch.changed(),
-            self.watch.mode_changed(),
-            self.watch.arguments_changed(args, kwargs),
-            self.bundle.gradients.wants_proof,
-        ]
-        if any(changed):
+    def _is_proof_due(self, args: Any, kwargs: Any, training: bool) -> bool:
+        mode, gradients = self.twin.training, self.bundle.gradients
+        if gradients.wants_proof or (self._looks(training) and self._changed(args, kwargs)):
             self.proven.clear()
-        due = mode not in self.proven or self.calls[mode] % every == 0
+            gradients.budget.restart()
+        due = self.intervals[mode].due(self.calls[mode], looks=mode not in self.proven)
         self.calls[mode] += 1
         return due
+
+    def _looks(self, training: bool) -> bool:
+        """Whether to look in this call; evaluations are not counted as steps, and all are looked at."""
+        budget = self.bundle.gradients.budget
+        return not training or budget.looks or budget.due
+
+    def _changed(self, args: Any, kwargs: Any) -> bool:
+        budget = self.bundle.gradients.budget
+        with budget.spending() if budget.due else nullcontext():
+            module = self.watch.changed(briefly=not budget.due)
+            return self.watch.arguments_changed(args, kwargs) or module
 
     def _compare_replicas(self) -> None:
         """Compare ranks in evaluation, where no back-propagation does: often after training, then now and then."""
@@ -241,8 +276,16 @@ class _Member:
 
     def _settle(self, training: bool) -> None:
         """Look at what the forward changed itself, and at its exchanges."""
-        gradients, sequence = self.bundle.gradients, tuple(self.view.sequence)
-        changed = self.watch.settle()
+        gradients = self.bundle.gradients
+        changed = False
+        if gradients.budget.settles:
+            # In other steps the next forward that looks notices, which takes it for a change of the script.
+            with gradients.budget.spending():
+                changed = self.watch.detect_changes()
+        if training and not gradients.budget.looks:
+            gradients.wants_proof = changed
+            return
+        sequence = tuple(self.view.sequence)
         new = self.sequences.due(sequence) and self.sequences.calls > 1
         if training:
             gradients.exchanges = (

@@ -13,24 +13,24 @@ from wirewise.errors import InputError
 from wirewise.integrations.pyg.sums import sum_over_ranks
 from wirewise.integrations.pyg.view import GraphView
 
-__all__ = ["looks_at_all_nodes", "spread"]
+__all__ = ["depends_on_all_nodes", "spread"]
 
 
-def looks_at_all_nodes(module: nn.Module) -> bool:
-    """Whether the module's result for a node depends on all nodes."""
+def depends_on_all_nodes(module: nn.Module) -> bool:
+    """Whether the module's result for a node depends on all nodes, as in graph-wide norms."""
     if isinstance(module, norm.LayerNorm):
         return bool(module.mode == "graph")
     return isinstance(module, _GRAPH_WIDE) or bool(getattr(module, "allow_single_element", False))
 
 
 def spread(module: nn.Module, name: str, view: GraphView, *, of_edges: bool) -> None:
-    """Let a norm of this copy of the model take its moments over all ranks.
+    """Make a norm in this copy of the model take its moments over all ranks.
 
     Args:
-        module: A module that `looks_at_all_nodes`.
+        module: Module for which `depends_on_all_nodes` is true.
         name: Name of the module in the model.
-        view: What this rank holds.
-        of_edges: Whether it belongs to a convolution, which may apply it to a row for each edge.
+        view: Local part of this rank.
+        of_edges: Whether it belongs to a convolution, which may apply it to one row per edge.
 
     Raises:
         InputError: Its moments cannot be taken over ranks.

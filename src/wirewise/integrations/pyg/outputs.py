@@ -1,4 +1,4 @@
-"""Outputs of distributed models as tensors whose `backward` is looked at before it runs."""
+"""Outputs of distributed models as tensors whose `backward` is checked before it runs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from torch.overrides import get_default_nowrap_functions
 from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
-from wirewise.integrations.pyg.detached import mixing, tensors_of
+from wirewise.integrations.pyg.detached import mixes_rows, tensors_of
 from wirewise.integrations.pyg.examination import examine
+from wirewise.integrations.pyg.own_rows import plain_rows
 
-__all__ = ["OutputTensor", "tracked", "untracked"]
+__all__ = ["OutputTensor", "strip_tracking", "track_outputs"]
+
+
+_HOOKS = (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook)
 
 
 class OutputTensor(Tensor):
-    """An output of a distributed model, or what torch computed from one.
+    """Output of a distributed model, or a tensor computed from one.
 
-    It is an ordinary tensor but for `backward`, which finds out what the loss is before gradients flow. Pickles and
-    copies hold a plain tensor.
+    It is an ordinary tensor except for `backward`, which examines the loss before gradients flow. Pickles and copies
+    hold a plain tensor.
     """
 
     pools = ""
@@ -39,6 +43,11 @@ class OutputTensor(Tensor):
                 "torch.autograd.grad of a distributed model's output would return the part of this rank only; expected "
                 "loss.backward(), after which p.grad holds the sums over ranks"
             )
+        if func in _HOOKS:
+            raise InputError(
+                f"{func.__name__} on what a distributed model returned would see the gradient of own rows only; "
+                "expected none: scale the loss, or read and change p.grad after backward()"
+            )
         if not all(issubclass(cls, t) for t in types):
             return NotImplemented
         with torch._C.DisableTorchFunctionSubclass():
@@ -51,7 +60,7 @@ class OutputTensor(Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle a plain tensor."""
-        return untracked(self).__reduce_ex__(protocol)
+        return strip_tracking(self).__reduce_ex__(protocol)
 
 
 def _mark(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
@@ -59,7 +68,7 @@ def _mark(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
     given = [t for t in tensors_of((*args, *kwargs.values())) if isinstance(t, OutputTensor)]
     mixes = next((t.mixes for t in given if t.mixes), "")
     pools = next((t.pools for t in given if t.pools), "")
-    if given and not mixes and not pools and mixing(func, args, kwargs, result, given):
+    if given and not mixes and not pools and mixes_rows(func, args, kwargs, result, given):
         pools = func.__name__
     if not mixes and not pools:
         return
@@ -70,9 +79,9 @@ def _mark(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
             tensor.mixes = mixes or ("" if tensor.requires_grad else pools)
 
 
-def tracked(out: Any) -> Any:
-    """Turn outputs that require a gradient into tensors of this class."""
-    for value in pytree.tree_leaves(out):
+def track_outputs(out: Any) -> Any:
+    """Convert outputs that require a gradient to tensors of this class."""
+    for value in (out,) if isinstance(out, Tensor) else pytree.tree_leaves(out):
         if isinstance(value, Tensor) and value.requires_grad:
             _track(value)
     return out
@@ -84,9 +93,13 @@ def _track(tensor: Tensor) -> None:
         tensor.__class__ = OutputTensor
 
 
-def untracked(value: Any) -> Any:
-    """Turn a tensor, or a nest of tensors, into plain tensors."""
-    return pytree.tree_map(lambda v: v.as_subclass(Tensor) if type(v) is OutputTensor else v, value)
+def strip_tracking(value: Any) -> Any:
+    """Convert a tensor, or nested tensors, to plain tensors."""
+    if type(value) is OutputTensor:
+        return value.as_subclass(Tensor)
+    return pytree.tree_map(
+        lambda v: v.as_subclass(Tensor) if type(v) is OutputTensor else plain_rows(v), value
+    )
 
 
 def _backward(
@@ -96,11 +109,14 @@ def _backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    plain = untracked(loss)
+    plain = strip_tracking(loss)
     examination = examine(plain, create_graph=create_graph, mixes=getattr(loss, "mixes", ""))
     try:
         # Not under DisableTorchFunctionSubclass: gradient checkpointing calls convolutions with edge tokens inside.
         plain.backward(gradient, retain_graph, create_graph, inputs)
+    except Exception as error:
+        examination.leave(error)
+        raise
     finally:
         examination.end()
 

@@ -1,4 +1,4 @@
-"""The user's graph on its way to the parts, and a part's nodes on their way back to the user."""
+"""Conversion of the user's graph to parts, and of a part's nodes back to the user's attributes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from torch_geometric.data import Data
 from wirewise.errors import InputError
 from wirewise.graph.splits import INDEX_NAMES, MASKS
 from wirewise.integrations.pyg.edges import EdgeToken
+from wirewise.integrations.pyg.own_rows import OwnRows
 from wirewise.runtime import full_graph
 
-__all__ = ["own_data", "prepared"]
+__all__ = ["own_data", "prepare_data"]
 
 _X_AS_GIVEN = "x_as_given"
 _ABSENT = {"x": "x_absent", "y": "y_absent"}
@@ -30,18 +31,18 @@ _SPLIT_NAMES = {
 }
 
 
-def prepared(data: Any, split: Mapping[str, Any] | None) -> Any:
-    """A copy of the user's graph that parts can be made of.
+def prepare_data(data: Any, split: Mapping[str, Any] | None) -> Any:
+    """Copy the user's graph to a form from which parts can be made.
 
-    It has a second copy of features that are not float32, the only type in which parts store them; rows of zeros in
-    place of features or labels that are missing; and where there are neither labels nor masks, every node trains.
+    The copy duplicates features that are not float32, the only dtype stored in parts; has zeros in place of missing
+    features or labels; and without labels and masks, every node trains.
 
     Args:
         data: The user's Data.
-        split: Nodes by "train", "valid" (or "val") and "test", as masks or as numbers. None: what `data` says.
+        split: Nodes by "train", "valid" (or "val") and "test", as masks or node ids. Defaults to those of `data`.
 
     Raises:
-        InputError: `split` has other names, or the number of nodes cannot be told.
+        InputError: `split` has other names, or the number of nodes is unknown.
     """
     if data is None or not hasattr(data, "edge_index") or hasattr(data, "edge_types"):
         return data
@@ -90,9 +91,10 @@ def _count(data: Any) -> int:
 
 
 def own_data(tensors: full_graph.PartTensors, edges: int) -> Data:
-    """Own nodes and the edges into them, with what the user gave for each.
+    """Own nodes and their in-edges, with the user's attributes for each.
 
-    Attributes that named nodes by their numbers (train_idx, ...) hold numbers of own rows.
+    Attributes that hold node ids (train_idx, ...) hold indices of own rows. Floating-point attributes other than
+    labels are `OwnRows`, which refuse statistics over own rows.
     """
     part = tensors.part
     given = {**part.node_data, **part.edge_data}
@@ -112,6 +114,10 @@ def own_data(tensors: full_graph.PartTensors, edges: int) -> Data:
         if name in INDEX_NAMES:
             value = torch.nonzero(value)[:, 0]
         own["x" if name == _X_AS_GIVEN else name] = value
+    for name in (*part.node_data, *part.edge_data, "x", "edge_weight"):
+        # Counts of masks, classes and labels of own rows are what a script adds up over ranks itself.
+        if isinstance(rows := own.get(name), Tensor) and rows.is_floating_point() and name != "y":
+            own[name] = OwnRows.of(rows)
     own.n_id = tensors.ids
     if own.x is None:
         # PyG would look for it in edge_index, which answers no questions.

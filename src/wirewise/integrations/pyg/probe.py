@@ -1,13 +1,13 @@
-"""Proof, on the first call and again later, that a model mixes rows in its convolutions and norms only.
+"""Proof, on the first call and repeatedly later, that a model mixes rows in its convolutions and norms only.
 
-A distributed model runs on the own rows of each rank. That is what one process computes if every module outside the
-convolutions treats each row by itself. The first call in each mode, calls after a change and every `prove_every`-th
-call therefore run twice without gradients: on all
-own rows, with what convolutions got and returned recorded, and on a few of them in another order, with the recorded
-rows in place of the convolutions. What then differs looks at other rows or at the number of a row: a pool, a mean
-over nodes, a permutation, an unknown norm. Parameters are moved a little so that a factor that starts at zero hides
-nothing; dropout and noise are left out. Each convolution is proven in the same way: called as one process would
-call it, and called on a few targets with edges and sources in another order.
+A distributed model runs on the own rows of each rank. This equals one process if every module outside the
+convolutions treats each row independently. The first call in each mode, calls after a change and every
+`prove_every`-th call therefore run twice without gradients: on all own rows, recording inputs and outputs of
+convolutions, and on a few of them in another order, with the recorded rows in place of the convolutions. Any
+difference comes from reading other rows or row numbers: a pool, a mean over nodes, a permutation, an unknown norm.
+Parameters are perturbed so that a factor initialised to zero hides nothing; dropout and noise are disabled. Each
+convolution is proven in the same way: called as on one process, and called on a few targets with edges and sources in
+another order.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from torch.utils import _pytree as pytree
 from torch_geometric.data import Data
 
 from wirewise.errors import InputError, PeerError, WirewiseError
+from wirewise.integrations.pyg.own_backward import backward_fault
 from wirewise.integrations.pyg.view import GraphView
 from wirewise.integrations.pyg.watch import remember
 
-__all__ = ["Recording", "meet", "prove"]
+__all__ = ["Recording", "agree_on_failure", "prove"]
 
 _ROWS = 16
 _MOVED = 0.1
@@ -46,27 +47,37 @@ class Recording:
     rows: Tensor | None = None
     """The chosen rows in the second run."""
     position: int = 0
+    given: list[Tensor] = field(default_factory=list)
+    """Inputs of the convolutions in the second run."""
+    replayed: list[Tensor] = field(default_factory=list)
+    """Recorded outputs of the convolutions in the second run."""
     fault: str = ""
-    """What was found first."""
+    """First fault."""
     whole: bool = True
-    """Call convolutions as one process does, too: a repeated proof of unchanged modules leaves that out."""
+    """Also call convolutions as one process does; a repeated proof of unchanged modules skips that."""
 
     def note(self, fault: str) -> None:
-        """Remember the first fault."""
+        """Record the first fault."""
         self.fault = self.fault or fault
 
     def replay(self, name: str, x: Tensor) -> Tensor:
-        """The recorded output of the next call for the chosen rows, whose input has to be the recorded one."""
+        """Return the recorded output of the next call for the chosen rows, whose input must be the recorded one."""
         if self.position >= len(self.calls) or self.calls[self.position][0] != name:
             raise _Differs(f"calls other convolutions on other rows (at {name})")
         assert self.rows is not None
         _, given, returned = self.calls[self.position]
         self.position += 1
-        if not same_rows(x, given[self.rows]):
+        if not same_rows(x.detach(), given[self.rows].detach()):
             raise _Differs(
                 f"computes rows for {name} that depend on other nodes' rows, or on the number of a row"
             )
-        return returned[self.rows]
+        rows = returned[self.rows]
+        self.given.append(x)
+        if not torch.is_grad_enabled() or not rows.is_floating_point():
+            return rows
+        self.replayed.append(rows.requires_grad_())
+        # Not the leaf itself, which no function may change in place.
+        return rows.clone()
 
 
 class _Differs(Exception):
@@ -74,17 +85,17 @@ class _Differs(Exception):
 
 
 def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any, *, whole: bool = True) -> None:
-    """Run `module` twice as described above; a collective call, and all ranks agree on what it finds.
+    """Run `module` twice as described above, and agree on the result; a collective call.
 
     Args:
         module: The distributed copy.
         view: Part and edges of this rank.
-        args: Arguments of the call that is proven.
-        kwargs: Named arguments of that call.
-        whole: Call each convolution as one process does, too; not needed again while modules are unchanged.
+        args: Arguments of the call to prove.
+        kwargs: Keyword arguments of that call.
+        whole: Also call each convolution as on one process; not needed again while modules are unchanged.
 
     Raises:
-        InputError: The model mixes rows, or could not be run on some of them.
+        InputError: The model mixes rows, or could not run on a subset of them.
     """
     recording = Recording(whole=whole)
     view.recording = recording
@@ -101,8 +112,15 @@ def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any, *, whole: 
             recording.rows = rows = _some_rows(view)
             picked = pytree.tree_map(lambda a: _pick(a, rows, view), (args, kwargs))
             try:
-                again = _rows_of(_called(module, moved, *picked))
+                with torch.set_grad_enabled(module.training):
+                    again = _rows_of(_called(module, _trainable(module, moved), *picked))
                 _compare(out, again, recording)
+                parameters = [p for p in moved.values() if p.requires_grad]
+                recording.note(
+                    backward_fault([*again, *recording.given], recording.replayed, parameters)
+                    if len(rows)
+                    else ""
+                )
             except _Differs as error:
                 recording.note(str(error))
             except Exception as error:
@@ -117,15 +135,16 @@ def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any, *, whole: 
     _agree(module, recording.fault if len(rows) else "", view)
 
 
-def meet(view: GraphView, place: str, *, failed: bool = False) -> None:
-    """Agree, before each exchange of the proof, on whether a rank has failed and will not take part.
+def agree_on_failure(view: GraphView, place: str, *, failed: bool = False) -> None:
+    """Agree, before each exchange of the proof, whether a rank has failed and will not participate.
 
-    A collective call, also of a rank whose own code has just failed: nobody waits for a rank that has left.
+    A collective call, also made by a rank whose own code has just failed, so that no rank blocks on one that has
+    left.
 
     Args:
-        view: What this rank holds.
-        place: Name of the convolution that is next, or what comes after the last one.
-        failed: This rank's own code raised an error, which it raises once the others know.
+        view: Local part of this rank.
+        place: Name of the next convolution, or of the step after the last one.
+        failed: Whether this rank's own code raised an error, which it re-raises once the others know.
 
     Raises:
         InputError: Another rank failed, or is at another convolution.
@@ -160,16 +179,16 @@ def _run_whole(module: nn.Module, moved: dict[str, Tensor], args: Any, kwargs: A
     except (PeerError, _Met):
         raise
     except WirewiseError:
-        meet(view, "an error", failed=True)
+        agree_on_failure(view, "an error", failed=True)
         raise
     except Exception as error:
-        meet(view, "an error", failed=True)
+        agree_on_failure(view, "an error", failed=True)
         raise InputError(
             f"{type(module).__name__} could not be run on the own rows of rank {view.transport.rank} "
             f"({_first_line(error)}); expected a model that runs on every part of the graph, also on nodes "
             "without edges"
         ) from error
-    meet(view, "the end of the forward")
+    agree_on_failure(view, "the end of the forward")
     return out
 
 
@@ -223,6 +242,15 @@ def _moved(module: nn.Module) -> dict[str, Tensor]:
     return moved
 
 
+def _trainable(module: nn.Module, moved: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The moved tensors, of which those of trained parameters require a gradient where gradients are enabled."""
+    if torch.is_grad_enabled():
+        trained = {name for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
+        for name in trained & moved.keys():
+            moved[name].requires_grad_()
+    return moved
+
+
 def _with_noise(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """A copy, moved a little where it is a parameter."""
     value = tensor.detach().clone()
@@ -247,7 +275,8 @@ def _pick(value: Any, rows: Tensor, view: GraphView) -> Any:
         return picked
     if not isinstance(value, Tensor) or value is view.token or value.dim() == 0 or view.is_of_edges(value):
         return value
-    return value[rows] if value.shape[0] == view.part.num_own else value
+    # Without the graph of a model that computed it: its gradients are proven with that one.
+    return (value[rows] if value.shape[0] == view.part.num_own else value).detach()
 
 
 def _rows_of(out: Any) -> list[Tensor]:
@@ -259,12 +288,12 @@ def _compare(first: list[Tensor], second: list[Tensor], recording: Recording) ->
     if recording.position != len(recording.calls) or len(first) != len(second):
         raise _Differs("calls other convolutions on other rows")
     for whole, some in zip(first, second, strict=True):
-        if whole.dim() == 0 or not same_rows(some, whole[recording.rows]):
+        if whole.dim() == 0 or not same_rows(some.detach(), whole[recording.rows]):
             raise _Differs("returns rows that depend on other nodes' rows, or on the number of a row")
 
 
 def same_rows(found: Tensor, expected: Tensor) -> bool:
-    """Whether both are equal up to the rounding of their type."""
+    """Whether both are equal up to the rounding of their dtype."""
     if found.shape != expected.shape:
         return False
     if not found.is_floating_point() or not found.numel():

@@ -1,8 +1,8 @@
-"""Halo rows for gradient checkpointing, whose second forward runs inside the back-propagation.
+"""Halo rows for gradient checkpointing, whose recomputation runs inside the back-propagation.
 
-Ranks would have to exchange rows again in the middle of exchanging gradients, and `torch.utils.checkpoint` may stop its
-second forward at another place on each rank. So halo rows that a checkpointed convolution received are kept, and its
-second forward reads them; only gradients travel.
+Ranks would have to exchange rows again in the middle of exchanging gradients, and `torch.utils.checkpoint` may stop
+its recomputation at another point on each rank. Halo rows received by a checkpointed convolution are therefore kept
+and read by its recomputation; only gradients are exchanged.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _MOST = 64
 
 
 def in_back_propagation() -> bool:
-    """Whether this thread runs a back-propagation."""
+    """Whether this thread is running a back-propagation."""
     return torch._C._current_graph_task_id() >= 0
 
 
 def is_checkpointed(outside: bool) -> bool:
-    """Whether `torch.utils.checkpoint` may run the present code again.
+    """Whether `torch.utils.checkpoint` may recompute the current code.
 
     Args:
-        outside: Whether gradients were enabled where the model was called.
+        outside: Whether gradients were enabled when the model was called.
     """
     if not outside:
         return False
@@ -39,14 +39,14 @@ def is_checkpointed(outside: bool) -> bool:
 
 
 class KeptRows:
-    """Halo rows of the calls of one convolution, found again by the bits of its input."""
+    """Halo rows of the calls of one convolution, looked up by the bits of its input."""
 
     def __init__(self) -> None:
         self._rows: dict[int, Tensor] = {}
         self._used: set[int] = set()
 
     def keep(self, x: Tensor, halo: Tensor) -> None:
-        """Remember the rows that a call received; those of calls that were back-propagated are let go."""
+        """Store the rows received by a call, and drop those of back-propagated calls."""
         for key in self._used:
             self._rows.pop(key, None)
         self._used.clear()
@@ -55,7 +55,7 @@ class KeptRows:
         self._rows[bits_of(x)] = halo.detach()
 
     def find(self, x: Tensor, name: str) -> Tensor:
-        """The rows of the call with this input.
+        """Look up the rows of the call with this input.
 
         Raises:
             InputError: No call had this input.

@@ -1,4 +1,4 @@
-"""Exact sums and halo rows of small tensors, forward and backward, beside the modes of the halo exchange."""
+"""Exact sums and halo rows of small tensors, forward and backward, independent of the halo exchange's mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TAG = 1 << 24
 
 
 def sum_over_ranks(value: Tensor, transport: full_graph.Transport, what: str) -> Tensor:
-    """The sum of `value` over all ranks, of which every rank's gradient counts; a collective call, backward too."""
+    """Sum `value` over all ranks, with the gradients of every rank summed in backward; a collective call in both."""
     return _Sum.apply(value, transport, what)
 
 
@@ -38,7 +38,7 @@ class _Sum(torch.autograd.Function):
 
 
 def halo_values(own: Tensor, part: Part, transport: full_graph.Transport) -> Tensor:
-    """Values of the halo nodes, [halo], from those of the own nodes, [own], never rounded; a collective call."""
+    """Values of the halo nodes, [halo], from those of the own nodes, [own], unquantized; a collective call."""
     return _Halo.apply(own, part, transport)
 
 

@@ -1,4 +1,4 @@
-"""What the modules of one distributed model share on one rank."""
+"""State shared by the modules of one distributed model on one rank."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wirewise.graph import Part
 from wirewise.integrations.pyg.edges import EdgeLists
+from wirewise.integrations.pyg.own_rows import plain_rows
 from wirewise.runtime import full_graph
 from wirewise.runtime.full_graph.local import LocalGraph
 
@@ -21,26 +22,26 @@ __all__ = ["GraphView"]
 
 @dataclass
 class GraphView:
-    """A part, its edges as convolutions read them, and where the model is in its step."""
+    """Part, its edges as read by convolutions, and the model's position in its step."""
 
     graph: LocalGraph
     token: Tensor
     """`edge_index` of the job's data."""
     edges: EdgeLists
     edge_counts: set[int]
-    """Edges of the whole graph, without and with what convolutions add: a row for each may be normalized."""
+    """Number of edges of the whole graph, without and with the self loops that convolutions add."""
     own_features: Tensor
     features_version: int
     edge_rows: tuple[Tensor, ...] = ()
-    """Attributes of the edges, as job.data has them."""
+    """Edge attributes, as in `job.data`."""
     inside: bool = False
-    """The distributed model's forward is running."""
+    """Whether the distributed model's forward is running."""
     recording: Recording | None = None
     """The proof that rows do not mix, while it runs."""
     with_gradients: bool = False
-    """Gradients were enabled where the model was called."""
+    """Whether gradients were enabled when the model was called."""
     sequence: list[int] = field(default_factory=list)
-    """Numbers of the convolutions that the present forward has called, in their order."""
+    """Indices of the convolutions called by the current forward, in order."""
 
     @property
     def part(self) -> Part:
@@ -54,15 +55,16 @@ class GraphView:
 
     @property
     def replaying(self) -> bool:
-        """Whether the proof runs on some rows, with recorded outputs in place of the convolutions."""
+        """Whether the proof is running on a subset of rows, with recorded outputs in place of the convolutions."""
         return self.recording is not None and self.recording.rows is not None
 
     def is_of_edges(self, value: Tensor) -> bool:
-        """Whether a tensor is an attribute of the edges, which may be as many as the own nodes."""
+        """Whether a tensor is an edge attribute, which may have as many rows as there are own nodes."""
+        value = plain_rows(value)
         return any(value is rows for rows in self.edge_rows)
 
     def stored_features(self, x: Any) -> Tensor | None:
-        """Input features of own and halo rows where `x` are those of the own rows, unchanged; else None."""
+        """Input features of own and halo rows if `x` is the unchanged own features, else None."""
         if not _is(x, self.own_features) or x._version != self.features_version or x.requires_grad:
             return None
         rows = self.graph.tensors.features()

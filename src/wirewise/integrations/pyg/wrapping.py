@@ -1,4 +1,4 @@
-"""Refuses what wraps, copies or pickles a distributed model, and what a model must not be wrapped in before."""
+"""Refusal of wrapping, copying or pickling a distributed model, and of wrapped models."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["refuse_wrapped", "refuse_wrappers"]
 
 
 def refuse_wrapped(model: nn.Module) -> None:
-    """Look for modules that cannot be distributed since they are compiled, wrapped, lazy or distributed already.
+    """Raise if a module cannot be distributed because it is compiled, wrapped, lazy or already distributed.
 
     Raises:
-        InputError: There is one; the message names it.
+        InputError: There is such a module; the message names it.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"job.distribute got a {type(model).__name__}; expected a torch.nn.Module")
@@ -45,7 +45,7 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 
 def refuse_wrappers(module: nn.Module) -> None:
-    """Let wrappers that would gather gradients a second time, pickles and copies meet an error that names them."""
+    """Make wrappers that would reduce gradients a second time, pickling and copying raise an error that names them."""
     attributes: dict[str, Any] = {
         # DistributedDataParallel iterates over it when it is made.
         "_ddp_params_and_buffers_to_ignore": _Refuses(

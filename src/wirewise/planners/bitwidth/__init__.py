@@ -89,7 +89,7 @@ random, threshold, uniform = (PLANNERS[name] for name in ("random", "threshold",
 
 
 def warm() -> None:
-    """Compile the planners' kernels ahead (kept on disk), so that the first plan costs milliseconds."""
+    """Compile the planners' kernels ahead of time (cached on disk), so that the first plan costs milliseconds."""
     channels = [ChannelProblem(sender=s, receiver=1 - s, weights=np.array([3.0, 2.0, 1.0])) for s in (0, 1)]
     problem = BitWidthProblem(
         exchanges=[ExchangeProblem(name="forward1", width=8, channels=channels)],

@@ -1,4 +1,4 @@
-"""Bits that expose least time at no more noise than a static width, decided by all ranks without a master.
+"""Bit widths with the least exposed time at no more noise than a static width, decided by all ranks without a master.
 
 Objective: least exposed seconds of an exchange, codec time included (`cost.exposed_s`), subject to
 
@@ -6,13 +6,12 @@ Objective: least exposed seconds of an exchange, codec time included (`cost.expo
 - direction: in a layer, the mean forward bits are at least the mean backward bits, because forward noise passes
   nonlinearities and turns into bias while backward noise does not.
 
-Among the choices within `slack` of the least time, the one with the least noise. Wire time that computing
-hides costs nothing, so it is spent on accuracy; on a fast network float32 or bfloat16 win because encoding
-costs more than it saves; on a slow one the fewest bytes within the noise budget win. Static widths are
-among the candidates, so the predicted time never exceeds that of the best static width that keeps the
-budget by more than `slack`.
+Among the choices within `slack` of the least time, the one with the least noise is taken. Wire time hidden by compute
+is free, so it is spent on accuracy; on a fast network float32 or bfloat16 win because encoding costs more than it
+saves; on a slow one the fewest bytes within the noise budget win. Static widths are among the candidates, so the
+predicted time exceeds that of the best static width within the budget by at most `slack`.
 
-Each rank condenses its own channels to menus of about sixty points (`Menu`), one all-gather shares them,
+Each rank condenses its own channels to menus of about sixty points (`CandidatePoints`), one all-gather shares them,
 and every rank runs the same search on the same numbers. Weights never leave their rank.
 """
 
@@ -29,7 +28,7 @@ from wirewise.cost import ExchangeCosts
 from wirewise.errors import PlanError
 from wirewise.planners.arrays import Vector
 from wirewise.planners.bitwidth.balance import Arena, PointChoice
-from wirewise.planners.bitwidth.frontier import Menu, menu_points
+from wirewise.planners.bitwidth.frontier import CandidatePoints, menu_points
 from wirewise.planners.bitwidth.problem import (
     BitWidthProblem,
     ExchangeProblem,
@@ -49,18 +48,18 @@ AllGather = Callable[[Vector], Sequence[Vector]]
 
 @dataclass(frozen=True, kw_only=True)
 class AutoDecision:
-    """What one rank sends, and what all ranks expect of it."""
+    """Bit widths of one rank's messages, and the predictions that all ranks share."""
 
     bits: dict[tuple[str, int], NDArray[np.uint8]]
     """Bits of each message of this rank by (exchange, receiver), uint8 [n]."""
     size_bytes: dict[str, NDArray[np.int64]]
-    """Bytes of every channel of the job, [sender, receiver] by exchange; `Links.load` wants them."""
+    """Bytes of every channel of the job, [sender, receiver] by exchange; input of `Links.load`."""
     exposed_s: dict[str, float]
     """Predicted exposed seconds of each exchange, codec included, on the slowest rank."""
     static_exposed_s: dict[int, float]
-    """Exposed seconds over all exchanges for every static width, whatever its noise, also where it is not allowed."""
+    """Exposed seconds over all exchanges for every static width, including widths whose noise exceeds the budget."""
     noise_share: dict[str, float]
-    """Weighted variance as a share of the budget, over all ranks."""
+    """Weighted variance as a fraction of the budget, over all ranks."""
     mean_bits: dict[str, float]
     weight_sigma: dict[str, float]
     """Log standard deviation of the weights; below about 1.2 adaptive bits gain little."""
@@ -76,7 +75,7 @@ def plan_channels(
     bits: Sequence[int] = BITS,
     slack: float = 0.02,
 ) -> AutoDecision:
-    """Decide the bits of every message that this rank sends.
+    """Choose the bit width of every message that this rank sends; a collective call.
 
     All ranks call it together, with the same exchanges in the same order and the same costs
     (`ExchangeCosts.share`).
@@ -84,15 +83,15 @@ def plan_channels(
     Args:
         problem: This rank's channels only.
         costs: Links, codec and hidden seconds, equal on all ranks.
-        rank: Number of this rank.
+        rank: Index of this rank.
         allgather: All-gather of equal-sized vectors; one call.
-        accuracy_bits: The static width whose noise is the budget.
-        bits: Widths that are allowed.
-        slack: Time that may be given up for less noise.
+        accuracy_bits: Static width whose noise is the budget.
+        bits: Allowed bit widths.
+        slack: Fraction of the time that may be given up for less noise.
 
     Raises:
-        PlanError: A channel of another rank, weights or knobs that cannot be used, or costs of another
-            world size.
+        PlanError: A channel belongs to another rank, weights or options are invalid, or costs are of another world
+            size.
     """
     problem.validate()
     if not bits or not set(bits) <= set(BITS) or accuracy_bits not in BITS or max(bits) < accuracy_bits:
@@ -123,21 +122,23 @@ def plan_channels(
     return shared.report(own, chosen)
 
 
-def _condense(problem: BitWidthProblem, bits: tuple[int, ...]) -> tuple[Vector, dict[tuple[str, int], Menu]]:
+def _condense(
+    problem: BitWidthProblem, bits: tuple[int, ...]
+) -> tuple[Vector, dict[tuple[str, int], CandidatePoints]]:
     """This rank's menus, and all of them as one vector: moments, then counts and noise by receiver."""
     parts, menus = [], {}
     for e in problem.exchanges:
         size = e.sizes(bits, problem.param_bytes)
         block = np.zeros((problem.world_size, menu_points(size, bits), len(bits) + 1))
         for c in e.channels:
-            menu = menus[e.name, c.receiver] = Menu.of(c, size, bits)
+            menu = menus[e.name, c.receiver] = CandidatePoints.of(c, size, bits)
             block[c.receiver, :, :-1], block[c.receiver, :, -1] = menu.counts, menu.noise
         parts += [e.weight_moments(), block.ravel()]
     return np.concatenate(parts) if parts else np.zeros(0), menus
 
 
 class _Shared:
-    """What all ranks know after the all-gather, and the decision that follows from it."""
+    """Knowledge of all ranks after the all-gather, and the decision that follows from it."""
 
     def __init__(
         self,
@@ -321,7 +322,7 @@ def auto(
         seed: Recorded in the plan.
 
     Raises:
-        PlanError: A weight or a knob cannot be used, or no costs, or those of another world size.
+        PlanError: A weight or an option is invalid, costs are missing, or costs are of another world size.
     """
     costs = problem.priced
     problem.validate()

@@ -1,4 +1,4 @@
-"""Search: a point for each channel, so that an exchange exposes least time within a noise budget."""
+"""Search for one point per channel, so that an exchange exposes the least time within a noise budget."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PRICE_RANGE = 45.0
 
 @dataclass(frozen=True)
 class PointChoice:
-    """A point for each channel, and what comes of it."""
+    """Chosen point of each channel, with its time and noise."""
 
     points: Ints
     exposed_s: float
@@ -34,7 +34,7 @@ class PointChoice:
 
 
 class _Facts(NamedTuple):
-    """What the compiled functions read: arrays of channels [C] or [C, points], of ranks [P] or [P, P]."""
+    """Arrays that the compiled functions read: of channels [C] or [C, points], of ranks [P] or [P, P]."""
 
     sender: Ints
     receiver: Ints
@@ -54,7 +54,7 @@ class _Facts(NamedTuple):
 
 @dataclass(frozen=True)
 class Arena:
-    """Everything that the search over one exchange needs; equal on all ranks, so all find the same."""
+    """Inputs of the search over one exchange; equal on all ranks, so that all find the same result."""
 
     sender: Ints
     receiver: Ints
@@ -70,7 +70,7 @@ class Arena:
     """[P]."""
 
     def evaluate(self, points: Ints) -> PointChoice:
-        """Price one choice."""
+        """Compute the time and noise of one choice."""
         rows = np.arange(len(points))
         exposed = float(_exposed(points, self._facts()))
         noise, bit_sum = self.noise[rows, points].sum(), self.bit_sum[rows, points].sum()
@@ -97,12 +97,12 @@ class Arena:
         bit_limit: float = np.inf,
         slack: float = 0.02,
     ) -> PointChoice:
-        """Least noise among the choices within `slack` of the least exposed time that keep the limits.
+        """Find the least noise among choices within `slack` of the least exposed time that respect the limits.
 
-        Points used by all channels alike are tried first, so the result is never slower than the best static
-        choice that keeps the limits. Then the exposed time is bisected: for a trial time all channels start
-        at their cheapest point and take upgrades, the largest variance drop a second of wire first, as long
-        as the time holds. Complexity: bisections * channels * points * P^2.
+        Uniform points are tried first, so the result is never slower than the best static choice within the limits.
+        Then the exposed time is bisected: for a trial time all channels start at their cheapest point and take
+        upgrades, those with the largest variance drop per second of wire time first, within the time. Complexity:
+        bisections * channels * points * P^2.
         """
         rounding = 1e-6
         points, feasible = _search(

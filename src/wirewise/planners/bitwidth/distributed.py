@@ -1,9 +1,8 @@
-"""The program solved by all ranks together: nobody gathers weights, nobody is master.
+"""The integer program solved by all ranks together, without a master and without gathering weights.
 
-Every rank knows the weights of its own channels only. At the optimal time Z of a round, a second more costs
-what the variance saved on all its channels together is worth. Each rank adds up its channels' marginal
-savings at a trial Z, one all-reduce of a number a round (of all exchanges at once) gives the sum, and
-bisection finds Z.
+Every rank knows the weights of its own channels only. At the optimal time Z of a round, the marginal cost of time
+equals the marginal variance saved on all its channels together. Each rank sums its channels' marginal savings at a
+trial Z, an all-reduce of one number per round (for all exchanges at once) gives the total, and bisection finds Z.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from wirewise.cost import Links
 from wirewise.planners.arrays import Vector
-from wirewise.planners.bitwidth.frontier import hull, upgraded
+from wirewise.planners.bitwidth.frontier import lower_convex_hull, order_upgrades
 from wirewise.planners.bitwidth.problem import (
     BitWidthProblem,
     ExchangeProblem,
@@ -80,9 +79,9 @@ def _curve(
 ) -> _Curve:
     size = exchange.sizes(bits, param_bytes)
     factor = np.array([noise_factor(b) for b in bits])
-    kept = hull(size, factor)
+    kept = lower_convex_hull(size, factor)
     size, factor, names = size[kept], factor[kept], np.array(bits, dtype=np.uint8)[kept]
-    message, extra, _, gain = upgraded(weights, size, factor)
+    message, extra, _, gain = order_upgrades(weights, size, factor)
     total = extra + len(weights) * size[0]
     ends = (float(factor[0] * weights.sum()), float(factor[-1] * weights.sum()))
     return _Curve(*link, total.astype(np.float64), gain, message, names, ends)
@@ -98,23 +97,23 @@ def plan_own_channels(
     bits: Sequence[int] = (2, 4, 8),
     steps: int = 40,
 ) -> dict[Key, NDArray[np.uint8]]:
-    """Bits of every message that this rank sends.
+    """Choose the bit width of every message that this rank sends; a collective call.
 
-    The result is within one message a channel of the exact optimum of `BitWidthProgram` with groups of one. All
-    ranks call it together, with the same exchanges in the same order. Traffic a rank: 8 bytes * exchanges *
-    (P - 1) * (steps + 2 P) and two numbers an exchange, under 20 KB for 8 ranks and 5 exchanges.
+    The result is within one message per channel of the exact optimum of `BitWidthProgram` with groups of one. All
+    ranks call it together, with the same exchanges in the same order. Traffic per rank: 8 bytes * exchanges * (P - 1)
+    * (steps + 2 P) and two numbers per exchange, under 20 KB for 8 ranks and 5 exchanges.
 
     Args:
         problem: This rank's channels only.
         links: Costs of this rank's channels; the others are not read.
-        rank: Number of this rank.
+        rank: Index of this rank.
         allreduce: Sum over ranks.
         lam: Weight of the noise against the time.
         bits: Allowed bit widths.
         steps: Number of bisections.
 
     Raises:
-        PlanError: A channel of another rank, or weights that cannot be used.
+        PlanError: A channel belongs to another rank, or weights are invalid.
     """
     problem.validate()
     problem.check_sender(rank)
@@ -138,7 +137,7 @@ class _Rounds:
     Args:
         curves: Curves of this rank's channels.
         names: Names of the exchanges.
-        rank: Number of this rank.
+        rank: Index of this rank.
         ranks: Number of ranks.
         allreduce: Sum over ranks.
     """
@@ -196,7 +195,7 @@ def distributed(
     steps: int = 40,
     seed: int = 0,
 ) -> BitWidthPlan:
-    """Choose bit widths as the ranks would by messages among each other, in one process (each rank a thread).
+    """Choose bit widths as the ranks would by communicating, in one process (each rank a thread).
 
     Args:
         problem: Messages, weights and costs.
@@ -206,7 +205,7 @@ def distributed(
         seed: Recorded in the plan.
 
     Raises:
-        PlanError: A weight or a knob cannot be used, or no costs.
+        PlanError: A weight or an option is invalid, or costs are missing.
     """
     links = problem.priced.links
     problem.validate()
@@ -227,9 +226,9 @@ def distributed(
 def run_ranks(
     world_size: int, body: Callable[[int, Callable[[Vector], list[Vector]]], T], *, timeout_s: float = 60.0
 ) -> list[T]:
-    """Run `body(rank, allgather)` for every rank as a thread of this process; results in rank order.
+    """Run `body(rank, allgather)` for every rank as a thread of this process; returns results in rank order.
 
-    The first error of any rank is raised; the others are released from the barrier.
+    Raises the first error of any rank; the other ranks are interrupted.
     """
     barrier = threading.Barrier(world_size, timeout=timeout_s)
     slots: list[Any] = [None] * world_size

@@ -1,9 +1,9 @@
-"""The least variance that a channel can have at every number of bytes.
+"""Least variance of a channel at every number of bytes.
 
-Two constructions. Groups of equal size cost whole numbers of one unit of bytes, so dynamic programming over
-units is exact for any bit set. Many single messages take the steepest upgrades first (largest variance drop
-a byte), which is exact wherever an upgrade ends and within one message elsewhere. A menu condenses a channel's choices
-to some sixty points that ranks can share.
+Two constructions. Groups of equal size cost multiples of one unit of bytes, so dynamic programming over units is
+exact for any bit set. Many single messages take the steepest upgrades first (largest variance drop per byte), which
+is exact at the end of each upgrade and within one message elsewhere. A menu condenses a channel's choices to about
+sixty points that ranks can share.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wirewise.jit import njit
 from wirewise.planners.arrays import Ints, Vector
 from wirewise.planners.bitwidth.problem import BFLOAT16_NOISE, ChannelProblem, noise_factor
 
-__all__ = ["Frontier", "Menu", "frontier", "hull", "menu_points", "upgraded"]
+__all__ = ["CandidatePoints", "Frontier", "frontier", "lower_convex_hull", "menu_points", "order_upgrades"]
 
 
 _QUANTILES = np.array([0.004, 0.016, 0.05, 0.12, 0.25, 0.4, 0.55, 0.7, 0.82, 0.92, 0.98])
@@ -30,7 +30,7 @@ _MOST_CELLS = 20_000_000
 
 @dataclass(frozen=True)
 class Frontier:
-    """Points that no other point beats in both bytes and variance, bytes ascending."""
+    """Pareto frontier of bytes and variance, in ascending bytes."""
 
     size_bytes: Ints
     noise: Vector
@@ -38,7 +38,7 @@ class Frontier:
     """Bits of the groups at a point, heaviest group first."""
 
 
-def hull(size: Ints, noise: Vector) -> Ints:
+def lower_convex_hull(size: Ints, noise: Vector) -> Ints:
     """Options on the lower convex hull of (bytes, noise), bytes ascending."""
     order = np.lexsort((noise, size))
     kept: list[int] = []
@@ -85,11 +85,11 @@ def _read_table(table: NDArray[np.uint8], units: Ints, budget: int) -> Ints:
 
 
 def frontier(weights: Vector, rows: Ints, row_bytes: Ints, noise: Vector, bits: tuple[int, ...]) -> Frontier:
-    """The frontier of one channel.
+    """Compute the frontier of one channel.
 
     Args:
         weights: Weight of each group, heaviest first, [groups].
-        rows: Rows of each group: equal, the last one may be smaller, [groups].
+        rows: Rows of each group: equal, except that the last may be smaller, [groups].
         row_bytes: Bytes of a row at each bit width.
         noise: Variance of a unit weight at each bit width.
         bits: Bit widths, ascending.
@@ -108,9 +108,9 @@ def frontier(weights: Vector, rows: Ints, row_bytes: Ints, noise: Vector, bits: 
         curve = _fill_table(weights[:full], factor, units, budget, table)
         extra = np.arange(budget + 1) * unit * int(rows[0])
     else:
-        kept = hull(size, factor)
+        kept = lower_convex_hull(size, factor)
         size, factor, names = size[kept], factor[kept], names[kept]
-        upgrades, extra, curve, _ = upgraded(weights[:full], size * int(rows[0]), factor)
+        upgrades, extra, curve, _ = order_upgrades(weights[:full], size * int(rows[0]), factor)
     base = full * int(rows[0]) * int(size[0])
     points = [(extra + base, curve, np.zeros(len(curve), np.int64))]
     if short:
@@ -137,8 +137,8 @@ def frontier(weights: Vector, rows: Ints, row_bytes: Ints, noise: Vector, bits: 
     return Frontier(total[keep], variance[keep], bits_at)
 
 
-def upgraded(weights: Vector, size: Ints, factor: Vector) -> tuple[Ints, Ints, Vector, Vector]:
-    """Upgrades steepest first: the group of each one, bytes and variance after each number of them, gains a byte."""
+def order_upgrades(weights: Vector, size: Ints, factor: Vector) -> tuple[Ints, Ints, Vector, Vector]:
+    """Order upgrades by decreasing gain per byte: group, cumulative bytes, cumulative variance, gain per byte."""
     step, drop = np.diff(size), -np.diff(factor)
     gain = ((drop / step)[:, None] * weights[None, :]).ravel()
     # A stable sort keeps the levels of a group in order when gains are equal.
@@ -157,17 +157,17 @@ def _pareto(size: Ints, noise: Vector) -> Ints:
 
 
 def menu_points(size: Ints, bits: Sequence[int]) -> int:
-    """Points of every menu for rows of these sizes."""
+    """Number of points of every menu for rows of these sizes."""
     return len(bits) + (len(_hull_of(size, bits)) - 1) * len(_QUANTILES)
 
 
 def _hull_of(size: Ints, bits: Sequence[int]) -> Ints:
-    return hull(size, np.array([noise_factor(b) for b in bits]))
+    return lower_convex_hull(size, np.array([noise_factor(b) for b in bits]))
 
 
 @dataclass(frozen=True)
-class Menu:
-    """Points: first all messages at each of `bits`, then mixtures by thresholds on the weight.
+class CandidatePoints:
+    """Candidate points: uniform widths first, then mixtures by thresholds on the weight.
 
     A mixture is optimal for its number of bytes: a message gets more bits than another only if its weight is
     larger, and the thresholds of all widths follow from one price of a byte.
@@ -183,13 +183,13 @@ class Menu:
     _passed: Ints
 
     @classmethod
-    def of(cls, channel: ChannelProblem, size: Ints, bits: Sequence[int]) -> Menu:
-        """The menu of one channel.
+    def of(cls, channel: ChannelProblem, size: Ints, bits: Sequence[int]) -> CandidatePoints:
+        """Build the menu of one channel.
 
         Args:
             channel: Messages and weights.
-            size: Bytes of a row at each width.
-            bits: Allowed widths, ascending.
+            size: Bytes of a row at each bit width.
+            bits: Allowed bit widths, ascending.
         """
         count, widths = len(channel.weights), len(bits)
         order = np.argsort(-channel.weights, kind="stable")
@@ -211,7 +211,7 @@ class Menu:
         return cls(tuple(bits), counts, np.maximum(noise, 0.0), order, levels, passed)
 
     def message_bits(self, point: int) -> NDArray[np.uint8]:
-        """Bits of every message in send order at a point, uint8 [n]."""
+        """Bits of every message in send order at a menu point, uint8 [n]."""
         if point < len(self.bits):
             return np.full(len(self._order), self.bits[point], dtype=np.uint8)
         rank = np.arange(len(self._order))

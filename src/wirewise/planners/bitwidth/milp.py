@@ -1,4 +1,4 @@
-"""General integer solver for the same program, to compare the exact solver with; and the assigner of AdaQP."""
+"""General integer solver of the same program, as a reference for the exact solver; and AdaQP's assigner."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from wirewise.planners.bitwidth.problem import BitWidthProblem
 from wirewise.planners.bitwidth.program import BitWidthProgram, plan_by_exchange
 from wirewise.planners.bitwidth.static import uniform
 from wirewise.planners.bitwidth.threshold import threshold
+from wirewise.planners.solvers import mixed_integer
 from wirewise.plans import BitWidthPlan
 
 __all__ = ["milp", "paper", "solve"]
@@ -22,13 +23,13 @@ __all__ = ["milp", "paper", "solve"]
 def solve(
     program: BitWidthProgram, *, time_limit_s: float = 60.0, relative_gap: float = 1e-9
 ) -> list[NDArray[np.uint8]]:
-    """Bits of the groups of each channel, by HiGHS.
+    """Solve for the bits of each channel's groups, by HiGHS.
 
-    One binary variable a group and bit width, one time a round; a row a group (one width each) and a row a
-    channel (its round lasts at least as long). Exponential in the worst case.
+    One binary variable per group and bit width, one time per round; a constraint per group (one width each) and one
+    per channel (its round lasts at least as long). Exponential in the worst case.
 
     Raises:
-        PlanError: No solution within the time limit.
+        PlanError: No solution was found within the time limit.
     """
     if program.decided:
         return [np.full(len(g.weights), program.bits[-1], np.uint8) for g in program.groups]
@@ -42,12 +43,13 @@ def solve(
     # Times near 1 keep the solver's tolerances meaningful.
     unit = program.t_worst or 1.0
     binary = np.arange(binaries + len(rounds)) < binaries
-    result = optimize.milp(
+    result = mixed_integer(
         np.concatenate([*noise, np.full(len(rounds), program.time_price * unit)]),
         constraints=_constraints(program, unit),
         integrality=binary,
         bounds=optimize.Bounds(0.0, np.where(binary, 1.0, np.inf)),
-        options={"time_limit": time_limit_s, "mip_rel_gap": relative_gap},
+        budget_s=time_limit_s,
+        gap=relative_gap,
     )
     if result.x is None:
         raise PlanError(
@@ -98,7 +100,7 @@ def milp(
     time_limit_s: float = 60.0,
     seed: int = 0,
 ) -> BitWidthPlan:
-    """Choose bit widths by integer programming on HiGHS, exchange by exchange.
+    """Choose bit widths by integer programming with HiGHS, exchange by exchange.
 
     Args:
         problem: Messages, weights and costs.
@@ -106,12 +108,12 @@ def milp(
         bits: Allowed bit widths.
         group_size: Messages that share a bit width.
         normaliser: "max" or "min", as in `BitWidthProgram`.
-        exact_bytes: Whether short groups and parameters of rows are charged as they are.
-        time_limit_s: Seconds for the solver in each exchange.
+        exact_bytes: Whether to charge the actual bytes of short groups and of row parameters.
+        time_limit_s: Time limit of the solver for each exchange, in seconds.
         seed: Recorded in the plan.
 
     Raises:
-        PlanError: A weight or a knob cannot be used, or the solver ran out of time.
+        PlanError: A weight or an option is invalid, or the solver timed out.
     """
     return plan_by_exchange(
         "milp",
@@ -135,18 +137,18 @@ def paper(
     solver: str = "threshold",
     seed: int = 0,
 ) -> BitWidthPlan:
-    """AdaQP's assignment (section 4 and released code), with its objective and its prices.
+    """Choose bit widths as AdaQP does (section 4 and released code), with its objective and cost model.
 
-    T_u adds up each round's fastest channel, a short group is charged as a full one, and the parameters of
-    rows are not charged. Weights are the caller's; the released code squares the sum of a message's
-    coefficients, which is right only where all errors point the same way and over-weights hubs. The exact
-    solver finds what its integer solver looks for.
+    T_u sums each round's fastest channel, a short group is charged as a full one, and row parameters are not charged.
+    Weights are the caller's; the released code squares the sum of a message's coefficients, which is right only if
+    all errors have the same direction, and over-weights hubs. The exact solver finds the optimum of its integer
+    program.
 
     Args:
         problem: Messages and weights.
         lam: Weight of the noise against the time.
-        group_size: Messages that share a width.
-        cycle: Number of the assignment cycle; cycle 0 has no traces yet and sends 8 bits.
+        group_size: Messages that share a bit width.
+        cycle: Index of the assignment cycle; cycle 0 has no traces yet and uses 8 bits.
         solver: "threshold", or "milp" for HiGHS.
         seed: Recorded in the plan.
     """

@@ -1,4 +1,4 @@
-"""What is decided: a bit width for every halo message, with a weight that says how much its noise matters.
+"""Bit-width assignment problem: a width for every halo message, with a weight for the effect of its noise.
 
 A row of D values quantized to b <= 8 bits between its minimum and maximum has the expected squared error
 (D/6) (max-min)^2 / (2^b-1)^2. A message's weight is this without the last factor, summed over the traced
@@ -44,7 +44,7 @@ _ENERGY_SHARE = 0.5
 
 
 def noise_factor(bits: int) -> float:
-    """Factor c_b of a quantized row; for 16 bits the factor that energies stand in with, 0 for 32 bits."""
+    """Noise factor c_b of a quantized row; for 16 bits the factor of energies, 0 for 32 bits."""
     if bits == 32:
         return 0.0
     return _ENERGY_SHARE * BFLOAT16_NOISE if bits == 16 else 1.0 / (2.0**bits - 1.0) ** 2
@@ -59,7 +59,7 @@ class ChannelProblem:
     weights: Vector
     """[n], in send order."""
     energies: Vector | None = None
-    """[n], weighted sums of squares, for the noise of bfloat16; None: half the weights."""
+    """[n], weighted sums of squares, for the noise of bfloat16; half the weights if None."""
 
     def noise(self, bits: NDArray[np.uint8]) -> float:
         """Expected weighted variance at the given bits, uint8 [n]."""
@@ -80,7 +80,7 @@ class ExchangeProblem:
     channels: Sequence[ChannelProblem]
 
     def sizes(self, bits: Sequence[int], param_bytes: int) -> NDArray[np.int64]:
-        """Bytes of a row at each bit width."""
+        """Bytes of a row at each bit width, [widths]."""
         return np.array([row_bytes(b, self.width, param_bytes) for b in bits], dtype=np.int64)
 
     def weight_moments(self) -> Vector:
@@ -97,24 +97,24 @@ class ExchangeProblem:
 
 
 def sigma_of(moments: Vector) -> float:
-    """Standard deviation from [count, sum, sum of squares, ...]."""
+    """Compute the standard deviation from [count, sum, sum of squares, ...]."""
     count, total, squares = moments[:3].tolist()
     return float(np.sqrt(max(squares / count - (total / count) ** 2, 0.0))) if count else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class BitWidthProblem:
-    """All exchanges of an epoch; a rank that plans for itself lists its own channels only."""
+    """All exchanges of an epoch; for planning by a single rank, its own channels only."""
 
     exchanges: Sequence[ExchangeProblem]
     world_size: int
     param_bytes: int = 6
     costs: ExchangeCosts | None = None
-    """Costs of links and codec that planners plan with; none where messages come with links, or are one rank's."""
+    """Costs of links and codec. None if messages come with links, or are those of one rank."""
 
     @property
     def priced(self) -> ExchangeCosts:
-        """Costs of the problem, which must have some.
+        """Costs of the problem; raises if it has none.
 
         Raises:
             PlanError: The problem has none.
@@ -127,7 +127,7 @@ class BitWidthProblem:
         return self.costs
 
     def validate(self) -> None:
-        """Raise if the weights cannot be used.
+        """Raise if the weights are invalid.
 
         Raises:
             PlanError: Names the channel and the message.
@@ -150,7 +150,7 @@ class BitWidthProblem:
                     _check_values(values, len(channel.weights), where)
 
     def check_sender(self, rank: int) -> None:
-        """Raise if a channel is not this rank's own.
+        """Raise if a channel is sent by another rank.
 
         Raises:
             PlanError: Names the channel.
@@ -163,12 +163,12 @@ class BitWidthProblem:
                     )
 
     def messages(self) -> dict[Key, int]:
-        """Messages of every channel."""
+        """Number of messages of every channel."""
         return {(e.name, c.sender, c.receiver): len(c.weights) for e in self.exchanges for c in e.channels}
 
 
 def own_channels(problem: BitWidthProblem, rank: int) -> BitWidthProblem:
-    """The part of a whole problem that one rank knows."""
+    """Restrict a problem to the channels that one rank sends."""
     exchanges = [
         ExchangeProblem(name=e.name, width=e.width, channels=[c for c in e.channels if c.sender == rank])
         for e in problem.exchanges
@@ -200,7 +200,7 @@ def make_plan(
     epoch: int = 0,
     forward_covers_backward: bool = False,
 ) -> BitWidthPlan:
-    """The record of a decision, with its predicted wire seconds, noise and sigma by exchange.
+    """Build the plan of a decision, with predicted wire seconds, noise and sigma by exchange.
 
     Raises:
         PlanError: The problem has no costs.

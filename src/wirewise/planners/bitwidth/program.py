@@ -1,4 +1,4 @@
-"""The two-objective integer program for one exchange, as data that every solver of it shares.
+"""Two-objective integer program of one exchange, as data shared by all solvers.
 
     minimise  lam * (V - V_u) / (V_n - V_u) + (1 - lam) * (T - T_u) / (T_n - T_u)
     over      one bit width b for every group g of messages of every channel c
@@ -28,7 +28,7 @@ __all__ = ["BitWidthProgram", "Groups", "plan_by_exchange"]
 
 @dataclass(frozen=True)
 class Groups:
-    """Messages of one channel, heaviest first, cut into groups that share a bit width."""
+    """Messages of one channel, heaviest first, divided into groups that share a bit width."""
 
     sender: int
     receiver: int
@@ -48,19 +48,19 @@ class Groups:
 
 
 class BitWidthProgram:
-    """The program for one exchange.
+    """Integer program of one exchange.
 
     Args:
         exchange: Messages and their weights.
         links: Latency and slope of every channel.
         lam: Weight of the noise against the time, in [0, 1].
         bits: Allowed bit widths.
-        group_size: Messages that share a bit width; 1: every message has its own.
+        group_size: Messages that share a bit width; 1 gives each message its own.
         param_bytes: Bytes of zero point and step of a quantized row.
-        normaliser: "max": T_u is the time of the fewest bits. "min": T_u adds up each round's *fastest*
-            channel, as the paper's released program does, which lets lam = 0.5 mean something else in every
-            round.
-        exact_bytes: False charges a full group for the last, short one and no parameters.
+        normaliser: "max": T_u is the time at the fewest bits. "min": T_u sums each round's *fastest* channel, as in
+            the paper's released program, which gives lam = 0.5 another meaning in every round.
+        exact_bytes: Whether to charge actual bytes; if False, the last, short group counts as full and parameters as
+            nothing.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class BitWidthProgram:
 
     @property
     def decided(self) -> bool:
-        """True when there is nothing to trade: bits cost no time, so all messages get the most."""
+        """Whether the solution is trivial: bits cost no time, so all messages get the most."""
         return not self.groups or self.t_worst <= self.seconds(
             [np.full(len(g.weights), self.bits[0], np.uint8) for g in self.groups]
         )
@@ -120,11 +120,11 @@ class BitWidthProgram:
         return np.array(sizes, dtype=np.int64)
 
     def channel_seconds(self, assignment: Sequence[NDArray[np.uint8]]) -> Vector:
-        """Seconds of each channel alone, [channels]."""
+        """Seconds of each channel without contention, [channels]."""
         return self.latency_s + self.s_per_byte * self.channel_bytes(assignment)
 
     def seconds(self, assignment: Sequence[NDArray[np.uint8]]) -> float:
-        """T: sum over rounds of the slowest channel."""
+        """T: sum over rounds of the slowest channel, in seconds."""
         times = self.channel_seconds(assignment)
         return sum(float(times[self.rounds == r].max()) for r in np.unique(self.rounds))
 
@@ -135,12 +135,12 @@ class BitWidthProgram:
         return sum(float((table[b] * g.weights).sum()) for b, g in zip(assignment, self.groups, strict=True))
 
     def objective(self, assignment: Sequence[NDArray[np.uint8]]) -> float:
-        """Value of the program at an assignment of bits to groups."""
+        """Objective value of an assignment of bits to groups."""
         noise = self.noise_price * (self.variance(assignment) - self.v_best)
         return noise + self.time_price * (self.seconds(assignment) - self.t_best)
 
     def expand(self, assignment: Sequence[NDArray[np.uint8]]) -> dict[tuple[int, int], NDArray[np.uint8]]:
-        """Bits of messages by (sender, receiver), in send order; channels without messages included."""
+        """Bits of messages by (sender, receiver), in send order; includes channels without messages."""
         empty = np.zeros(0, dtype=np.uint8)
         found = {(c.sender, c.receiver): empty for c in self.exchange.channels}
         for bits, group in zip(assignment, self.groups, strict=True):
@@ -180,21 +180,21 @@ def plan_by_exchange(
     exact_bytes: bool = True,
     seed: int = 0,
 ) -> BitWidthPlan:
-    """Bit widths by solving the program of every exchange, one after the other.
+    """Choose bit widths by solving the program of every exchange in sequence.
 
     Args:
         planner: Name of the planner, recorded in the plan.
-        solve: Bits of the groups of each channel, uint8 [groups].
+        solve: Solver that returns the bits of each channel's groups, uint8 [groups].
         problem: Messages, weights and costs.
         lam: Weight of the noise against the time, in [0, 1].
         bits: Allowed bit widths.
         group_size: Messages that share a bit width.
         normaliser: "max" or "min", as in `BitWidthProgram`.
-        exact_bytes: Whether short groups and parameters of rows are charged as they are.
+        exact_bytes: Whether to charge the actual bytes of short groups and of row parameters.
         seed: Recorded in the plan.
 
     Raises:
-        PlanError: A weight or a knob cannot be used, the problem has no costs, or `solve` finds nothing.
+        PlanError: A weight or an option is invalid, the problem has no costs, or `solve` finds no solution.
     """
     links = problem.priced.links
     problem.validate()

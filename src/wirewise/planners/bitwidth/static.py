@@ -1,4 +1,4 @@
-"""Bits that do not look at the messages: the same everywhere, or drawn."""
+"""Bit widths independent of the messages: uniform, or random."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def uniform(problem: BitWidthProblem, *, bits: int = 8, seed: int = 0) -> BitWid
         seed: Recorded in the plan.
 
     Raises:
-        PlanError: `bits` is no width that messages can have.
+        PlanError: `bits` is not a valid width.
     """
     problem.validate()
     _check((bits,))
@@ -42,12 +42,12 @@ def random(
 
     Args:
         problem: Messages whose widths are chosen.
-        bits: Widths that are sampled, each as often.
+        bits: Widths to sample from, with equal probability.
         seed: Seed of the samples.
         epoch: Epoch that the plan is for.
 
     Raises:
-        PlanError: `bits` holds a width that messages cannot have.
+        PlanError: `bits` holds an invalid width.
     """
     problem.validate()
     _check(bits)

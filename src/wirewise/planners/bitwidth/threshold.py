@@ -1,4 +1,4 @@
-"""The exact solver: no integer programming, milliseconds instead of seconds."""
+"""Exact solver of the bit-width program: no integer programming, milliseconds instead of seconds."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from wirewise.planners.bitwidth.program import BitWidthProgram, plan_by_exchange
 __all__ = ["solve", "threshold"]
 
 
+# Not the MILP of the publication: with 1,800 binaries HiGHS took 3.5 s and this takes 1.5 ms; from 4,200 on HiGHS ended
+# by its limit of 60 s, where this takes 4 to 36 ms.
 def solve(program: BitWidthProgram) -> list[NDArray[np.uint8]]:
-    """Bits of the groups of each channel that minimise the program.
+    """Find the bits of each channel's groups that minimise the program.
 
-    The time of a round is the only coupling between channels, and rounds do not see each other. Given a
-    round's time Z, every channel spends what Z allows and has the variance of its frontier there. The
-    objective changes only where some channel can afford one more unit, so the best of these break-points is
-    the optimum.
+    The time of a round is the only coupling between channels, and rounds are independent. Given a round's time Z,
+    every channel uses the bytes that Z allows and has its frontier's variance there. The objective changes only where
+    some channel can afford one more unit, so the best of these break-points is the optimum.
 
-    Complexity: groups^2 a channel for its frontier, then sorting all break-points. Exact for groups of any
-    size (a short last group included) up to about 20 million group-unit cells, above within one message a
-    channel.
+    Complexity: groups^2 per channel for its frontier, then sorting all break-points. Exact for groups of any size (a
+    short last group included) up to about 20 million group-unit cells, above that within one message per channel.
     """
     if program.decided:
         return [np.full(len(g.weights), program.bits[-1], np.uint8) for g in program.groups]

@@ -1,11 +1,17 @@
-"""Which features of other machines' nodes a machine keeps, so that mini-batches fetch few rows."""
+"""Cached remote features of each machine, chosen so that mini-batches fetch few rows."""
 
 from functools import partial
 
-from wirewise.planners.cache.balance import BalancedCaches, balanced
+from wirewise.planners.cache.balance import BalancedCaches, balance_caches
 from wirewise.planners.cache.inclusion import Drawers, inclusion, one_hop, seed_probability
 from wirewise.planners.cache.planner import Share, budgets_of, plan, plans
-from wirewise.planners.cache.policies import POLICIES, CacheProblem, access_counts, keep, missed
+from wirewise.planners.cache.policies import (
+    POLICIES,
+    CacheProblem,
+    access_counts,
+    count_misses,
+    select_cached,
+)
 from wirewise.planners.faces import Planner, Problems, face
 
 __all__ = [
@@ -16,14 +22,14 @@ __all__ = [
     "Drawers",
     "Share",
     "access_counts",
-    "balanced",
+    "balance_caches",
     "budgets_of",
+    "count_misses",
     "inclusion",
-    "keep",
-    "missed",
     "one_hop",
     "plans",
     "seed_probability",
+    "select_cached",
     "vip",
 ]
 

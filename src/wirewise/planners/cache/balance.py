@@ -1,4 +1,4 @@
-"""Which remote rows machines keep so that the busiest link carries the fewest."""
+"""Cache assignment that minimises the rows on the busiest link."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from wirewise.errors import InputError
 from wirewise.planners.arrays import Vector
-from wirewise.planners.cache.policies import CacheProblem, highest, keep
+from wirewise.planners.cache.policies import CacheProblem, highest, select_cached
 
-__all__ = ["BalancedCaches", "balanced"]
+__all__ = ["BalancedCaches", "balance_caches"]
 
 _STEP = 3.0
 """Step of the logarithm of the weight of the busiest load, in the first round."""
@@ -21,24 +21,24 @@ _STEP = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class BalancedCaches:
-    """What each machine keeps, and how far from the least the busiest link is."""
+    """Cached rows of each machine, and the optimality gap of the busiest link."""
 
     kept: tuple[NDArray[np.int64], ...]
-    """Ids of the remote nodes that each machine keeps, ascending, [K]."""
+    """Ids of the remote nodes cached by each machine, ascending, [K]."""
     busiest: float
-    """Rows a batch, or seconds, of the busiest direction of a link."""
+    """Load of the busiest link direction: rows per batch, or seconds."""
     lower_bound: float
-    """Least that any choice within the same budget leaves the busiest."""
+    """Lower bound of `busiest` within the same budget."""
 
     @property
     def gap(self) -> float:
-        """Share above the least, at most: busiest / lower bound - 1."""
+        """Relative gap to the optimum, at most: busiest / lower bound - 1."""
         if self.busiest <= self.lower_bound:
             return 0.0
         return self.busiest / self.lower_bound - 1.0 if self.lower_bound else inf
 
 
-def balanced(
+def balance_caches(
     problem: CacheProblem,
     scores: Sequence[Vector],
     budget: int | Sequence[int],
@@ -48,27 +48,28 @@ def balanced(
     tolerance: float = 1e-3,
     rounds: int = 100,
 ) -> BalancedCaches:
-    """Choose pairs (machine k, node v) to keep so that the busiest direction of any machine's link carries least.
+    """Choose pairs (machine k, node v) to cache so that the most loaded direction of any machine's link carries least.
 
-    Within a budget of each machine its highest VIP minimises the sum of the fetched rows (SALIENT++); a step waits for
-    the busiest link. Here the largest of 2K loads is minimised: the rows that each machine receives, and those that it
-    sends. For weights w of the loads, of sum 1, the pairs of the highest p_k(v) (w_in[k] + w_out[owner(v)]) leave the
-    least sum(w load), and that is a lower bound of the optimum (the Lagrangian dual). Weights grow exponentially with
-    the loads that their choice leaves: multiplicative weights (Arora, Hazan and Kale, The Multiplicative Weights Update
-    Method, Theory of Computing 8, 2012), with steps that shrink where the bound falls. The best choice of all rounds is
-    returned, and that of equal budgets is one of them: the result is never busier.
+    Within each machine's budget, its highest VIP minimises the sum of the fetched rows (SALIENT++), but a step waits
+    for the busiest link. Here the largest of 2K loads is minimised: the rows that each machine receives, and those
+    that it sends. For weights w of the loads, of sum 1, the pairs of the highest p_k(v) (w_in[k] + w_out[owner(v)])
+    leave the least sum(w load), and that is a lower bound of the optimum (the Lagrangian dual). Weights grow
+    exponentially with the loads that remain under their choice: multiplicative weights (Arora, Hazan and Kale, The
+    Multiplicative Weights Update Method, Theory of Computing 8, 2012), with steps that shrink when the bound falls.
+    The best choice of all rounds is returned, including that of equal budgets, so the result is never worse than it.
 
     Args:
-        problem: What machines sample.
-        scores: Scores by which rows are chosen, such as VIP; those of 0 are not kept. [K][N]
-        budget: Rows of all machines together; or of each, [K], which leaves the choice of whom to spare.
-        expected: Rows a batch that each node is, by which loads and the bound are found; none: the scores. [K][N]
-        row_s: Seconds that a row takes on each machine's link; loads are then seconds. None: rows. [K]
-        tolerance: Stop at this gap.
-        rounds: Stop after so many.
+        problem: Sampling of each machine.
+        scores: Scores by which rows are chosen, such as VIP; rows of score 0 are not cached. [K][N]
+        budget: Rows of all machines together, divided by the planner; or of each machine, [K].
+        expected: Expected requests per batch for each node, from which loads and the bound are computed. Defaults to
+            the scores. [K][N]
+        row_s: Seconds per row on each machine's link; loads are then seconds. Defaults to counting rows. [K]
+        tolerance: Relative gap at which to stop.
+        rounds: Maximum number of rounds.
 
     Raises:
-        InputError: A budget or times that cannot be used.
+        InputError: The budget or the times are invalid.
     """
     machines = problem.machines
     rooms = [budget] * machines if isinstance(budget, int) else list(budget)
@@ -85,7 +86,9 @@ def balanced(
     busiest = float(pairs.loads(best).max())
     bound = reached = 0.0
     if not exact:
-        bound = balanced(problem, rows, budget, row_s=row_s, tolerance=tolerance, rounds=rounds).lower_bound
+        bound = balance_caches(
+            problem, rows, budget, row_s=row_s, tolerance=tolerance, rounds=rounds
+        ).lower_bound
     weights, falls = np.full(2 * machines, 0.5 / machines), 0
     for _ in range(rounds):
         chosen = pairs.choose(weights, budget)
@@ -138,18 +141,18 @@ class _Pairs:
     def equal(
         self, problem: CacheProblem, scores: Sequence[Vector], budget: int | Sequence[int]
     ) -> NDArray[np.bool_]:
-        """What plans of equal budgets, or of those that are given, keep, [pairs]."""
+        """Rows that plans of equal budgets, or of the given ones, keep, [pairs]."""
         rooms = [budget // problem.machines] * problem.machines if isinstance(budget, int) else budget
         parts = np.split(self.node, self.cuts[1:-1])
         return np.concatenate(
             [
-                np.isin(part, keep(scores[k], problem.owner == k, rooms[k]), assume_unique=True)
+                np.isin(part, select_cached(scores[k], problem.owner == k, rooms[k]), assume_unique=True)
                 for k, part in enumerate(parts)
             ]
         )
 
     def loads(self, chosen: NDArray[np.bool_]) -> Vector:
-        """What machines receive, then what they send, [2K]."""
+        """Rows that machines receive, then rows that they send, [2K]."""
         machines = len(self.seconds)
         pair = self.receiver * machines + self.sender
         left = np.bincount(pair, np.where(chosen, 0.0, self.rows), machines**2).reshape(machines, machines)

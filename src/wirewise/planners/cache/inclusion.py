@@ -1,13 +1,13 @@
-"""How likely a batch needs a node: vertex-wise inclusion probability (VIP) of neighbour sampling.
+"""Vertex-wise inclusion probability (VIP): the probability that a batch of neighbour sampling needs a node.
 
 SALIENT++ (Kaler et al., MLSys 2023), section 3. With p_0 the probability of being a seed, f_h the fanout of hop h and
-d(v) the neighbours that v draws from,
+d(v) the neighbours that v samples from,
 
-    t_h(v) = min(1, f_h / d(v)),    p_h(u) = 1 - prod over v that may draw u of (1 - t_h(v) p_{h-1}(v)),
+    t_h(v) = min(1, f_h / d(v)),    p_h(u) = 1 - prod over v that may sample u of (1 - t_h(v) p_{h-1}(v)),
     VIP(u) = 1 - prod over h of (1 - p_h(u)).
 
-A product is computed as exp of a sum of logarithms. For each hop, the nodes that the hop before may have reached add
-theirs to their neighbours: O(nodes + edges of those), which is little where a batch sees a small part of the graph.
+A product is computed as exp of a sum of logarithms. In each hop, only nodes that may have been reached before
+contribute to their neighbours: O(nodes + their edges), which is little if a batch reaches a small part of the graph.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ALMOST_ONE = 1.0 - 1e-12
 
 
 class Drawers:
-    """Nodes that may draw a node: the targets of its edges, whatever the direction of the others.
+    """Reverse adjacency for sampling: the nodes that may sample a node, which are the targets of its edges.
 
     Args:
-        edges: In-neighbours of each node, from which it draws.
+        edges: In-neighbours of each node, from which it samples.
     """
 
     def __init__(self, edges: InEdges) -> None:
@@ -47,33 +47,33 @@ class Drawers:
 
     @property
     def indptr(self) -> NDArray[np.int64]:
-        """Begin of the drawers of each node in `indices`, then the end, [N + 1]."""
+        """Start of each node's samplers in `indices`, then the end, [N + 1]."""
         return self._turned.indptr
 
     @property
     def indices(self) -> NDArray[np.int32]:
-        """Drawers, node by node, ascending."""
+        """Nodes that may sample each node, node by node, ascending."""
         return self._turned.indices
 
     @cached_property
     def drawn_by(self) -> NDArray[np.int64]:
-        """Number of nodes that may draw each node, [N]."""
+        """Number of nodes that may sample each node, [N]."""
         return out_degrees(self._drawn)
 
     def share(self, fanout: int) -> Vector:
-        """Probability t_h that a node that is expanded draws one certain neighbour, [N]."""
+        """Probability t_h that an expanded node samples a given neighbour, [N]."""
         if fanout < 0:
             return np.ones_like(self.degree)
         return np.minimum(1.0, fanout / np.maximum(self.degree, 1.0))
 
     def sums(self, values: Vector) -> Vector:
-        """Sum of the values of those who may draw a node, [N]; rows of drawers whose value is 0 are not read."""
+        """Sum of the values of the nodes that may sample a node, [N]; rows of value 0 are not read."""
         found = np.zeros(len(values))
         _add(*self._drawn[:2], np.flatnonzero(values), values, found)
         return found
 
     def any_of(self, probability: Vector) -> Vector:
-        """Probability that a node is drawn if each node draws it with this probability, independently, [N]."""
+        """Probability that a node is sampled, if each node samples it independently with its probability, [N]."""
         draws = np.flatnonzero(probability)
         logarithms = np.zeros(len(probability))
         logarithms[draws] = np.log1p(-np.minimum(probability[draws], ALMOST_ONE))
@@ -97,10 +97,10 @@ def _add(
 
 
 def seed_probability(num_nodes: int, train: NDArray[Any], batch_size: int) -> Vector:
-    """Probability p_0 where batches are drawn evenly from the training nodes, [N].
+    """Probability p_0 of being a seed, for batches sampled uniformly from the training nodes, [N].
 
     Raises:
-        InputError: A batch of no seeds.
+        InputError: The batch size is zero.
     """
     if batch_size < 1:
         raise InputError(f"batch size is {batch_size}; expected at least 1")
@@ -114,16 +114,16 @@ def inclusion(
 ) -> Vector:
     """Probability that a batch needs a node, [N].
 
-    As published it errs twice, which partly cancels: nodes that are expanded again are left out, and events that
-    tend to occur together count as independent. Where absolute values matter, `frontier` is nearer for samplers that
-    expand a node once; for choosing what to cache the two do not differ.
+    The published formula has two errors, which partly cancel: repeated expansions of a node are ignored, and
+    correlated events count as independent. If absolute values matter, `frontier` is more accurate for samplers that
+    expand a node once; for choosing a cache the two do not differ.
 
     Args:
-        drawers: Drawers of the graph.
+        drawers: Reverse adjacency of the graph.
         seeds: Probability that a node is a seed, p_0, [N].
-        fanouts: Fanouts of each hop, the seeds' own first; -1: all neighbours.
-        hop_zero: Count being a seed as well, as one orders a machine's own nodes.
-        frontier: A hop expands only what no hop before saw.
+        fanouts: Fanout of each hop, the seeds' own first; -1 for all neighbours.
+        hop_zero: Include the probability of being a seed, as for ordering a machine's own nodes.
+        frontier: Expand in each hop only nodes not seen in earlier hops.
     """
     reached = seeds if hop_zero or frontier else np.zeros_like(seeds)
     last = seeds
@@ -138,11 +138,10 @@ def inclusion(
 
 
 def one_hop(drawers: Drawers, train: NDArray[Any], batch_size: int, fanout: int) -> Vector:
-    """Exact probability that one hop draws a node, with seeds drawn without replacement, [N].
+    """Exact probability that one hop samples a node, with seeds sampled without replacement, [N].
 
-    With T training nodes, of which m may draw u with t_1 ... t_m, it is 1 - sum over j of
-    C(T - m, B - j) / C(T, B) e_j(1 - t_1, ..., 1 - t_m), where e_j are elementary symmetric polynomials.
-    O(m min(m, B)) for each node.
+    With T training nodes, m of which may sample u with t_1 ... t_m, it is 1 - sum over j of C(T - m, B - j) / C(T, B)
+    e_j(1 - t_1, ..., 1 - t_m), where e_j are elementary symmetric polynomials. O(m min(m, B)) for each node.
     """
     trains = np.zeros(len(drawers.degree), dtype=bool)
     trains[train] = True

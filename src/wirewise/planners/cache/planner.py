@@ -1,4 +1,4 @@
-"""Cache plans: what a policy keeps within budgets, and how many rows batches still fetch."""
+"""Cache plans: rows that a policy keeps within budgets, and rows that batches still fetch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.arrays import Vector
-from wirewise.planners.cache.balance import balanced
-from wirewise.planners.cache.policies import POLICIES, CacheProblem, keep
-from wirewise.plans.cache import CachePlan, MachineCache, owner_digest, packed
+from wirewise.planners.cache.balance import balance_caches
+from wirewise.planners.cache.policies import POLICIES, CacheProblem, select_cached
+from wirewise.plans.cache import CachePlan, MachineCache, owner_digest, pack_node_ids
 
 __all__ = ["Share", "budgets_of", "plan", "plans"]
 
@@ -21,7 +21,7 @@ Share = Literal["equal", "balanced"]
 
 
 def budgets_of(problem: CacheProblem, alpha: float) -> list[int]:
-    """Rows that each machine keeps at a replication factor: alpha N / K each.
+    """Number of rows that each machine caches at a replication factor: alpha N / K each.
 
     Raises:
         InputError: alpha is negative or not finite.
@@ -44,25 +44,25 @@ def plan(
     seed: int = 0,
     **knobs: Any,
 ) -> CachePlan:
-    """Keep the remote nodes of the highest scores on each machine, or those that spare the busiest link.
+    """Cache the remote nodes of the highest scores on each machine, or those that relieve the busiest link.
 
-    For the probabilities that scores stand for, the highest of each machine leave the fewest rows in sum: rows add up,
-    and a machine's budget is its own. `share="balanced"` leaves the fewest to the busiest link instead, with as many
-    rows in all, which machines divide as that needs (`balanced`); a machine's budget is then what it keeps.
+    If scores are probabilities, the highest of each machine minimise the total number of fetched rows.
+    `share="balanced"` minimises the rows of the busiest link instead, with the same total of cached rows, divided
+    over machines as needed (`balance_caches`); a machine's budget is then the number it keeps.
 
     Args:
         policy: One of `POLICIES`.
-        problem: What machines sample.
+        problem: Sampling of each machine.
         alpha: Replication factor: every machine keeps alpha N / K rows, or all of them alpha N.
-        budgets: Rows of each machine instead, [K]; also where links are balanced.
-        share: How machines divide the rows.
-        row_s: Seconds that a row takes on each machine's link, for balanced links; none: the same. [K]
+        budgets: Rows of each machine in place of alpha, [K]; also used with balanced links.
+        share: Division of the cached rows over machines.
+        row_s: Seconds per row on each machine's link, for balanced links. Defaults to equal. [K]
         seed: Recorded in the plan.
-        knobs: Knobs of the policy.
+        knobs: Options of the policy.
 
     Raises:
-        PlanError: Unknown share.
-        InputError: Budgets or times that cannot be used.
+        PlanError: The value of `share` is unknown.
+        InputError: Budgets or times are invalid.
     """
     _check_share(share)
     rooms = budgets_of(problem, alpha) if budgets is None else list(budgets)
@@ -78,17 +78,17 @@ def plan(
 def plans(
     problem: CacheProblem, alphas: Sequence[float], policies: Sequence[str], *, share: Share = "equal"
 ) -> dict[str, dict[float, CachePlan]]:
-    """Plans of several policies at several replication factors; scores are computed once.
+    """Plan caches for several policies and replication factors; scores are computed once.
 
     Args:
-        problem: What machines sample.
+        problem: Sampling of each machine.
         alphas: Replication factors to plan for.
         policies: Some of `POLICIES`.
-        share: How machines divide the rows (see `plan`).
+        share: Division of the cached rows over machines (see `plan`).
 
     Raises:
-        PlanError: Unknown policy or share.
-        InputError: An alpha that cannot be used.
+        PlanError: A policy or the value of `share` is unknown.
+        InputError: An alpha is invalid.
     """
     if unknown := [name for name in policies if name not in POLICIES]:
         raise PlanError(f"unknown cache policy {unknown[0]!r}; expected some of: {', '.join(POLICIES)}")
@@ -124,13 +124,13 @@ def _plan(
     row_s: Sequence[float] | None = None,
     seed: int = 0,
 ) -> CachePlan:
-    """What machines keep; where links are balanced, each has its `own` room, or they divide all of it."""
+    """Cached rows of machines; where links are balanced, each has its `own` room, or they divide all of it."""
     kept: Sequence[NDArray[np.int64]]
     if share == "equal":
-        kept = [keep(scores[k], problem.owner == k, room) for k, room in enumerate(rooms)]
+        kept = [select_cached(scores[k], problem.owner == k, room) for k, room in enumerate(rooms)]
     else:
         budget = rooms if own else sum(rooms)
-        kept = balanced(problem, scores, budget, expected=expected, row_s=row_s).kept
+        kept = balance_caches(problem, scores, budget, expected=expected, row_s=row_s).kept
         rooms = rooms if own else [len(nodes) for nodes in kept]
     machines = tuple(
         _machine(problem, number, kept[number], rooms[number], expected[number])
@@ -172,7 +172,7 @@ def _machine(
     needed = np.bincount(problem.owner, weights=rows, minlength=problem.machines)
     spared = np.bincount(problem.owner[kept], weights=rows[kept], minlength=problem.machines)
     return MachineCache(
-        nodes=packed(kept),
+        nodes=pack_node_ids(kept),
         budget=room,
         needed=tuple(needed.tolist()),
         fetched=tuple(np.maximum(needed - spared, 0.0).tolist()),

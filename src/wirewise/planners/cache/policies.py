@@ -1,4 +1,4 @@
-"""Which remote nodes are worth keeping: a score for every node, by policy. Higher is better, 0 is worthless."""
+"""Cache policies: a score for every remote node; higher is better, 0 is worthless."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wirewise.graph.structure import InEdges
 from wirewise.planners.arrays import Vector
 from wirewise.planners.cache.inclusion import Drawers, inclusion, seed_probability
 
-__all__ = ["POLICIES", "CacheProblem", "access_counts", "highest", "keep", "missed"]
+__all__ = ["POLICIES", "CacheProblem", "access_counts", "count_misses", "highest", "select_cached"]
 
 _SAMPLED = 16
 """Batches that tell how much they differ."""
@@ -24,10 +24,10 @@ _SAMPLED = 16
 
 @dataclass(frozen=True, kw_only=True)
 class CacheProblem:
-    """What machines sample: a graph whose nodes, with their features, are divided among K of them.
+    """Sampling of machines: a graph whose nodes, with their features, are partitioned over K of them.
 
     Raises:
-        InputError: Sizes that differ, an owner out of range, or knobs that cannot be used.
+        InputError: Sizes differ, an owner is out of range, or options are invalid.
     """
 
     edges: InEdges
@@ -35,7 +35,7 @@ class CacheProblem:
     owner: NDArray[np.int64]
     """Machine of each node, [N]."""
     train: tuple[NDArray[np.int64], ...]
-    """Training nodes from which each machine draws its seeds, [K]."""
+    """Training nodes from which each machine samples its seeds, [K]."""
     batch_size: int
     """Seeds of a machine's batch."""
     fanouts: tuple[int, ...]
@@ -61,7 +61,7 @@ class CacheProblem:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of the graph."""
+        """Number of nodes of the graph."""
         return len(self.owner)
 
     @property
@@ -71,7 +71,7 @@ class CacheProblem:
 
     @cached_property
     def drawn(self) -> tuple[Vector, ...]:
-        """Probabilities p_0 of each machine, [K][N]."""
+        """Seed probabilities p_0 of each machine, [K][N]."""
         return tuple(seed_probability(self.num_nodes, train, self.batch_size) for train in self.train)
 
     @cached_property
@@ -81,12 +81,12 @@ class CacheProblem:
 
     @cached_property
     def expected(self) -> tuple[Vector, ...]:
-        """Rows a batch that each node is expected to be, by `bayesian`, for each machine, [K][N]."""
+        """Expected requests per batch for each node, by `bayesian`, for each machine, [K][N]."""
         return tuple(bayesian(self, machine) for machine in range(self.machines))
 
     @cached_property
     def sampled(self) -> list[list[NDArray[np.int64]]]:
-        """Nodes of other machines in the first batches of an epoch that is sampled for this, [batches][K][rows]."""
+        """Remote nodes in the first batches of a simulated epoch, [batches][K][rows]."""
         sampler, found = self.sampler(self.seed + 1), list[list[NDArray[np.int64]]]()
         seeds = [seed_batches(train, self.batch_size, seed=sampler.seed) for train in self.train]
         for number in range(min(_SAMPLED, max(map(len, seeds)))):
@@ -101,13 +101,13 @@ class CacheProblem:
         return found
 
     def sampler(self, seed: int | None = None) -> NeighborSampler:
-        """Sampler of these batches; another seed draws others."""
+        """Make a sampler of these batches; seeds give different samples."""
         return NeighborSampler(
             self.edges, self.fanouts, semantics=self.semantics, seed=self.seed if seed is None else seed
         )
 
     def counts(self, machine: int, epochs: Sequence[int], *, seed: int | None = None) -> NDArray[np.int64]:
-        """Accesses of a machine over some epochs, [N]."""
+        """Count the accesses of a machine in simulated epochs, [N]."""
         sampler, total = self.sampler(seed), np.zeros(self.num_nodes, np.int64)
         for epoch in epochs:
             batches = seed_batches(self.train[machine], self.batch_size, epoch=epoch, seed=sampler.seed)
@@ -116,24 +116,24 @@ class CacheProblem:
 
 
 def vip(problem: CacheProblem, machine: int) -> Vector:
-    """Vertex-wise inclusion probability (SALIENT++)."""
+    """Score by vertex-wise inclusion probability (SALIENT++)."""
     return problem.included[machine]
 
 
 def degree(problem: CacheProblem, machine: int) -> Vector:
-    """Edges of a node that a hop might follow."""
+    """Score by degree in the direction of sampling."""
     return problem.drawers.drawn_by.astype(np.float64)
 
 
 def degree_reachable(problem: CacheProblem, machine: int) -> Vector:
-    """Degree, of nodes that the hops can reach."""
+    """Score by degree, for nodes within reach of the hops."""
     seeds = (problem.drawn[machine] > 0).astype(np.float64)
     reached = inclusion(problem.drawers, seeds, [-1] * len(problem.fanouts))
     return degree(problem, machine) * (reached > 0.5)
 
 
 def halo(problem: CacheProblem, machine: int) -> Vector:
-    """Neighbours of training nodes, then other neighbours of own nodes; ties go by degree."""
+    """Score neighbours of training nodes first, then other neighbours of own nodes; ties by degree."""
     seeds, own = problem.drawn[machine] > 0, problem.owner == machine
     near = [inclusion(problem.drawers, who.astype(np.float64), [-1]) > 0.5 for who in (seeds, own)]
     order = degree(problem, machine)
@@ -141,7 +141,7 @@ def halo(problem: CacheProblem, machine: int) -> Vector:
 
 
 def reverse_pagerank(problem: CacheProblem, machine: int) -> Vector:
-    """Weighted reverse PageRank: r_0 = 1 / T on training nodes, r_{h+1} = r_h + A D^-1 r_h for each hop."""
+    """Score by weighted reverse PageRank: r_0 = 1 / T on training nodes, r_{h+1} = r_h + A D^-1 r_h for each hop."""
     rank = seed_probability(problem.num_nodes, problem.train[machine], 1)
     for _ in problem.fanouts:
         rank = rank + problem.drawers.sums(rank / np.maximum(problem.drawers.degree, 1.0))
@@ -149,7 +149,7 @@ def reverse_pagerank(problem: CacheProblem, machine: int) -> Vector:
 
 
 def paths(problem: CacheProblem, machine: int) -> Vector:
-    """Paths of at most L edges from training nodes: n_{h+1} = n_h + A n_h."""
+    """Score by paths of at most L edges from training nodes: n_{h+1} = n_h + A n_h."""
     count = (problem.drawn[machine] > 0).astype(np.float64)
     for _ in problem.fanouts:
         count = count + problem.drawers.sums(count)
@@ -157,21 +157,21 @@ def paths(problem: CacheProblem, machine: int) -> Vector:
 
 
 def simulated(problem: CacheProblem, machine: int, *, epochs: int = 2) -> Vector:
-    """Accesses in some epochs that are sampled for this (GNNLab); their draws are not those of training."""
+    """Score by accesses in simulated epochs (GNNLab), whose samples differ from those of training."""
     return problem.counts(machine, range(epochs), seed=problem.seed + 1).astype(np.float64)
 
 
 def bayesian(problem: CacheProblem, machine: int, *, epochs: int = 2, weight: float = 10.0) -> Vector:
-    """VIP corrected by simulated accesses: (accesses + weight) / (batches + weight / VIP).
+    """Score by VIP corrected with simulated accesses: (accesses + weight) / (batches + weight / VIP).
 
-    Accesses are taken as Poisson with a Gamma prior of mean VIP and shape `weight`, so that what simulation saw often
-    counts as seen, and what it saw rarely as VIP expects. What VIP leaves at 0 stays at 0 unless it was seen.
+    Accesses are modelled as Poisson with a Gamma prior of mean VIP and shape `weight`, so that frequent nodes follow
+    the simulation and rare ones follow VIP. Nodes with VIP 0 stay at 0 unless accessed.
 
     Args:
-        problem: What is sampled.
-        machine: Number of the machine.
+        problem: Sampling of each machine.
+        machine: Index of the machine.
         epochs: Epochs to simulate.
-        weight: Accesses that VIP is worth.
+        weight: Weight of VIP, in accesses.
     """
     prior = vip(problem, machine)
     seen = simulated(problem, machine, epochs=epochs)
@@ -193,20 +193,20 @@ POLICIES: dict[str, Callable[..., Vector]] = {
 """`(problem, machine, **knobs) -> scores, [N]`."""
 
 
-def keep(scores: Vector, own: NDArray[Any], budget: int) -> NDArray[np.int64]:
-    """Remote nodes of the highest scores above 0, ascending ids; of equals, the lowest ids.
+def select_cached(scores: Vector, own: NDArray[Any], budget: int) -> NDArray[np.int64]:
+    """Select remote nodes of the highest scores above 0, as ascending ids; ties go to the lowest ids.
 
     Args:
         scores: Score of each node by a policy, [N].
         own: Whether the machine owns a node, [N].
-        budget: Most nodes to keep.
+        budget: Maximum number of nodes.
     """
     candidates = np.flatnonzero(~own & (scores > 0))
     return candidates[highest(scores[candidates], budget)]
 
 
 def highest(worth: Vector, room: int) -> NDArray[np.bool_]:
-    """Which values are the highest, `room` of them or all; of equals, the first."""
+    """Mask of the `room` highest values, or of all; ties go to the first."""
     if len(worth) <= room:
         return np.ones(len(worth), np.bool_)
     if room <= 0:
@@ -220,13 +220,13 @@ def highest(worth: Vector, room: int) -> NDArray[np.bool_]:
 def access_counts(
     sampler: NeighborSampler, batches: Iterable[NDArray[np.int64]], *, epoch: int = 0, first: int = 0
 ) -> NDArray[np.int64]:
-    """Batches that need each node beside its seeds, [N].
+    """Number of batches that need each node other than as a seed, [N].
 
     Args:
-        sampler: Draws the neighbourhoods.
-        batches: Seeds of each; empty ones need nothing.
-        epoch: Epoch of the draws.
-        first: Number of the first batch.
+        sampler: Sampler of the neighbourhoods.
+        batches: Seeds of each batch; empty batches need no nodes.
+        epoch: Epoch of the samples.
+        first: Index of the first batch.
     """
     counts = np.zeros(sampler.num_nodes, np.int64)
     for number, seeds in enumerate(batches):
@@ -236,12 +236,12 @@ def access_counts(
     return counts
 
 
-def missed(counts: NDArray[np.int64], own: NDArray[np.bool_], cached: NDArray[Any]) -> int:
-    """Rows that a machine fetches over all counted batches.
+def count_misses(counts: NDArray[np.int64], own: NDArray[np.bool_], cached: NDArray[Any]) -> int:
+    """Number of rows that a machine fetches over all counted batches.
 
     Args:
-        counts: Counts of its batches, [N].
+        counts: Number of its batches that need each node, [N].
         own: Whether it owns a node, [N].
-        cached: Ids of the remote nodes that it keeps.
+        cached: Ids of its cached remote nodes.
     """
     return int(counts[~own].sum() - counts[cached].sum())

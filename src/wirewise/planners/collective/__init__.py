@@ -1,4 +1,4 @@
-"""Planners that make programs for collectives on a topology."""
+"""Planners of programs for collectives on a topology."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from wirewise.errors import InputError, PlanError
 from wirewise.planners.collective.adapt import synthesize as _adapt
 from wirewise.planners.collective.auto import choose
 from wirewise.planners.collective.blink import synthesize as _blink
+from wirewise.planners.collective.deadline import Deadline
 from wirewise.planners.collective.forest import propose as _forest
 from wirewise.planners.collective.greedy import propose as _greedy
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal, proposal
@@ -46,7 +47,8 @@ SYNTHESIZERS: dict[str, Callable[..., Program | Proposal]] = {
     "taccl": _taccl,
     "sccl": _sccl,
 }
-"""What finds programs, by name: `(problem, *, time_limit_s, seed, **knobs)`, to a program, or with notes; "auto" asks
+"""Synthesizers of programs, by name: `(problem, *, time_limit_s, seed, **knobs)`, to a program, or with notes;
+"auto" asks
 them in this order, the quick ones first."""
 
 
@@ -58,8 +60,8 @@ def _planned(
     Args:
         method: "auto" or a name in `SYNTHESIZERS`.
         problem: Collective to plan.
-        time_limit_s: Seconds for the search; the best program found within it counts. Checks and the choice of
-            segments can take a few seconds more.
+        time_limit_s: Limit of the search, in seconds of work on a quiet processor: it is counted (`wirewise.work`), so
+            that a busy machine takes longer and finds the same plan. Checks and the choice of segments come on top.
         seed: Seed of random choices.
         knobs: Knobs of the planner, such as `sketch` of "taccl".
 
@@ -69,7 +71,7 @@ def _planned(
     """
     if not time_limit_s > 0:
         raise InputError(f"got a time limit of {time_limit_s:g} s; expected a number above 0")
-    start = time.monotonic()
+    start, clock = time.monotonic(), Deadline(time_limit_s)
     candidates: tuple[Candidate, ...] = ()
     notes: tuple[str, ...] = ()
     if method == "auto":
@@ -79,11 +81,11 @@ def _planned(
     else:
         answer = SYNTHESIZERS[method](problem, time_limit_s=time_limit_s, seed=seed, **knobs)
         program, notes, cut_short = proposal(answer)
-        left_s = max(start + time_limit_s - time.monotonic(), LEAST_TIME_S)
+        left_s = max(clock.left_s, LEAST_TIME_S)
         program, predicted_s = with_best_segments(
             program, problem.network, problem.size_bytes, time_limit_s=left_s
         )
-        if cut_short or time.monotonic() >= start + time_limit_s:
+        if cut_short or clock.left_s <= 0:
             program, predicted_s, why = _or_known(problem, program, predicted_s, time_limit_s)
             notes = (*notes, why)
         limits = bound_pair(
@@ -127,7 +129,7 @@ def _certificate(limit: Bound) -> Certificate:
 def _or_known(
     problem: CollectiveProblem, program: Program, predicted_s: float, time_limit_s: float
 ) -> tuple[Program, float, str]:
-    """What a search that was cut short has found, or a known algorithm that is quicker; seconds, and a note."""
+    """Result of a search that was cut short, or a known algorithm that is faster; seconds, and a note."""
     why = f"the time limit of {time_limit_s:g} s was reached"
     try:
         known = choose(problem, {}, time_limit_s=LEAST_TIME_S, gain=0.0)

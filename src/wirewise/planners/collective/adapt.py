@@ -1,17 +1,16 @@
-"""One tree over all levels of a machine, cut into segments that flow through it without barriers.
+"""One tree over all levels of a machine, with segments pipelined through it without barriers.
 
-X. Luo et al., "ADAPT: An Event-Based Adaptive Collective Communication Framework", HPDC 2018, section 4: ranks that are
-near each other form groups, each group has a leader, the leaders form groups of their own, and every group has a
-subtree of its own shape. The leader of a group is the root of its subtree and a member of the one above, so that all is
-one tree; a rank serves the child on the slowest level first. Objective: simulated time, over the shapes of the levels;
-the segment size comes from the pipeline model. Complexity: shapes ^ levels simulations.
+X. Luo et al., "ADAPT: An Event-Based Adaptive Collective Communication Framework", HPDC 2018, section 4: close ranks
+form groups, each group has a leader, leaders form groups on the next level, and every group has a subtree of its own
+shape. The leader of a group is the root of its subtree and a member of the one above, so that all form one tree; a
+rank sends to the child on the slowest level first. Objective: simulated time, over the shapes of the levels; the
+segment size comes from the pipeline model. Complexity: shapes ^ levels simulations.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -21,9 +20,10 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
+from wirewise import work
 from wirewise.collective import Collective, Network, Program, Transfer
 from wirewise.errors import PlanError
-from wirewise.planners.collective.combine import backwards, summed_then_spread
+from wirewise.planners.collective.combine import backwards, reduce_then_broadcast
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.sim.programs import simulate
 
@@ -31,8 +31,8 @@ __all__ = [
     "COLLECTIVES",
     "SHAPES",
     "Groups",
+    "cluster_ranks",
     "distances",
-    "grouped",
     "pipeline_segments",
     "program_of",
     "synthesize",
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 COLLECTIVES: tuple[Collective, ...] = ("broadcast", "reduce", "all_reduce", "scatter", "gather")
-"""What trees are made for."""
+"""Collectives that trees are made for."""
 _PROBE_BYTES = 65536.0
 """Ranks are near where a message of this size is quick."""
 _JUMP = 1.5
@@ -63,31 +63,31 @@ def synthesize(
     shapes: Sequence[str] = (),
     segments: int | None = None,
 ) -> Program:
-    """The tree whose program is quickest in simulation.
+    """Synthesize the tree whose program is fastest in simulation.
 
     Args:
         problem: One of `COLLECTIVES`.
-        time_limit_s: No further tree is simulated after it.
-        seed: Seed without effect: all is deterministic.
-        shapes: Shapes of the levels, the slowest first, names of `SHAPES`; none: all are tried.
-        segments: Number of segments; None: as `pipeline_segments` says.
+        time_limit_s: Time after which no further tree is simulated, in seconds.
+        seed: Unused: the planner is deterministic.
+        shapes: Shapes of the levels, the slowest first, names of `SHAPES`. Defaults to trying all.
+        segments: Number of segments. Defaults to that of `pipeline_segments`.
 
     Raises:
-        PlanError: Another collective, an unknown shape, or ranks that only others join.
+        PlanError: The collective is not supported, a shape is unknown, or ranks are connected only through others.
     """
     if problem.collective not in COLLECTIVES:
         raise PlanError(
             f"got {problem.collective}; expected one of {', '.join(COLLECTIVES)}: ADAPT plans trees"
         )
-    ends = time.monotonic() + time_limit_s
+    ends = work.spent_s() + time_limit_s
     distance = distances(problem.network)
-    groups = grouped(distance, problem.group)
+    groups = cluster_ranks(distance, problem.group)
     root = _root(problem, distance)
     # Towards the root messages take the links the other way, and those may be slower, or not there.
     towards = problem.collective in ("reduce", "gather")
     best, best_s = None, math.inf
     for chosen in [tuple(shapes)] if shapes else itertools.product(SHAPES, repeat=_depth(groups)):
-        if best is not None and time.monotonic() > ends:
+        if best is not None and work.spent_s() > ends:
             break
         parents = tree(distance.T if towards else distance, groups, root, chosen)
         inwards = tree(distance.T, groups, root, chosen) if problem.collective == "all_reduce" else parents
@@ -105,13 +105,15 @@ def synthesize(
     return best
 
 
-def grouped(distance: NDArray[np.float64], ranks: Sequence[int], most_levels: int = _MOST_LEVELS) -> Groups:
-    """Ranks in nested groups: nearest-neighbour chains of ranks (single linkage), cut where distances jump.
+def cluster_ranks(
+    distance: NDArray[np.float64], ranks: Sequence[int], most_levels: int = _MOST_LEVELS
+) -> Groups:
+    """Cluster ranks hierarchically by single linkage, cut where distances jump.
 
     Args:
-        distance: Seconds of a message from rank to rank, [ranks, ranks]; infinite: no way.
+        distance: Message time from rank to rank, in seconds, [ranks, ranks]; infinite if there is no path.
         ranks: Ranks to group.
-        most_levels: Deeper nesting is cut at the largest jumps.
+        most_levels: Maximum nesting depth; deeper levels are merged, except at the largest jumps.
     """
     if len(ranks) < 3:
         return tuple(ranks)
@@ -139,16 +141,17 @@ def _nested(own: tuple[int, ...], labels: list[NDArray[np.int32]], ranks: Sequen
 
 
 def tree(distance: NDArray[np.float64], groups: Groups, root: int, shapes: Sequence[str]) -> Parents | None:
-    """Parent of each rank but the root, children in the order in which they are served; None: some have no way.
+    """Parent of each rank but the root, with children in send order. None if some ranks are unreachable.
 
     Args:
-        distance: Distances between ranks, as `grouped` takes them.
+        distance: Distances between ranks, as in `cluster_ranks`.
         groups: Groups of ranks.
-        root: Leader of its groups on all levels; the leader of any other group is nearest to the ranks outside.
-        shapes: Shapes of the levels, the outermost first; the last one also serves further levels.
+        root: Leader of its groups on all levels; the leader of any other group is the rank nearest to the ranks
+            outside.
+        shapes: Shapes of the levels, the outermost first; the last one also applies to further levels.
 
     Raises:
-        PlanError: An unknown shape.
+        PlanError: A shape is unknown.
     """
     unknown = [name for name in shapes if name not in SHAPES]
     if unknown or not shapes:
@@ -226,13 +229,13 @@ SHAPES: dict[str, _Shape] = {
 
 
 def pipeline_segments(size_bytes: float, latency_s: float, s_per_byte: float, depth: int) -> int:
-    """Segments of the least (D + n / s - 1) (alpha + s beta): s = sqrt(alpha n / ((D - 1) beta)).
+    """Number of segments that minimises (D + n / s - 1) (alpha + s beta): s = sqrt(alpha n / ((D - 1) beta)).
 
     Args:
-        size_bytes: Bytes of the whole, n.
-        latency_s: Latency of one message, alpha.
-        s_per_byte: Seconds a byte takes, beta.
-        depth: D, messages one after the other; of a rank with several children, all those count.
+        size_bytes: Total size n, in bytes.
+        latency_s: Latency alpha of one message, in seconds.
+        s_per_byte: Time per byte beta, in seconds.
+        depth: Pipeline depth D: sequential messages, counting all children of a rank.
     """
     if depth < 2 or latency_s <= 0:
         wanted = 1.0 if depth < 2 else math.inf
@@ -243,7 +246,7 @@ def pipeline_segments(size_bytes: float, latency_s: float, s_per_byte: float, de
 
 
 def distances(network: Network) -> NDArray[np.float64]:
-    """Seconds of a message of 64 KiB from rank to rank, [ranks, ranks]; infinite: only over other ranks."""
+    """Seconds of a 64 KiB message from rank to rank, [ranks, ranks]; infinite if only through other ranks."""
     found = np.full((network.ranks, network.ranks), np.inf)
     known = network.table
     found.ravel()[known.pair] = known.latency_s + _PROBE_BYTES / known.rate_bytes_per_s
@@ -262,19 +265,19 @@ def _root(problem: CollectiveProblem, distance: NDArray[np.float64]) -> int:
 def program_of(
     problem: CollectiveProblem, parents: Parents, segments: int | None = None, inwards: Parents | None = None
 ) -> Program:
-    """The collective on a tree.
+    """Build the collective's program on a tree.
 
     Args:
         problem: One of `COLLECTIVES`.
-        parents: Parent of each rank but the root; children in the order in which they are served.
-        segments: Number of segments; None: as `pipeline_segments` says.
-        inwards: Tree of the same root on which the sums of an all-reduce go to it; None: the same tree.
+        parents: Parent of each rank but the root, with children in send order.
+        segments: Number of segments. Defaults to that of `pipeline_segments`.
+        inwards: Tree with the same root for the reduction of an all-reduce. Defaults to the same tree.
     """
     spreads = problem.collective in ("broadcast", "reduce", "all_reduce")
     program = _spread(problem, parents) if spreads else _scattered(problem, parents)
     if problem.collective == "all_reduce":
         summed = program if inwards is None else _spread(problem, inwards)
-        program = summed_then_spread(backwards(summed), program)
+        program = reduce_then_broadcast(backwards(summed), program)
     elif problem.collective in ("reduce", "gather"):
         program = backwards(program)
     if segments is None:

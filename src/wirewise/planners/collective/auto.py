@@ -1,8 +1,7 @@
-"""The quickest program for a size: known algorithms and planners, each pipelined and simulated, and the choice told."""
+"""Fastest program for a size: known algorithms and planners, each pipelined and simulated."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
@@ -10,18 +9,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numba.core import event
 from numpy.typing import NDArray
 
-from wirewise.collective import ROOTED, Collective, Program
+from wirewise.collective import ROOTED, Collective, Network, Program
 from wirewise.collective.bounds import BoundPair, bound_pair
 from wirewise.collective.builders import algorithms, build
 from wirewise.collective.regular import REGULAR, RegularProgram, regular
 from wirewise.errors import InputError, PlanError, ProgramError, TopologyError, WirewiseError
-from wirewise.planners.collective.adapt import distances, grouped
-from wirewise.planners.collective.combine import renumbered
+from wirewise.planners.collective.adapt import cluster_ranks, distances
+from wirewise.planners.collective.combine import assign_ranks
+from wirewise.planners.collective.deadline import Deadline
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal, proposal
-from wirewise.planners.collective.segments import LEAST_TIME_S, messages_of, with_best_segments
+from wirewise.planners.collective.segments import LEAST_BYTES, LEAST_TIME_S, messages_of, with_best_segments
 from wirewise.plans import Candidate
 
 __all__ = ["BUILTIN", "AlgorithmChoice", "choose", "near_order"]
@@ -36,10 +35,13 @@ BUILTIN: dict[Collective, str] = {
     "all_reduce": "ring",
     "all_to_all": "linear",
 }
-"""What process groups do by themselves (gloo's defaults), whatever the network; the candidate "builtin"."""
+"""Algorithms of process groups (gloo's defaults), whatever the network; the candidate "builtin"."""
 _NEAR_BOUND = 1.02
 """Where the best program is so near the bound, further planners are not asked; with many ranks, where nothing could
 save the share of its time that was asked for."""
+_NO_HANDLING_S, _GPU_HANDLING_S, _TCP_HANDLING_S = 1e-9, 2e-6, 1e-4
+"""Processor time of a message that a network does not tell: of a kernel that waits for a flag; of a TCP message (4 MB
+on h4-quarter: 768 messages of four ranks were 17 ms slower than simulated beside 176). Fewer messages win a tie."""
 _ALIKE = 1e-9
 """Relative difference of programs that are equally quick."""
 _MANY_RANKS = 64
@@ -49,43 +51,27 @@ _QUICK = ("adapt", "greedy")
 may be far from what they find alone."""
 _FOR_HOSTS = ("hierarchical_bruck", "hierarchical")
 """Algorithms for hosts, the one of fewer messages first; tried before others among many ranks."""
+_IN_WAVES = "host_ring"
+"""Algorithm for few ranks that gains by waves, where PCIe is hardly wider than the network."""
+_WAVES = (32, 64)
+_MOST_MESSAGES = 40_000
+"""Messages of a program in waves, above which it is not simulated: 31 thousand take a second."""
 _MOST_VISITS = 20_000
 """Places that the search for a ring of near ranks visits."""
 
 
 class AlgorithmChoice(NamedTuple):
-    """A program and why."""
+    """Chosen program, with the reason."""
 
     program: Program
     candidates: tuple[Candidate, ...]
-    """All that were simulated, the quickest first. `program` is as quick as the first, unless a gain was asked for."""
+    """All simulated candidates, fastest first; `program` is as fast as the first, unless a gain was requested."""
     seconds: float
     """Simulated time of `program`."""
     bounds: BoundPair
-    """Least time of any algorithm, and of any program."""
+    """Lower bounds on the time of any algorithm, and of any program."""
     notes: tuple[str, ...]
-    """The reason for the choice, and what had no program to offer."""
-
-
-class _Clock(event.Listener):  # type: ignore[misc,unused-ignore]
-    """Seconds that are left for a search; compiling, once on a machine, takes nothing of them."""
-
-    def __init__(self, time_limit_s: float) -> None:
-        self._ends, self._depth, self._began = time.monotonic() + time_limit_s, 0, 0.0
-
-    @property
-    def left_s(self) -> float:
-        return self._ends - time.monotonic()
-
-    def on_start(self, event: Any) -> None:
-        if not self._depth:
-            self._began = time.monotonic()
-        self._depth += 1
-
-    def on_end(self, event: Any) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._ends += time.monotonic() - self._began
+    """Reason for the choice, and planners without a program."""
 
 
 class _Tried(NamedTuple):
@@ -102,52 +88,49 @@ def choose(
     seed: int = 0,
     gain: float = 0.05,
 ) -> AlgorithmChoice:
-    """Choose the program of least simulated time among known algorithms and planners, or a simpler one nearly as quick.
+    """Choose the program with the least simulated time among known algorithms and planners, preferring simple ones.
 
     Each known algorithm is tried with ranks in ascending order and in an order of near neighbours, and each program in
     the number of segments that suits it best.
 
     Args:
         problem: Collective to choose for.
-        planners: Functions by name, `(problem, *, time_limit_s, seed)`, to a program, or with notes; asked in this
-            order, the
-            quick ones first. One that fails is left out, and a note says why.
-        time_limit_s: Seconds for all, without compiling; a quick planner gets half of what is left, the others equal
-            parts.
+        planners: Functions `(problem, *, time_limit_s, seed)` by name that return a program, optionally with notes;
+            called in this order, fast ones first. A planner that fails is skipped with a note.
+        time_limit_s: Total work, in seconds of an unloaded CPU (`wirewise.work`); a fast planner gets half of the
+            rest, the others equal parts.
         seed: Seed of the planners.
-        gain: Share of its time that a program has to save to be preferred to a simpler one: to one of fewer messages,
-            as handling a message takes processor time, which the simulation leaves out, and to what process groups do
-            by themselves, "builtin". 4 MB on h4-quarter: what was simulated to take 204 ms in 768 messages took 232 ms,
-            and what was to take 212 ms in 176 messages took 223 ms.
+        gain: Minimum saving, as a fraction of the time, over the process group's own algorithm, "builtin". Among
+            programs within it, the fastest is chosen with the CPU cost of messages included, if the network does not
+            define that.
 
     Raises:
-        InputError: A gain that is not from 0 to below 1.
-        PlanError: Nothing has a program.
+        InputError: The gain is not in [0, 1).
+        PlanError: No program was found.
     """
     if not 0 <= gain < 1:
         raise InputError(f"gain is {gain}; expected a share of a program's time from 0 to below 1")
-    clock = _Clock(time_limit_s)
-    with event.install_listener("numba:compile", clock):
-        least = bound_pair(
-            problem.network,
-            problem.collective,
-            problem.size_bytes,
-            root=problem.root,
-            members=problem.members,
-        )
-        few = len(problem.group) <= _MANY_RANKS
-        near = _NEAR_BOUND if few else 1 / (1 - gain)
-        search = _Search(problem, clock, [], few, least.programs.seconds, near)
-        tried = list(search.known())
-        tried += search.asked(planners, seed, min((t.seconds for t in tried), default=inf))
+    clock = Deadline(time_limit_s)
+    least = bound_pair(
+        problem.network,
+        problem.collective,
+        problem.size_bytes,
+        root=problem.root,
+        members=problem.members,
+    )
+    few = len(problem.group) <= _MANY_RANKS
+    near = _NEAR_BOUND if few else 1 / (1 - gain)
+    search = _Search(problem, clock, [], few, least.programs.seconds, near)
+    tried = list(search.known())
+    tried += search.asked(planners, seed, min((t.seconds for t in tried), default=inf))
     return _chosen(problem, sorted(tried, key=lambda t: t.seconds), least, gain, search.notes)
 
 
 class _Search(NamedTuple):
-    """What is tried for a problem, with notes on what has no program."""
+    """Candidates for a problem, with notes on those that have no program."""
 
     problem: CollectiveProblem
-    clock: _Clock
+    clock: Deadline
     notes: list[str]
     few: bool
     """Whether there are so few ranks that all is tried."""
@@ -161,7 +144,7 @@ class _Search(NamedTuple):
         seed: int,
         best_s: float,
     ) -> Iterator[_Tried]:
-        """What planners find, until time is up or the best is near the bound."""
+        """Programs of planners, until time is up or the best is near the bound."""
         ordered = sorted(planners, key=lambda name: name not in _QUICK)
         asked = [name for name in ordered if self.few or name in _QUICK]
         for number, name in enumerate(asked):
@@ -178,7 +161,7 @@ class _Search(NamedTuple):
                 yield found
 
     def known(self) -> Iterator[_Tried]:
-        """What process groups do, then the algorithms of `collective.builders` in both orders of ranks.
+        """Algorithms of process groups, then those of `collective.builders` in both orders of ranks.
 
         With many ranks those for hosts come next, and the others are not tried once one is near the bound.
         """
@@ -187,13 +170,15 @@ class _Search(NamedTuple):
         ascending = tuple(range(len(problem.group)))
         distance = distances(problem.network)
         near = near_order(distance, problem.group)
-        hosts = _known_hosts(problem) or _hosts(problem, grouped(distance, problem.group, most_levels=2))
+        hosts = _known_hosts(problem) or _hosts(
+            problem, cluster_ranks(distance, problem.group, most_levels=2)
+        )
         orders = {"": ascending} | ({"near ranks": near} if near != ascending else {})
         wanted = [("builtin", builtin, ascending)] + [
             (f"{name}, {label}" if label else name, name, order)
             for name in algorithms(problem.collective)
             for label, order in orders.items()
-            if (name, order) != (builtin, ascending)
+            if (name, order) != (builtin, ascending) and name != _IN_WAVES
         ]
         if not self.few:
             wanted[1:] = sorted(wanted[1:], key=lambda one: (*_FOR_HOSTS, one[1]).index(one[1]))
@@ -208,6 +193,21 @@ class _Search(NamedTuple):
             )
             if found:
                 best_s = min(best_s, found.seconds)
+                yield found
+        if self.few and hosts and _IN_WAVES in algorithms(problem.collective):
+            yield from self._in_waves(ascending, hosts)
+
+    def _in_waves(self, order: tuple[int, ...], hosts: list[list[int]]) -> Iterator[_Tried]:
+        """The ring of each host joined to the others, in segments and in waves of parts that are large enough."""
+        problem = self.problem
+        hops = len(order) ** 2 * (2 if problem.collective == "all_reduce" else 1)
+        block_bytes = problem.size_bytes / len(order)
+        for waves in (1, *_WAVES):
+            if waves > 1 and (block_bytes < waves * LEAST_BYTES or hops * waves > _MOST_MESSAGES):
+                return
+            label = _IN_WAVES if waves == 1 else f"{_IN_WAVES}, {waves} waves"
+            found = self._tried(label, partial(_built, problem, _IN_WAVES, order, hosts, waves))
+            if found:
                 yield found
 
     def _left_out(self, what: str, late: bool, names: list[str]) -> None:
@@ -275,11 +275,14 @@ def _hosts(problem: CollectiveProblem, groups: tuple[Any, ...]) -> list[list[int
     return [[place[r] for r in ([part] if isinstance(part, int) else part)] for part in groups]
 
 
-def _built(problem: CollectiveProblem, name: str, order: tuple[int, ...], hosts: list[list[int]]) -> Program:
+def _built(
+    problem: CollectiveProblem, name: str, order: tuple[int, ...], hosts: list[list[int]], waves: int = 1
+) -> Program:
     place = {member: number for number, member in enumerate(order)}
     root = place[problem.group.index(problem.root)] if problem.collective in ROOTED else 0
-    own = [[place[member] for member in host] for host in hosts] if name in _FOR_HOSTS else None
-    return renumbered(build(problem.collective, name, len(order), root=root, hosts=own), order, problem)
+    own = [[place[member] for member in host] for host in hosts] if name in (*_FOR_HOSTS, _IN_WAVES) else None
+    made = build(problem.collective, name, len(order), root=root, hosts=own, waves=waves)
+    return assign_ranks(made, order, problem)
 
 
 def _chosen(
@@ -292,7 +295,11 @@ def _chosen(
     quickest_s = tried[0].seconds
     alike = [t for t in tried if (1 - gain) * t.seconds <= (1 + _ALIKE) * quickest_s]
     builtin = next((t for t in tried if t.name == "builtin"), None)
-    best = min(alike, key=lambda t: messages_of(t.program) * t.program.segments)
+    handling_s = _handling_s(problem.network)
+    best = min(
+        alike,
+        key=lambda t: t.seconds + handling_s * messages_of(t.program) * t.program.segments / t.program.ranks,
+    )
     if builtin is not None and builtin in alike:
         best = builtin
     if builtin is None:
@@ -314,15 +321,22 @@ def _chosen(
     return AlgorithmChoice(chosen, candidates, best.seconds, least, (why, *notes))
 
 
+def _handling_s(network: Network) -> float:
+    """Processor time of a message at a rank, which the simulation of the network does not count."""
+    if network.message_s:
+        return _NO_HANDLING_S
+    return _TCP_HANDLING_S if network.shares else _GPU_HANDLING_S
+
+
 def near_order(distance: NDArray[np.float64], group: Sequence[int]) -> tuple[int, ...]:
-    """Places of the group in the order of a ring whose longest hop is as short as a bounded search finds.
+    """Ring order of the group with the shortest longest hop that a bounded search finds.
 
     Args:
-        distance: Seconds of a message from rank to rank, [ranks, ranks]; infinite: no way.
+        distance: Message time from rank to rank, in seconds, [ranks, ranks]; infinite if there is no path.
         group: Ranks of the group.
 
     Returns:
-        A permutation of the group's places, 0 first; ascending where no ring was found.
+        Permutation of the group ranks, 0 first; ascending if no ring was found.
     """
     places = range(len(group))
     own = distance[np.ix_(group, group)]

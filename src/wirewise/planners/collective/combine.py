@@ -1,30 +1,32 @@
-"""Programs from programs: run backwards, one after the other, and networks seen backwards.
+"""Programs derived from programs: reversed, concatenated, and renumbered.
 
-A program that spreads chunks, run backwards with additions, sums them up: reduce is the mirror of broadcast, and
-reduce-scatter that of all-gather, as the transfers of a chunk are a tree in which each rank receives once. So planners
-only plan collectives that move.
+A program that spreads chunks, reversed and with additions, reduces them: reduce is the mirror of broadcast, and
+reduce-scatter that of all-gather, as the transfers of a chunk form a tree in which each rank receives once. Planners
+therefore only plan non-reducing collectives.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
 
-from wirewise.collective import REDUCING, ROOTED, Collective, Program, Transfer
+from wirewise.collective import REDUCING, ROOTED, Collective, Edge, Network, Program, Transfer
 from wirewise.errors import ProgramError
 from wirewise.planners.collective.problem import CollectiveProblem
 
 __all__ = [
     "MIRRORS",
+    "assign_ranks",
     "backwards",
     "by_mirror",
+    "is_symmetric",
     "joined",
-    "refined",
-    "renumbered",
-    "summed_then_spread",
+    "reduce_then_broadcast",
+    "split_chunks",
 ]
 
 MIRRORS: dict[Collective, Collective] = {
@@ -39,10 +41,10 @@ MIRRORS: dict[Collective, Collective] = {
 
 
 def backwards(program: Program) -> Program:
-    """The program run from its end to its start, which does the mirrored collective.
+    """Reverse a program, which then implements the mirrored collective.
 
     Raises:
-        ProgramError: The collective has no mirror, or adds up.
+        ProgramError: The collective has no mirror, or reduces.
     """
     mirror = MIRRORS.get(program.collective)
     if mirror is None or program.collective in REDUCING:
@@ -58,8 +60,8 @@ def backwards(program: Program) -> Program:
     return msgspec.structs.replace(program, collective=mirror, transfers=tuple(turned))
 
 
-def refined(program: Program, factor: int) -> Program:
-    """Program with each chunk cut into `factor` equal ones that travel together."""
+def split_chunks(program: Program, factor: int) -> Program:
+    """Split each chunk into `factor` equal ones that are sent together."""
     transfers = tuple(
         msgspec.structs.replace(t, chunk=t.chunk * factor + part)
         for t in program.transfers
@@ -71,10 +73,10 @@ def refined(program: Program, factor: int) -> Program:
     )
 
 
-def renumbered(program: Program, order: Sequence[int], problem: CollectiveProblem) -> Program:
-    """A program of as many ranks as a group has, done by the group: rank r's part by the group's place `order[r]`.
+def assign_ranks(program: Program, order: Sequence[int], problem: CollectiveProblem) -> Program:
+    """Map a program to the members of a group: rank r's part is done by group rank `order[r]`.
 
-    Blocks are renumbered with the ranks, so that each member still ends with what the collective gives it.
+    Blocks are renumbered with the ranks, so that each member still ends with its own result of the collective.
     """
     group, each = problem.group, program.chunks // program.blocks
     blocks = _renumbered_blocks(program, order)
@@ -104,11 +106,11 @@ def _renumbered_blocks(program: Program, order: Sequence[int]) -> list[int]:
     return [order[b] for b in range(members)] if program.blocks == members else [0]
 
 
-def summed_then_spread(first: Program, second: Program) -> Program:
-    """All-reduce: a reduce-scatter and then an all-gather, or a reduce and then a broadcast.
+def reduce_then_broadcast(first: Program, second: Program) -> Program:
+    """Concatenate a reduce-scatter and an all-gather, or a reduce and a broadcast, to an all-reduce.
 
     Raises:
-        ProgramError: Other collectives, or chunks that differ in number or in size.
+        ProgramError: The collectives are others, or chunks differ in number or size.
     """
     pair = (first.collective, second.collective)
     if pair not in {("reduce_scatter", "all_gather"), ("reduce", "broadcast")}:
@@ -127,11 +129,11 @@ def summed_then_spread(first: Program, second: Program) -> Program:
 
 
 def by_mirror(problem: CollectiveProblem, plan: Callable[[CollectiveProblem], Program]) -> Program:
-    """Plan a collective that adds up with a planner of collectives that move; the others go to it as they are.
+    """Plan a reducing collective with a planner for non-reducing ones, by mirroring; pass others through.
 
     Args:
         problem: Problem of any collective.
-        plan: Planner for broadcast, scatter, gather, all_gather and all_to_all. For an all-reduce it is asked for
+        plan: Planner for broadcast, scatter, gather, all_gather and all_to_all. For an all-reduce it is called for
             two all-gathers, which are refined to the same number of chunks.
     """
     if problem.collective == "all_reduce":
@@ -144,6 +146,19 @@ def by_mirror(problem: CollectiveProblem, plan: Callable[[CollectiveProblem], Pr
 
 
 def joined(scatter: Program, gather: Program) -> Program:
-    """All-reduce of a reduce-scatter and an all-gather, whose chunks are first cut into the same number."""
+    """Join a reduce-scatter and an all-gather to an all-reduce, after splitting chunks to the same number."""
     chunks = math.lcm(scatter.chunks, gather.chunks)
-    return summed_then_spread(*(refined(one, chunks // one.chunks) for one in (scatter, gather)))
+    return reduce_then_broadcast(*(split_chunks(one, chunks // one.chunks) for one in (scatter, gather)))
+
+
+def is_symmetric(network: Network) -> bool:
+    """Whether a network with its edges turned round is the same, route by route."""
+    turned = network.reversed
+    if network.hashing is not None or sorted(network.edges) != sorted(turned.edges):
+        return False
+
+    def uses(one: Network, source: int, target: int) -> list[tuple[Edge, float]]:
+        return sorted((one.edges[edge], fraction) for edge, fraction in one.route(source, target) or ())
+
+    pairs = itertools.permutations(range(network.ranks), 2)
+    return all(uses(network, s, t) == uses(turned, s, t) for s, t in pairs)

@@ -1,4 +1,4 @@
-"""What a collective that moves asks for, chunk by chunk, and how far ranks are from each other."""
+"""Demands of a collective per chunk, and hop distances between ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Demand", "block_bytes", "demands", "hops", "moves", "pairs"]
 
 
 class Demand(NamedTuple):
-    """One block: where it is and who needs it."""
+    """Demand for one block: its sources and the ranks that need it."""
 
     block: int
     source: int
@@ -27,10 +27,10 @@ class Demand(NamedTuple):
 
 
 def demands(problem: CollectiveProblem) -> list[Demand]:
-    """One demand a block, those that are met from the start included.
+    """List one demand per block, including those already met at the start.
 
     Raises:
-        PlanError: The collective adds up; `combine.by_mirror` turns it into one that moves.
+        PlanError: The collective reduces; `combine.by_mirror` turns it into one that does not.
     """
     if problem.collective in REDUCING:
         raise PlanError(f"got {problem.collective}, which adds up; expected a collective that moves")
@@ -38,7 +38,7 @@ def demands(problem: CollectiveProblem) -> list[Demand]:
 
 
 def moves(collective: Collective, group: Sequence[int], root: int) -> Iterator[Demand]:
-    """Demands of a collective that moves, between the ranks of a group."""
+    """Demands of a non-reducing collective between the ranks of a group."""
     place = group.index(root) if root in group else 0
     for block in range(blocks(collective, len(group))):
         (start,) = contributors(collective, block, len(group), place)
@@ -47,19 +47,19 @@ def moves(collective: Collective, group: Sequence[int], root: int) -> Iterator[D
 
 
 def block_bytes(problem: CollectiveProblem) -> float:
-    """Bytes of one block."""
+    """Size of one block, in bytes."""
     members = len(problem.group)
     in_buffer = members if problem.collective == "all_to_all" else blocks(problem.collective, members)
     return problem.size_bytes / in_buffer
 
 
 def pairs(network: Network) -> list[tuple[int, int]]:
-    """Pairs of ranks between which a transfer can go, ascending."""
+    """Pairs of ranks with a route, ascending."""
     return [(s, t) for s in range(network.ranks) for t in network.neighbours(s)]
 
 
 def hops(network: Network) -> NDArray[np.int64]:
-    """Transfers that a chunk needs from each rank to each other, [ranks, ranks]; as many as ranks: no way."""
+    """Number of transfers that a chunk needs from each rank to each other, [ranks, ranks]; `ranks` if unreachable."""
     links = np.zeros((network.ranks, network.ranks))
     links[tuple(np.array(pairs(network), np.int64).reshape(-1, 2).T)] = 1.0
     far = shortest_path(links, unweighted=True)

@@ -2,8 +2,8 @@
 
 W. Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer", MICRO 2024, sections 4 and 5: whenever a link
 is free, it takes a chunk that its source holds and its target needs. Beyond the paper: edges that routes share
-(switches, hosts, network ports), relays that need nothing themselves (groups, all-to-all), and each further run must
-beat the best one, so that slow links take no chunk that would come too late.
+(switches, hosts, network ports), relays that need no chunk themselves (groups, all-to-all), and a bound: each further
+run must beat the best one, so that slow links take no chunk that would arrive too late.
 
 Objective: the time of the last arrival. A run costs O(transfers x chunks / 64) in the worst case.
 """
@@ -11,18 +11,18 @@ Objective: the time of the last arrival. A run costs O(transfers x chunks / 64) 
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import shortest_path
 
+from wirewise import work
 from wirewise.collective import Network, Program, Transfer
 from wirewise.errors import PlanError
 from wirewise.planners.collective.combine import by_mirror
 from wirewise.planners.collective.demands import block_bytes, demands, pairs
-from wirewise.planners.collective.matching import Links, Matched, match
+from wirewise.planners.collective.matching import Links, MatchedTransfers, match
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal
 from wirewise.planners.collective.segments import with_best_segments
 
@@ -35,6 +35,8 @@ _MOST_CHUNKS = 256
 _LONGER = 4
 """Latencies that a chunk lasts at least, on the fastest link: ranks answer a message later than latency says, and do so
 once for every chunk. 4 MB on h4-quarter in chunks of 4 KB took 1.6 times what was simulated, of 32 KB 1.1 times."""
+_SENT_S, _CHUNK_S = 5e-6, 1e-9
+"""Work of a transfer of a run, and its part that grows with the chunks: 4,096 chunks of 16 ranks take 0.4 s."""
 _STYLES = tuple(itertools.product((False, True), (np.inf, 1.0, 3.0)))
 """Which chunk a link takes (see `matching`), and how slow a link may be against the quickest way."""
 
@@ -47,14 +49,14 @@ def synthesize(
     chunks: int | None = None,
     runs: int = 48,
 ) -> Program:
-    """The best of many random greedy runs.
+    """Synthesize the best program of many random greedy runs.
 
     Args:
-        problem: Any collective; those that add up are planned backwards.
-        time_limit_s: No run starts after it; the first run always ends.
+        problem: Problem of any collective; reducing ones are planned in reverse.
+        time_limit_s: Time after which no run starts, in seconds; the first run always completes.
         seed: Seed of the first run.
-        chunks: Chunks of a block; None: several numbers are tried.
-        runs: Most runs to try.
+        chunks: Chunks per block. Defaults to trying several numbers.
+        runs: Maximum number of runs.
 
     Raises:
         PlanError: No run reached all ranks.
@@ -70,12 +72,12 @@ def propose(
     chunks: int | None = None,
     runs: int = 48,
 ) -> Proposal:
-    """Best of many random greedy runs, with a note of runs that the time limit left out; arguments of `synthesize`."""
+    """Propose the best of many greedy runs, noting runs skipped by the time limit; arguments as in `synthesize`."""
     halves = 2 if problem.collective == "all_reduce" else 1
     done, each = list[int](), max(runs // halves, 1)
 
     def plan(moving: CollectiveProblem) -> Program:
-        return _best(moving, time.monotonic() + time_limit_s / halves, seed, chunks, each, done)
+        return _best(moving, work.spent_s() + time_limit_s / halves, seed, chunks, each, done)
 
     program = by_mirror(problem, plan)
     if sum(done) == each * len(done):
@@ -91,13 +93,13 @@ def _best(
     """Find the program of the best run; appends the number of runs to `done`."""
     sizes = [chunks] if chunks is not None else _sizes(problem)
     tables: dict[int, _Table] = {}
-    best: tuple[Matched, _Table] | None = None
+    best: tuple[MatchedTransfers, _Table] | None = None
     deadline_s, best_size = np.inf, sizes[0]
     net, of_size = problem.network, dict[int, Program]()
     # The matching knows neither links that messages share nor what messages cost: there the simulation decides.
     simulated = net.shares or bool(net.message_s)
     for number in range(runs):
-        if best is not None and time.monotonic() > ends:
+        if best is not None and work.spent_s() > ends:
             done.append(number)
             break
         size = sizes[number] if number < len(sizes) else best_size
@@ -112,6 +114,7 @@ def _best(
             patience,
             np.inf if simulated and number < len(sizes) else deadline_s,
         )
+        work.charge(len(found.chunk) * (_SENT_S + _CHUNK_S * len(table.source)))
         if simulated and np.isfinite(found.finish_s) and (number < len(sizes) or found.finish_s < deadline_s):
             of_size[size] = _program(problem, found, table)
         if found.finish_s < deadline_s:
@@ -186,7 +189,7 @@ def _flat(lists: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np
     return starts, np.fromiter(itertools.chain.from_iterable(lists), np.int64, count=int(starts[-1]))
 
 
-def _program(problem: CollectiveProblem, found: Matched, table: _Table) -> Program:
+def _program(problem: CollectiveProblem, found: MatchedTransfers, table: _Table) -> Program:
     """Steps: after the chunk has come to its source, and after what goes over the same link before."""
     came: dict[tuple[int, int], int] = {}
     last: dict[int, int] = {}
@@ -198,7 +201,7 @@ def _program(problem: CollectiveProblem, found: Matched, table: _Table) -> Progr
     return problem.program("greedy", len(table.source), transfers)
 
 
-def _used(found: Matched, table: _Table) -> list[tuple[int, int, int, int]]:
+def _used(found: MatchedTransfers, table: _Table) -> list[tuple[int, int, int, int]]:
     """Chunk, source, target and link of the transfers that a rank with a need of its own comes after."""
     wanted = table.needs.copy()
     kept = []

@@ -1,8 +1,8 @@
-"""Compiled core of the greedy planner: chunks matched with free links, moment by moment.
+"""Compiled core of the greedy planner: chunks matched with free links, event by event.
 
-A link is a pair of ranks with the edges of its route. At each moment at which an edge comes free or a chunk arrives,
-the links that this concerns are visited in random order; a link whose edges are all free takes a chunk that its
-source holds and that is of use at its target, if there is one.
+A link is a pair of ranks with the edges of its route. Whenever an edge becomes free or a chunk arrives, the affected
+links are visited in random order; a link whose edges are all free takes a chunk that its source holds and that is
+useful at its target, if there is one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from wirewise.jit import njit
 from wirewise.planners.arrays import Ints, Vector
 
-__all__ = ["Links", "Matched", "match"]
+__all__ = ["Links", "MatchedTransfers", "match"]
 
 
 _WORD = 64
@@ -64,8 +64,8 @@ class _State(NamedTuple):
     """Ranks that hold a chunk or soon will, [K]."""
 
 
-class Matched(NamedTuple):
-    """Transfers in the order of their starts."""
+class MatchedTransfers(NamedTuple):
+    """Transfers ordered by start time."""
 
     chunk: Ints
     link: Ints
@@ -82,21 +82,21 @@ def match(
     by_distance: bool,
     patience: float,
     deadline_s: float,
-) -> Matched:
-    """One random run.
+) -> MatchedTransfers:
+    """Run the matching once, in random order.
 
-    A transfer of chunk k to rank j is of use if j needs k, or is nearer to a rank that needs it than all that hold it
-    or soon will. It must not take longer than `patience` times the quickest way from those to j, and must arrive
+    A transfer of chunk k to rank j is useful if j needs k, or is nearer to a rank that needs it than all current and
+    imminent holders. It must not take longer than `patience` times the fastest path from those to j, and must arrive
     before the deadline.
 
     Args:
         links: Links of the network.
         source: Rank that holds each chunk, [K].
-        needs: Whether a rank needs a chunk that it does not hold, [K, R].
+        needs: Whether a rank still needs a chunk, [K, R].
         seed: Seed of the random order.
-        by_distance: Links take the chunk that has furthest to go, or else that of which there are fewest.
-        patience: Factor over the quickest way, as above.
-        deadline_s: Time by which transfers must arrive.
+        by_distance: Links prefer the chunk with the longest way to go; otherwise the rarest chunk.
+        patience: Maximum slowdown relative to the fastest path, as above.
+        deadline_s: Latest arrival of a transfer, in seconds.
     """
     np.random.seed(seed)  # noqa: NPY002  (numba knows no generators)
     state = _begin(links, source, needs)
@@ -140,7 +140,7 @@ def match(
                 heapq.heappush(events, (free_s[e], e, np.int64(-1)))
             sent += 1
         count = 0
-    return Matched(out_chunk[:sent], out_link[:sent], finish_s if left == 0 else np.inf)
+    return MatchedTransfers(out_chunk[:sent], out_link[:sent], finish_s if left == 0 else np.inf)
 
 
 @njit()

@@ -1,4 +1,4 @@
-"""What is decided on: a collective of a size on a network; and what a planner answers."""
+"""Problem of a collective of a given size on a network, and the result of a planner."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["CollectiveProblem", "Proposal", "proposal"]
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveProblem:
-    """A collective, how much of it, and between whom.
+    """Collective, its size, and its group on a network.
 
     Raises:
-        InputError: An unknown collective, a size that is not above 0, or ranks that the network does not have.
+        InputError: The collective is unknown, the size is not positive, or the network lacks a rank.
     """
 
     network: Network
@@ -28,7 +28,7 @@ class CollectiveProblem:
     root: int = 0
     """Rank of a rooted collective."""
     members: tuple[int, ...] = ()
-    """Ranks of the group, ascending; none: all. The others may relay."""
+    """Ranks of the group, ascending; empty: all. Other ranks may relay."""
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
@@ -48,13 +48,13 @@ class CollectiveProblem:
 
     @property
     def group(self) -> tuple[int, ...]:
-        """Ranks that take part."""
+        """Participating ranks."""
         return self.members or tuple(range(self.network.ranks))
 
     def program(
         self, name: str, chunks: int, transfers: Iterable[Transfer], shares: tuple[float, ...] = ()
     ) -> Program:
-        """The program of some transfers that solves the problem, step by step; chunks are equal without shares."""
+        """Build the program of some transfers, step by step; chunks are equal without `shares`."""
         return Program(
             name=name,
             collective=self.collective,
@@ -68,15 +68,15 @@ class CollectiveProblem:
 
 
 class Proposal(NamedTuple):
-    """A program, and what its planner has to say of it."""
+    """Program, with its planner's notes."""
 
     program: Program
     notes: tuple[str, ...] = ()
-    """Remarks, such as the gap of a search that its time limit ended."""
+    """Notes, such as the optimality gap of a search that hit its time limit."""
     cut_short: bool = False
-    """Whether the time limit ended the search before it had what it looks for."""
+    """Whether the search hit its time limit before it finished."""
 
 
 def proposal(answer: Program | Proposal) -> Proposal:
-    """The answer of any planner: most have nothing to say of their program."""
+    """Convert any planner's result to a proposal; most have no notes."""
     return answer if isinstance(answer, Proposal) else Proposal(answer)

@@ -1,26 +1,26 @@
-"""How finely a program is pipelined: more segments overlap more, and each costs the latency of its messages."""
+"""Choice of the number of segments: more segments overlap more, but each adds message latency."""
 
 from __future__ import annotations
 
 import math
-import time
 from typing import TypeVar
 
 import msgspec
 
+from wirewise import work
 from wirewise.collective import Network, Program
 from wirewise.collective.network import Hashing
 from wirewise.collective.regular import RegularProgram
 from wirewise.sim.programs import Simulator
 
-__all__ = ["HASHES", "LEAST_TIME_S", "hashed_s", "messages_of", "with_best_segments"]
+__all__ = ["HASHES", "LEAST_BYTES", "LEAST_TIME_S", "hashed_s", "messages_of", "with_best_segments"]
 
 P = TypeVar("P", Program, RegularProgram)
 
 LEAST_TIME_S = 1.0
-"""What the choice of segments, which is worth a factor, may take even where the time limit of a search has passed."""
+"""Time for the choice of segments, which is worth a factor, even after the time limit of a search."""
 _MOST = 256
-_LEAST_BYTES = 32 * 1024
+LEAST_BYTES = 32 * 1024
 """Smaller messages cost their handling, which the simulation leaves out, more than they gain."""
 _MOST_MESSAGES = 800_000
 HASHES = 8
@@ -32,7 +32,7 @@ _ALIKE = 0.01
 
 
 def messages_of(program: Program | RegularProgram) -> int:
-    """Messages of one segment, of all ranks."""
+    """Number of messages per segment, over all ranks."""
     classes = len(program.messages())
     return classes * (program.ranks // program.period) if isinstance(program, RegularProgram) else classes
 
@@ -40,21 +40,21 @@ def messages_of(program: Program | RegularProgram) -> int:
 def with_best_segments(
     program: P, network: Network, size_bytes: float, *, time_limit_s: float = math.inf
 ) -> tuple[P, float]:
-    """The program in the number of segments, a power of two, that is quickest in simulation, and its seconds.
+    """Find the number of segments, a power of two, that is fastest in simulation; returns the program and its seconds.
 
     The search stops after two doublings without gain: the time of a pipeline has one minimum in the number of its
-    segments. After the time limit no further number is simulated; one segment always is.
+    segments. After the time limit no further number is simulated, but one segment always is.
     """
-    ends = time.monotonic() + time_limit_s
+    ends = work.spent_s() + time_limit_s
     rule = program.rule if isinstance(program, RegularProgram) else program
     messages, smallest = messages_of(program), min(rule.chunk_bytes(size_bytes))
     simulator, found = Simulator(program, network, size_bytes), list[tuple[int, float]]()
     count = 1
     while count == 1 or (
         count <= _MOST
-        and smallest / count >= _LEAST_BYTES
+        and smallest / count >= LEAST_BYTES
         and messages * count <= _MOST_MESSAGES
-        and time.monotonic() < ends
+        and work.spent_s() < ends
     ):
         found.append((count, simulator.finish_s(count)))
         if len(found) > 2 and found[-1][1] >= found[-3][1] <= found[-2][1]:
@@ -69,10 +69,10 @@ def with_best_segments(
 
 
 def hashed_s(program: Program, network: Network, size_bytes: float) -> float | None:
-    """Seconds where switches put the one connection of each pair on one of its equal paths: the worst of `HASHES`.
+    """Predicted time if switches hash each pair's connection to one equal-cost path: the worst of `HASHES`, in seconds.
 
     Returns:
-        None where switches have no choice, or the program has too many messages to be simulated so often.
+        None if switches have no choice, or the program has too many messages for repeated simulation.
     """
     if messages_of(program) * program.segments > _MOST_HASHED or not network.chooses:
         return None

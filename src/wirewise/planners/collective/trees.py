@@ -1,7 +1,7 @@
-"""Spanning trees as programs: what is spread down trees, and what is summed up them.
+"""Spanning trees as programs: broadcast down trees, and reduction up trees.
 
-A tree is written as it spreads, from its root outwards. Reductions use the trees of the reversed network, run
-backwards. Each tree is a chunk, in a share of the data that is its weight, and the depth of a transfer is its step.
+A tree is listed from its root outwards. Reductions use the trees of the reversed network, reversed. Each tree carries
+a chunk with the tree's weight as its fraction of the data, and the depth of a transfer is its step.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from wirewise.errors import PlanError
 from wirewise.planners.collective.adapt import distances
 from wirewise.planners.collective.problem import CollectiveProblem
 
-__all__ = ["Tree", "loads_of", "quickest_trees", "rooted", "spread", "summed", "summed_and_spread"]
+__all__ = ["Tree", "all_reduce_by_trees", "loads_of", "quickest_trees", "reduce_by_trees", "rooted", "spread"]
 
 
 class Tree(NamedTuple):
-    """Edges from a root to all members of a group, perhaps over others, with the share of data that takes them."""
+    """Edges from a root to all members of a group, possibly relayed, with the fraction of data on the tree."""
 
     root: int
     weight: Fraction
@@ -32,7 +32,7 @@ class Tree(NamedTuple):
 
     @property
     def steps(self) -> list[int]:
-        """Distance of the start of each edge from the root."""
+        """Depth of the start of each edge."""
         depth = {self.root: 0}
         for source, target in self.edges:
             depth[target] = depth[source] + 1
@@ -40,12 +40,12 @@ class Tree(NamedTuple):
 
     @property
     def height(self) -> int:
-        """Edges from the root to the furthest rank."""
+        """Number of edges from the root to the deepest rank."""
         return max(self.steps, default=-1) + 1
 
 
 def rooted(tree: Tree, root: int) -> Tree:
-    """Tree of the same edges, seen from another of its ranks."""
+    """Re-root a tree at another of its ranks."""
     joined: dict[int, list[int]] = {}
     for a, b in tree.edges:
         joined.setdefault(a, []).append(b)
@@ -61,27 +61,27 @@ def rooted(tree: Tree, root: int) -> Tree:
 
 
 def spread(problem: CollectiveProblem, name: str, trees: Sequence[Tree]) -> Program:
-    """Broadcast or all-gather down trees; the weights of a root's trees are the shares of its block."""
+    """Broadcast or all-gather down trees; the weights of a root's trees are fractions of its block."""
     ordered = _by_block(problem, trees)
     transfers = [t for chunk, tree in enumerate(ordered) for t in _down(chunk, tree, 0)]
     return _program(problem, name, [tree.weight for tree in ordered], transfers)
 
 
-def summed(problem: CollectiveProblem, name: str, trees: Sequence[Tree]) -> Program:
-    """Reduce or reduce-scatter up trees that were made for the reversed network."""
+def reduce_by_trees(problem: CollectiveProblem, name: str, trees: Sequence[Tree]) -> Program:
+    """Reduce or reduce-scatter up trees that were built for the reversed network."""
     ordered = _by_block(problem, trees)
     last = max(tree.height for tree in ordered) - 1
     transfers = [t for chunk, tree in enumerate(ordered) for t in _up(chunk, tree, last)]
     return _program(problem, name, [tree.weight for tree in ordered], transfers)
 
 
-def summed_and_spread(
+def all_reduce_by_trees(
     problem: CollectiveProblem, name: str, up: Sequence[Tree], down: Sequence[Tree]
 ) -> Program:
-    """All-reduce: sums go up the trees of the reversed network to their roots, and from there down the others.
+    """All-reduce: reduce up the trees of the reversed network to their roots, then broadcast down the others.
 
-    The trees of each root have the same total weight in both; where they are cut differently, chunks are the parts
-    that share one tree each way.
+    The trees of each root have the same total weight in both directions; if they divide the data differently, chunks
+    are the parts that share one tree each way.
     """
     chunks = [part for root in sorted({tree.root for tree in up}) for part in _common(root, up, down)]
     last = max(tree.height for tree in up) - 1
@@ -141,7 +141,7 @@ def _program(
 
 
 def quickest_trees(network: Network, roots: Sequence[int], group: Sequence[int]) -> tuple[Tree, ...]:
-    """A shortest-path tree from each root to the group, over other ranks where that is quicker: found in no time.
+    """Shortest-path tree from each root to the group, relayed where that is faster; computed in negligible time.
 
     Args:
         network: Network of the trees.
@@ -149,7 +149,7 @@ def quickest_trees(network: Network, roots: Sequence[int], group: Sequence[int])
         group: Ranks to reach.
 
     Raises:
-        PlanError: A rank that no routes lead to.
+        PlanError: A rank is unreachable.
     """
     far_s, before = shortest_path(distances(network), indices=list(roots), return_predecessors=True)
     return tuple(
@@ -174,7 +174,7 @@ def _quickest_edges(
 
 
 def loads_of(network: Network, trees: Sequence[Tree], roots: Mapping[int, int]) -> tuple[float, ...]:
-    """What each edge of the network carries, where each root sends its rate."""
+    """Load of each edge of the network, if each root sends its rate."""
     loads = [0.0] * len(network.edges)
     for tree in trees:
         for source, target in tree.edges:

@@ -1,7 +1,7 @@
-"""Planners that choose the buckets of gradients, and what else changes a step of data-parallel training.
+"""Planners of gradient buckets and further changes of a data-parallel training step.
 
 `ww.planners.fusion.cupcake(job, links, codec="dgc")`: a job is a recorded run or its modules for dPRO and its rules,
-gradients for Cupcake, operators for DisCo.
+gradients for Cupcake, or operators for DisCo.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ __all__ = [
     "MemorySizes",
     "Module",
     "Scorer",
+    "build_step_model",
     "cupcake",
     "ddp",
     "disco",
@@ -60,12 +61,11 @@ __all__ = [
     "mcmc",
     "peak_bytes",
     "rules",
-    "step_model",
     "with_memory",
 ]
 
 
-def step_model(
+def build_step_model(
     job: FusionGraph,
     links: Links | None = None,
     *,
@@ -75,19 +75,19 @@ def step_model(
     ranks: int | None = None,
     overlap_rate: float = 1.0,
 ) -> StepModel:
-    """The problem of a captured step.
+    """Build the problem of a captured step.
 
     Args:
         job: Operators of the step.
-        links: Links between the ranks; None: `all_reduce` or what was measured into the costs.
-        costs: Costs of all-reduces, as of `cost.group_costs`; None: `V100`.
-        regions: Costs of regions of operators; None: the analytic ones, fitted to the operators' measured times.
-        all_reduce: Fixed seconds of a bucket, and seconds a byte, instead of links and costs.
-        ranks: Ranks that `all_reduce` holds for, 2 if nothing is said; else the expected number.
-        overlap_rate: Speed of computing while a bucket travels, as in `StepModel`.
+        links: Links between the ranks. None to use `all_reduce` or the measured costs.
+        costs: Costs of all-reduces, as in `cost.group_costs`. Defaults to `V100`.
+        regions: Costs of regions of operators. Defaults to the analytic ones, fitted to the operators' measured times.
+        all_reduce: Fixed seconds per bucket, and seconds per byte, in place of links and costs.
+        ranks: Ranks that `all_reduce` holds for, 2 by default; otherwise the expected number.
+        overlap_rate: Compute speed while a bucket is in flight, as in `StepModel`.
 
     Raises:
-        InputError: A graph, costs or a line that cannot be used, or links beside `all_reduce`.
+        InputError: A graph, costs or a line are invalid, or links were given with `all_reduce`.
     """
     if all_reduce is None:
         between = None if links is None else expect_links(links)
@@ -148,7 +148,7 @@ def _operators(
 
 _MODULES = Problems("a recorded run", FusionProblem, {ModuleTrace: _of_modules, Trace: _of_trace})
 _GRADIENTS = Problems("gradients of a model", CompressionProblem, {GradientTrace: compression_problem})
-_OPERATORS = Problems("operators of a captured step", StepModel, {FusionGraph: step_model})
+_OPERATORS = Problems("operators of a captured step", StepModel, {FusionGraph: build_step_model})
 
 PLANNERS: dict[str, Planner] = {
     "dpro": face(_dpro, "dpro", _MODULES, budget="time_budget_s"),

@@ -1,6 +1,6 @@
-"""The search of dPRO (MLSys 2022): memory first, then rules, then replay decides on small changes.
+"""The search of dPRO (MLSys 2022): memory first, then rules, then small changes accepted by replay.
 
-Random small changes, accepted by their gain, are the comparison of its authors.
+Random small changes, accepted by their gain, are the baseline of its authors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wirewise.errors import PlanError
 from wirewise.planners.fusion.moves import neighbours
 from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.planners.fusion.score import Scorer
-from wirewise.planners.fusion.search import DEFAULT_PASSES, Found, Stop, bounds, planned, starts
+from wirewise.planners.fusion.search import DEFAULT_PASSES, SearchOutcome, Stop, bounds, record_search, starts
 from wirewise.sim.modules import Decision
 
 __all__ = ["dpro", "mcmc", "random_search", "search"]
@@ -26,7 +26,7 @@ _BEFORE_CRITICAL = 2
 """Buckets before the critical path that may change too: what they hold can be moved onto it."""
 _LEAST_GAIN = 1e-9
 _WORTH = 1e-4
-"""Share of the step that a further bucket or chunk must gain: each costs what no model knows."""
+"""Fraction of the step that a further bucket or chunk must gain: each costs what no model knows."""
 
 
 def search(
@@ -37,21 +37,21 @@ def search(
     time_budget_s: float = 60.0,
     passes: Sequence[str] = DEFAULT_PASSES,
     seed: int = 0,
-) -> Found:
-    """Buckets, chunks, fused ops, recomputation and accumulation that end the simulated step early.
+) -> SearchOutcome:
+    """Choose buckets, chunks, op fusion, recomputation and accumulation that minimise the simulated step.
 
-    A bucket or a chunk that gains less than 0.01 % of the step is left out.
+    Changes that gain less than 0.01 % of the step are left out.
 
     Args:
-        problem: What is decided on.
-        scorer: Replays decisions and counts what that takes.
-        memory_budget_bytes: Most bytes of a rank; none: unlimited.
-        time_budget_s: Seconds for the search.
-        passes: What may be changed, some of `PASSES`.
-        seed: Recorded in the plan; the search draws nothing.
+        problem: Modules and links.
+        scorer: Simulator of decisions, which counts its work.
+        memory_budget_bytes: Maximum memory of a rank, in bytes. Defaults to unlimited.
+        time_budget_s: Time limit of the search, in seconds.
+        passes: Allowed changes, from `PASSES`.
+        seed: Recorded in the plan; the search is deterministic.
 
     Raises:
-        PlanError: Nothing fits into the memory, or a knob that is out of range.
+        PlanError: No decision fits into the memory, or an option is out of range.
     """
     stop, scorer, rounds = Stop(time_budget_s), scorer or Scorer(problem), 0
     base = bounds(problem, scorer, memory_budget_bytes, passes)
@@ -68,10 +68,10 @@ def search(
         best = min(best, own, key=scorer)
     if "tensor_fusion" in passes:
         best = _simplified(scorer, best, stop)
-    return Found(best, scorer(best), rounds, stop.seconds, scorer.events, scorer.evaluations)
+    return SearchOutcome(best, scorer(best), rounds, stop.seconds, scorer.events, scorer.evaluations)
 
 
-dpro = planned(search, "dpro")
+dpro = record_search(search, "dpro")
 
 
 def _simplified(scorer: Scorer, decision: Decision, stop: Stop) -> Decision:
@@ -115,24 +115,24 @@ def random_search(
     beta: float = 10.0,
     steps: int = 2000,
     seed: int = 0,
-) -> Found:
-    """A Markov chain from the buckets of the run, for what `dpro` decides.
+) -> SearchOutcome:
+    """Search by a Markov chain from the recorded buckets, over the decisions of `dpro`.
 
     A worse decision is accepted with probability exp(beta ln(step + 1) (cost - new)), costs in units of the step
     at the start.
 
     Args:
-        problem: What is decided on.
-        scorer: Replays decisions and counts what that takes.
-        memory_budget_bytes: Most bytes of a rank; none: unlimited.
-        time_budget_s: Seconds for the search.
-        passes: What may be changed, some of `PASSES`.
-        beta: How soon worse decisions are refused.
-        steps: Changes that are tried at most.
-        seed: Seed of the draws.
+        problem: Modules and links.
+        scorer: Simulator of decisions, which counts its work.
+        memory_budget_bytes: Maximum memory of a rank, in bytes. Defaults to unlimited.
+        time_budget_s: Time limit of the search, in seconds.
+        passes: Allowed changes, from `PASSES`.
+        beta: Cooling rate: how soon worse decisions are rejected.
+        steps: Maximum number of changes.
+        seed: Seed of the chain.
 
     Raises:
-        PlanError: Nothing fits into the memory, or a knob that is out of range.
+        PlanError: No decision fits into the memory, or an option is out of range.
     """
     if not beta > 0 or steps < 1:
         raise PlanError(f"beta is {beta} and steps {steps}; expected beta above 0 and at least one step")
@@ -150,7 +150,7 @@ def random_search(
             now, cost = other, scorer.rebase(other)
         if cost < least:
             best, least = now, cost
-    return Found(best, least, step, stop.seconds, scorer.events, scorer.evaluations)
+    return SearchOutcome(best, least, step, stop.seconds, scorer.events, scorer.evaluations)
 
 
-mcmc = planned(random_search, "mcmc")
+mcmc = record_search(random_search, "mcmc")

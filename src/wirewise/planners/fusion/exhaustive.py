@@ -1,4 +1,4 @@
-"""All bucketings of a few gradients, or all of a list of caps; and the buckets without a search."""
+"""Exhaustive search over bucketings of few gradients, or over a list of caps; and buckets without a search."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from wirewise.errors import PlanError
 from wirewise.planners.fusion.problem import FusionProblem
-from wirewise.planners.fusion.rules import walk
+from wirewise.planners.fusion.rules import apply_rules
 from wirewise.planners.fusion.score import Scorer
-from wirewise.planners.fusion.search import Found, Stop, baseline, capped, make_plan, planned
+from wirewise.planners.fusion.search import SearchOutcome, Stop, baseline, capped, make_plan, record_search
 from wirewise.plans import FusionPlan
 from wirewise.sim.modules import Decision
 from wirewise.trace.modules import BucketSpan
@@ -20,7 +20,7 @@ MOST_GRADIENTS = 12
 
 
 def all_bucketings(gradients: int) -> Iterator[tuple[BucketSpan, ...]]:
-    """All 2^(n-1) ways to cut n gradients in order."""
+    """All 2^(n-1) bucketings of n gradients in order."""
     for cuts in range(2 ** (gradients - 1)):
         lasts = [i for i in range(gradients - 1) if cuts >> i & 1] + [gradients - 1]
         yield tuple(BucketSpan(a + 1, b) for a, b in zip([-1, *lasts], lasts, strict=False))
@@ -33,18 +33,18 @@ def try_all(
     caps: Sequence[float] = (),
     time_budget_s: float = 600.0,
     seed: int = 0,
-) -> Found:
-    """Find the best of all bucketings, or of those by caps; whole buckets, ops as they are.
+) -> SearchOutcome:
+    """Find the best of all bucketings, or of those by caps, without chunks and op fusion.
 
     Args:
         problem: Recorded run whose gradients are bucketed.
         scorer: Simulator of decisions. Defaults to a new one.
-        caps: Caps in bytes, whose bucketings are compared. Defaults to all bucketings.
-        time_budget_s: Seconds for the search.
+        caps: Caps in bytes to compare. Defaults to all bucketings.
+        time_budget_s: Time limit of the search, in seconds.
         seed: Recorded in the plan.
 
     Raises:
-        PlanError: More gradients than `MOST_GRADIENTS` and no caps.
+        PlanError: There are more gradients than `MOST_GRADIENTS`, and no caps.
     """
     stop, scorer, count = Stop(time_budget_s), scorer or Scorer(problem), len(problem.sizes)
     if caps:
@@ -63,15 +63,15 @@ def try_all(
         tried += 1
         if stop.late:
             break
-    return Found(best, scorer(best), tried, stop.seconds, scorer.events, scorer.evaluations)
+    return SearchOutcome(best, scorer(best), tried, stop.seconds, scorer.events, scorer.evaluations)
 
 
-exhaustive = planned(try_all, "exhaustive")
+exhaustive = record_search(try_all, "exhaustive")
 
 
 def rules(problem: FusionProblem, *, seed: int = 0) -> FusionPlan:
-    """The walk by the rules alone, nothing simulated to decide."""
-    decision = walk(problem, replace(baseline(problem), fused=()))
+    """Apply dPRO's rules alone, without simulation."""
+    decision = apply_rules(problem, replace(baseline(problem), fused=()))
     return make_plan(problem, decision, planner="rules", seed=seed)
 
 
@@ -80,11 +80,12 @@ def ddp(problem: FusionProblem, *, cap_bytes: float | None = None, seed: int = 0
 
     Args:
         problem: Recorded run whose gradients are bucketed.
-        cap_bytes: Cap of a bucket. Defaults to those of DistributedDataParallel, 1 MiB for the first and 25 MiB.
+        cap_bytes: Cap of a bucket, in bytes. Defaults to those of DistributedDataParallel, 1 MiB for the first and 25
+            MiB.
         seed: Recorded in the plan.
 
     Raises:
-        InputError: A cap that is not above 0.
+        InputError: The cap is not positive.
     """
     decision = baseline(replace(problem, recorded=())) if cap_bytes is None else capped(problem, cap_bytes)
     return make_plan(problem, decision, planner="ddp", seed=seed)

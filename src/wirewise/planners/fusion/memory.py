@@ -1,8 +1,7 @@
-"""Peak memory of a rank, and what to compute again or to accumulate so that it fits.
+"""Peak memory of a rank, and recomputation and accumulation that make it fit.
 
-Peak = what is always there + the largest over all modules of (kept by the modules before it + saved by itself +
-its workspace): while a module runs backward, those before it in the forward pass still hold what they keep, and
-those behind it have let go.
+Peak = static memory + the maximum over modules of (kept by the modules before it + saved by itself + its workspace):
+while a module runs backward, earlier modules still hold their activations, and later ones have freed theirs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _UNITS = 2048
 
 
 def peak_bytes(problem: FusionProblem, decision: Decision) -> float:
-    """Estimated peak of a rank."""
+    """Estimated peak memory of a rank, in bytes."""
     highest, before = 0.0, 0.0
     for i, own in enumerate(_kept(problem, decision.precision)):
         highest = max(highest, before + own.saved + own.workspace)
@@ -36,16 +35,16 @@ def peak_bytes(problem: FusionProblem, decision: Decision) -> float:
 def fit_memory(
     problem: FusionProblem, decision: Decision, budget_bytes: float, passes: Sequence[str]
 ) -> list[Decision]:
-    """Decisions that fit: for every number of micro-steps the one that computes least again.
+    """Find decisions that fit: for every number of micro-steps, the one with the least recomputation.
 
     Args:
-        problem: What is decided on.
-        decision: The rest of the decision.
-        budget_bytes: Most bytes of a rank.
-        passes: "recompute", "accumulation" and "precision" are used if they are among them.
+        problem: Modules and links.
+        decision: Remaining parts of the decision.
+        budget_bytes: Maximum memory of a rank, in bytes.
+        passes: Allowed changes; "recompute", "accumulation" and "precision" matter here.
 
     Raises:
-        PlanError: Nothing fits; the message names the least peak.
+        PlanError: No decision fits; the message names the least peak.
     """
     steps = [k for k in (2**i for i in range(32)) if k <= problem.most_accumulation]
     types = ["float32", "bfloat16"] if "precision" in passes else [decision.precision]

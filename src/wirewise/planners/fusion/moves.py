@@ -1,4 +1,4 @@
-"""Small changes of a decision, as the searches try them."""
+"""Small changes of a decision, as tried by the searches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wirewise.trace.modules import BucketSpan
 __all__ = ["PASSES", "neighbours"]
 
 PASSES = ("op_fusion", "tensor_fusion", "partition", "precision", "recompute", "accumulation")
-"""What a search may change."""
+"""Passes that a search may apply."""
 
 _SHIFTS = (-8, -4, -2, -1, 1, 2, 4, 8)
 _SPLITS = 7
@@ -25,13 +25,13 @@ _SPLITS = 7
 def neighbours(
     problem: FusionProblem, decision: Decision, passes: Sequence[str], first: int = 0
 ) -> Iterator[Decision]:
-    """Decisions that differ in one bucket, one border of two, or one fused op.
+    """Enumerate decisions that differ in one bucket, one bucket boundary, or one fused op.
 
     Args:
-        problem: What is decided on.
-        decision: Where to start.
-        passes: Which of "tensor_fusion", "partition" and "op_fusion" may change.
-        first: First bucket that may change; what ends early enough needs no change.
+        problem: Modules and links.
+        decision: Decision to begin with.
+        passes: Changes to make, among "tensor_fusion", "partition" and "op_fusion".
+        first: First bucket to change; earlier ones end early enough.
     """
     first = min(first, len(decision.buckets) - 1)
     if "tensor_fusion" in passes:

@@ -1,4 +1,4 @@
-"""What dPRO decides on: the modules of a model in data-parallel training, and its links."""
+"""Problem of dPRO: the modules of a model in data-parallel training, and the links."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["FusionProblem", "from_flows", "from_trace"]
 
 @dataclass(frozen=True, kw_only=True)
 class FusionProblem(ModuleTrace):
-    """A module trace and the links that its gradients travel over.
+    """Module trace, and the links used by its gradients.
 
     Raises:
-        InputError: Raised by `ModuleTrace`, or a rank on a host that the links do not have.
+        InputError: Raised by `ModuleTrace`, or a rank is on a host that the links lack.
     """
 
     links: Links
@@ -39,12 +39,12 @@ class FusionProblem(ModuleTrace):
 
     @classmethod
     def of(cls, job: ModuleTrace, links: Links) -> FusionProblem:
-        """The problem of a job on these links."""
+        """Build the problem of a job on these links."""
         return cls(**{one.name: getattr(job, one.name) for one in fields(ModuleTrace)}, links=links)
 
     @cached_property
     def slowest(self) -> int:
-        """The rank that computes longest."""
+        """Rank with the longest compute time."""
         return int(np.argmax(self.slowdown)) if len(self.slowdown) else 0
 
     @cached_property
@@ -54,7 +54,7 @@ class FusionProblem(ModuleTrace):
 
     @cached_property
     def wire(self) -> LinkCost:
-        """An all-reduce that has the links for itself."""
+        """Cost of an all-reduce without contention."""
         seconds = []
         for size in (1e6, 2e6):
             layers, sent = [LayerCost("", 0.0, 0.0, size)], [BucketTransfer(0, size)]
@@ -65,10 +65,10 @@ class FusionProblem(ModuleTrace):
 
 
 def from_trace(trace: Trace, links: Links | None = None) -> FusionProblem:
-    """The problem of a recorded run; arguments and errors as of `sim.recorded.modules_of_trace`."""
+    """Build the problem of a recorded run; arguments and errors as in `sim.recorded.modules_of_trace`."""
     return FusionProblem.of(*modules_of_trace(trace, links))
 
 
 def from_flows(flows: Sequence[Dataflow], links: Links, **rest: Any) -> FusionProblem:
-    """The problem of recorded steps; arguments and errors as of `sim.recorded.modules_of_flows`."""
+    """Build the problem of recorded steps; arguments and errors as in `sim.recorded.modules_of_flows`."""
     return FusionProblem.of(modules_of_flows(flows, links, **rest), links)

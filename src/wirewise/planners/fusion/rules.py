@@ -1,14 +1,14 @@
 """The decision rules of dPRO (MLSys 2022, section 5) and the walk that applies them.
 
-p_n is the n-th backward op that completes gradients, with what runs before it since the last one; q_n is the
-reduction of its gradients; .d is a duration, .e an end. A reduction of s bytes in k chunks goes through three
-stages (encode, wire, decode), chunk by chunk:
+p_n is the n-th backward op that completes gradients, including ops since the previous one; q_n is the reduction of
+its gradients; .d is a duration, .e an end. A reduction of s bytes in k chunks goes through three stages (encode,
+wire, decode), chunk by chunk:
 
     t_sync(s, k) = (k - 1) t_slow(s / k) + the sum of the three stages of one chunk.
 
-The paper takes as "slow" the stage with the largest cost a byte, so that the best k is sqrt(s (a_1 + a_2) / b_slow)
-with the costs a byte a of the two others and the fixed cost b of the slow one. Here the slow stage of s / k bytes is
-the one that takes longest, so that k is right where the wire costs little a byte and much a collective.
+The paper takes as "slow" the stage with the largest cost per byte, so that the best k is sqrt(s (a_1 + a_2) / b_slow)
+with the per-byte costs a of the two others and the fixed cost b of the slow one. Here the slow stage of s / k bytes
+is the one that takes longest, so that k is also right if the wire has a low per-byte and a high fixed cost.
 """
 
 from __future__ import annotations
@@ -22,28 +22,36 @@ from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.sim.modules import Decision, again_s, group_s, micro_share
 from wirewise.trace.modules import BucketSpan
 
-__all__ = ["MOST_CHUNKS", "best_chunks", "op_fusion_pays", "stages", "sync_s", "tensor_fusion_pays", "walk"]
+__all__ = [
+    "MOST_CHUNKS",
+    "apply_rules",
+    "best_chunks",
+    "op_fusion_pays",
+    "stages",
+    "sync_s",
+    "tensor_fusion_pays",
+]
 
 MOST_CHUNKS = 64
 
 
 def stages(problem: FusionProblem) -> list[LinkCost]:
-    """Encode, wire and decode of a chunk."""
+    """Costs of encode, wire and decode stages of a chunk."""
     _, a, b, c, d = problem.overhead
     return [LinkCost(latency_s=a, s_per_byte=b), problem.wire, LinkCost(latency_s=c, s_per_byte=d)]
 
 
 def sync_s(size_bytes: float, chunks: int, through: list[LinkCost]) -> float:
-    """Time t_sync, in seconds from the first chunk's start to the last one's end."""
+    """Time t_sync in seconds, from the start of the first chunk to the end of the last one."""
     each = [stage.seconds(size_bytes / chunks) for stage in through]
     return (chunks - 1) * max(each) + sum(each)
 
 
 def best_chunks(size_bytes: float, through: list[LinkCost]) -> int:
-    """Number of chunks, k*, that makes t_sync least.
+    """Number of chunks k* that minimises t_sync.
 
-    t_sync is the largest of one convex curve of k for each stage that may be the slow one, so it is least where
-    one of them is, or where two cross.
+    t_sync is the maximum of convex curves of k, one per candidate slow stage, so its minimum is that of one of them,
+    or where two cross.
     """
     whole = sum(stage.s_per_byte for stage in through)
     exact = [1.0, float(MOST_CHUNKS)]
@@ -58,17 +66,17 @@ def best_chunks(size_bytes: float, through: list[LinkCost]) -> int:
 
 
 def op_fusion_pays(previous_sync_s: float, previous_s: float, own_s: float, fused_s: float) -> bool:
-    """Fuse p_{n-1} and p_n: q_{n-1}.d < p_{n-1}.d + p_n.d - t_fused.
+    """Whether to fuse p_{n-1} and p_n: q_{n-1}.d < p_{n-1}.d + p_n.d - t_fused.
 
-    The compute saved is more than the communication that can no longer hide behind p_n.
+    The compute saved exceeds the communication that can no longer overlap with p_n.
     """
     return previous_sync_s < previous_s + own_s - fused_s
 
 
 def tensor_fusion_pays(previous_end_s: float, own_ready_s: float, merged_s: float, own_s: float) -> bool:
-    """Fuse q_{n-1} and q_n: q_{n-1}.e > p_n.e + t_sync(s_{n-1} + s_n) - t_sync(s_n).
+    """Whether to fuse q_{n-1} and q_n: q_{n-1}.e > p_n.e + t_sync(s_{n-1} + s_n) - t_sync(s_n).
 
-    The transfer before runs so long that to begin it late costs nothing.
+    The previous transfer is so long that delaying its start costs nothing.
     """
     return previous_end_s > own_ready_s + merged_s - own_s
 
@@ -103,19 +111,20 @@ class _State:
     """End of the last bucket, if it is launched now."""
 
 
-def walk(
+def apply_rules(
     problem: FusionProblem, start: Decision, *, op_fusion: bool = True, partition: bool = True
 ) -> Decision:
-    """Buckets, chunks and fused ops by the rules, op after op in the order of the backward pass.
+    """Choose buckets, chunks and op fusion by the rules, op by op in backward order.
 
-    Ops that are fused become ready together, so their buckets are fused too; where two buckets are fused, fusing
-    their ops costs no overlap and is tried as well.
+    Ops that are fused become ready together, so their buckets are fused too; if two buckets are fused, fusing their
+    ops loses no overlap and is tried as well.
 
     Args:
-        problem: What is decided on.
-        start: Whose precision, recomputation and accumulation hold; its buckets and fused ops do not matter.
-        op_fusion: Whether ops are fused.
-        partition: Whether buckets are cut into chunks.
+        problem: Modules and links.
+        start: Decision that provides precision, recomputation and accumulation; its buckets and fused ops are
+            ignored.
+        op_fusion: Whether to fuse ops.
+        partition: Whether to split buckets into chunks.
     """
     return _Walker(problem, start, op_fusion, partition).run()
 

@@ -1,4 +1,4 @@
-"""Seconds of a step under a decision, by replay of as little of it as decides them."""
+"""Step time of a decision, by replaying as little as necessary."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wirewise import work
 from wirewise.planners.arrays import Vector
 from wirewise.planners.fusion.problem import FusionProblem
 from wirewise.sim.data_parallel import BucketTransfer, LayerCost, module_step
@@ -14,6 +15,9 @@ from wirewise.sim.step_replay import StepReplay, replay
 from wirewise.trace.dataflow import KINDS, Dataflow
 
 __all__ = ["Scorer", "step_of"]
+
+_REPLAY_S, _OP_S = 6e-4, 3e-5
+"""Work of replaying a step, and its part that grows with its ops."""
 
 
 @dataclass(frozen=True)
@@ -30,22 +34,22 @@ class _Base:
 
 
 def step_of(problem: FusionProblem, decision: Decision, *, simulated: list[int] | None = None) -> Dataflow:
-    """The whole graph of a step, op by op."""
+    """Build the graph of a whole step, op by op."""
     return module_step(problem, layers(problem, decision), transfers(problem, decision), simulated=simulated)
 
 
 class Scorer:
-    """Replays decisions and counts what that takes.
+    """Simulator of decisions, which counts its work.
 
-    Equal steps are simulated once. The three short-cuts do not change a result: ops between two launches run
-    without a break, so that they are one op; of ranks that differ by a factor, the slowest is the last to come
-    to each collective; and what comes before a change stays as it was, so that a replay can begin where no
-    transfer is under way, or with one that takes the only slot.
+    Equal steps are simulated once. Three shortcuts leave results unchanged: ops between two launches run back to back
+    and count as one op; of ranks that differ by a factor, the slowest arrives last at each collective; and the part
+    before a change is unchanged, so that a replay can start where no transfer is in flight, or with one that takes
+    the only slot.
 
     Args:
-        problem: What is decided on.
-        coarsen: One op for all between two launches, and only what follows the first change against the last `rebase`.
-        one_rank: The slowest rank stands for all.
+        problem: Modules and links.
+        coarsen: Merge all ops between two launches, and replay only from the first change since the last `rebase`.
+        one_rank: Simulate the slowest rank only.
     """
 
     def __init__(self, problem: FusionProblem, *, coarsen: bool = True, one_rank: bool = True) -> None:
@@ -68,7 +72,7 @@ class Scorer:
         return self._known[key]
 
     def rebase(self, decision: Decision) -> float:
-        """Seconds of a step from which the next ones are likely to differ little."""
+        """Simulate a decision as the base of incremental replays; returns its step time in seconds."""
         key = segments(self.problem, decision)
         flow = self._coarse(key, 0, key.forward_s, 0.0)
         result = self._run(flow)
@@ -118,6 +122,7 @@ class Scorer:
     def _run(self, flow: Dataflow) -> StepReplay:
         self.events += len(flow.names)
         self.evaluations += 1
+        work.charge(_REPLAY_S + _OP_S * len(flow.names))
         return replay(flow, self.problem.links, interference=self.problem.interference)
 
 

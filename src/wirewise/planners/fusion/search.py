@@ -1,8 +1,7 @@
-"""What the searches share: where they start, when they stop, the plan that they return."""
+"""Shared parts of the searches: starting points, stopping rule, resulting plan."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -10,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from wirewise import work
 from wirewise.cost.link import LinkCost
 from wirewise.errors import PlanError
 from wirewise.planners.fusion.memory import fit_memory, peak_bytes
 from wirewise.planners.fusion.moves import PASSES
 from wirewise.planners.fusion.problem import FusionProblem
-from wirewise.planners.fusion.rules import best_chunks, stages, sync_s, walk
+from wirewise.planners.fusion.rules import apply_rules, best_chunks, stages, sync_s
 from wirewise.planners.fusion.score import Scorer
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.plans.fusion import DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES, ddp_buckets
@@ -24,14 +24,14 @@ from wirewise.trace.modules import BucketSpan
 
 __all__ = [
     "DEFAULT_PASSES",
-    "Found",
+    "SearchOutcome",
     "Stop",
     "baseline",
     "bounds",
     "capped",
     "dynamic",
     "make_plan",
-    "planned",
+    "record_search",
     "starts",
 ]
 
@@ -44,8 +44,8 @@ _LEAST_CHANGE, _ROUNDS = 1e-3, 5
 
 
 @dataclass(frozen=True)
-class Found:
-    """A decision and what it took to find it."""
+class SearchOutcome:
+    """Decision, and statistics of its search."""
 
     decision: Decision
     step_s: float
@@ -57,9 +57,9 @@ class Found:
 
 
 class Stop:
-    """Says when a search is over: no time is left, or five rounds changed less than 0.1 %."""
+    """Stopping rule: the work limit is reached, or five rounds improved less than 0.1 %."""
 
-    def __init__(self, time_budget_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, time_budget_s: float, clock: Callable[[], float] = work.spent_s) -> None:
         if not time_budget_s > 0:
             raise PlanError(f"the time budget is {time_budget_s} s; expected seconds above 0")
         self._clock, self._begin = clock, clock()
@@ -67,33 +67,33 @@ class Stop:
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Seconds since the start."""
         return self._clock() - self._begin
 
     @property
     def late(self) -> bool:
-        """No time is left."""
+        """Whether the limit is reached."""
         return self.seconds >= self._budget_s
 
     def round(self, best_s: float) -> bool:
-        """Note the best step after a round; whether it was the last."""
+        """Record the best step after a round; returns whether to stop."""
         self._best.append(best_s)
         settled = len(self._best) > _ROUNDS and best_s > (1 - _LEAST_CHANGE) * self._best[-1 - _ROUNDS]
         return settled or self.late
 
     def restart(self) -> None:
-        """Forget the rounds, not the time."""
+        """Reset the improvements counted per round, but not the time spent."""
         self._best = []
 
 
 def capped(problem: FusionProblem, cap_bytes: float, first_bytes: float | None = None) -> Decision:
-    """Buckets by the rule of DistributedDataParallel; `first_bytes` none: the same cap for the first."""
+    """Bucket by the rule of DistributedDataParallel; `first_bytes` defaults to the same cap for the first bucket."""
     first = cap_bytes if first_bytes is None else first_bytes
     return Decision(problem.spans(ddp_buckets(problem.sizes, cap_bytes, first)))
 
 
 def baseline(problem: FusionProblem) -> Decision:
-    """What runs without a plan: the recorded buckets, else those of DistributedDataParallel."""
+    """Decision without a plan: the recorded buckets, else those of DistributedDataParallel."""
     return (
         Decision(problem.recorded)
         if problem.recorded
@@ -104,10 +104,10 @@ def baseline(problem: FusionProblem) -> Decision:
 def bounds(
     problem: FusionProblem, scorer: Scorer, memory_budget_bytes: float | None, passes: Sequence[str]
 ) -> Decision:
-    """Precision, recomputation and accumulation; the fastest that fit into the memory, which comes first.
+    """Choose the fastest precision, recomputation and accumulation that fit into the memory.
 
     Raises:
-        PlanError: A pass that is not known, or nothing fits.
+        PlanError: A pass is unknown, or no decision fits.
     """
     unknown = sorted(set(passes) - set(PASSES))
     if unknown:
@@ -124,12 +124,12 @@ def bounds(
 
 
 def starts(problem: FusionProblem, base: Decision, passes: Sequence[str]) -> list[Decision]:
-    """Decisions to search from: by the rules, by dynamic programmes, by caps."""
+    """Starting points of the search: by the rules, by dynamic programmes, by caps."""
     op_fusion, partition = "op_fusion" in passes, "partition" in passes
     if "tensor_fusion" not in passes:
         return [base]
     plain = replace(base, fused=())
-    by_rules = walk(problem, plain, op_fusion=op_fusion, partition=partition)
+    by_rules = apply_rules(problem, plain, op_fusion=op_fusion, partition=partition)
     found = [base, by_rules]
     shares = [1.0] if problem.comm_slots == 1 else [1.0, 1.0 / problem.comm_slots, 0.0]
     for start in {plain, by_rules}:
@@ -143,7 +143,7 @@ def starts(problem: FusionProblem, base: Decision, passes: Sequence[str]) -> lis
 def make_plan(
     problem: FusionProblem, decision: Decision, *, planner: str, scorer: Scorer | None = None, seed: int = 0
 ) -> FusionPlan:
-    """The record of a decision, with the simulated step and the one without a plan."""
+    """Build the plan of a decision, with the simulated step and the step without a plan."""
     scorer = scorer or Scorer(problem)
     made = []
     for span in decision.buckets:
@@ -169,11 +169,11 @@ def make_plan(
     return plan
 
 
-def planned(search: Callable[..., Found], planner: str) -> Callable[..., FusionPlan]:
-    """The planner that records what a search finds, with the knobs of the search.
+def record_search(search: Callable[..., SearchOutcome], planner: str) -> Callable[..., FusionPlan]:
+    """Convert a search to a planner that returns a plan, with the options of the search.
 
     Args:
-        search: Function `(problem, scorer, *, seed, **knobs)` to what was found.
+        search: Function `(problem, scorer, *, seed, **knobs)` that returns a `SearchOutcome`.
         planner: Name of the planner, recorded in its plans.
     """
 
@@ -189,22 +189,22 @@ def planned(search: Callable[..., Found], planner: str) -> Callable[..., FusionP
 def dynamic(
     problem: FusionProblem, start: Decision, *, latency_share: float = 1.0, partition: bool = True
 ) -> Decision:
-    """Buckets that end the step first, if each is reduced alone and after the one before.
+    """Find the buckets that end the step first, if each is reduced alone and after the previous one.
 
-    The end of a bucket depends on those before it only through the end of the last and, where launching takes
-    time on the computing thread, through their number. Both are best as small as they are, so for every number
-    of buckets the earliest end of all buckets up to each gradient is enough:
+    The end of a bucket depends on earlier ones only through the end of the last and, if launching takes time on the
+    compute thread, through their number. Smaller is better for both, so the earliest end of all buckets up to each
+    gradient suffices for every number of buckets:
 
         end(m, j) = min over i < j of max(end(m - 1, i), ready(j) + m launch) + t_sync(i..j).
 
-    Exact where links serve one collective at a time (`comm_slots` 1), a bucket is one chunk and nothing encodes
-    or decodes; n^2 steps for n gradients without launching time, else n^3. Otherwise a good start.
+    Exact if links serve one collective at a time (`comm_slots` 1), a bucket is one chunk and nothing encodes or
+    decodes; n^2 steps for n gradients without launch time, else n^3. Otherwise a good starting point.
 
     Args:
-        problem: What is decided on.
-        start: The rest of the decision; its buckets do not matter.
-        latency_share: Share of the wire's fixed cost that a bucket pays; less than 1 where others hide it.
-        partition: Whether a bucket may go out in chunks.
+        problem: Modules and links.
+        start: Remaining parts of the decision; its buckets are ignored.
+        latency_share: Fraction of the wire's fixed cost that a bucket pays; less than 1 if others hide it.
+        partition: Whether a bucket may be split into chunks.
     """
     n, launch = len(problem.sizes), problem.overhead.launch_s * problem.factor
     ready, computed_s = _ready(problem, start)

@@ -1,4 +1,4 @@
-"""Which cluster runs a job of a queue, when, and with which processors and accelerators."""
+"""Planners of job queues: which cluster runs a job, when, and with which CPUs and accelerators."""
 
 from functools import partial
 

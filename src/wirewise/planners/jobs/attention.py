@@ -1,10 +1,10 @@
-"""The network of TapFinger: attention over clusters, jobs that wait and jobs that run, a pointer, and amounts.
+"""The network of TapFinger: attention over clusters, waiting and running jobs, a pointer, and amounts.
 
 Y. Li, T. Zeng, X. Zhang, J. Duan, C. Wu: TapFinger, INFOCOM 2023; X. Wang et al.: Heterogeneous Graph Attention
-Network, WWW 2019; O. Vinyals et al.: Pointer Networks, NeurIPS 2015. Unlike in the paper, kinds of jobs are told by
-their tables and not by their numbers, so that kinds that no training saw can be scheduled; layers add to what they
-get; only amounts that are quicker than any smaller one are scored, by what they do to a job and to what stays free,
-so that clusters may have any size.
+Network, WWW 2019; O. Vinyals et al.: Pointer Networks, NeurIPS 2015. Unlike in the paper, kinds of jobs are described
+by their tables and not by their numbers, so that unseen kinds can be scheduled; layers are residual; and only amounts
+faster than any smaller one are scored, by their effect on the job and on free resources, so that clusters may have
+any size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from wirewise.sim.jobs.views import ACTIVE, CLUSTER, OPTIONS, PENDING
 
-__all__ = ["Seen", "TapFinger"]
+__all__ = ["ObservationTensors", "TapFinger"]
 
 _CLUSTERS, _PENDING, _ACTIVES, _CENTRAL = "cluster", "pending", "active", "central"
 _RELATIONS = (
@@ -28,8 +28,8 @@ _MOVED = 3.0
 """How far the embedding of a cluster moves with that of its own features, chosen on queues that no page judges by."""
 
 
-class Seen(NamedTuple):
-    """What is seen of E queues, as tensors; see `wirewise.sim.jobs.views.Views`."""
+class ObservationTensors(NamedTuple):
+    """Observation of E queues as tensors; see `wirewise.sim.jobs.views.Views`."""
 
     cluster: Tensor
     pending: Tensor
@@ -87,12 +87,12 @@ class _Layer(nn.Module):
 
 
 class TapFinger(nn.Module):
-    """Scores of a window's jobs, scores of amounts for a job, and the value of a state for each cluster.
+    """Network with scores of a window's jobs, scores of amounts for a job, and a state value for each cluster.
 
     Args:
         width: Width of embeddings.
-        heads: Heads of attention.
-        layers: Layers of attention over the graph.
+        heads: Number of attention heads.
+        layers: Number of attention layers over the graph.
     """
 
     def __init__(self, width: int = 64, heads: int = 2, layers: int = 2):
@@ -118,8 +118,8 @@ class TapFinger(nn.Module):
         )
         self.value = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1))
 
-    def embeddings(self, seen: Seen) -> tuple[Tensor, Tensor]:
-        """Embeddings of clusters, [E, A, d], and of the jobs of their windows, [E, A, W, d]."""
+    def embeddings(self, seen: ObservationTensors) -> tuple[Tensor, Tensor]:
+        """Embeddings of clusters, [E, A, d], and of the jobs in their windows, [E, A, W, d]."""
         queues, clusters, _ = seen.adjacent.shape
         most = seen.runs.shape[2]
         nodes = {
@@ -146,18 +146,18 @@ class TapFinger(nn.Module):
         return nodes[_CLUSTERS], jobs.unflatten(1, seen.window.shape[1:])
 
     def moved(self, clusters: Tensor, before: Tensor, now: Tensor) -> Tensor:
-        """Embeddings of clusters whose own features changed since, without attention to jobs, [E, A, d].
+        """Update embeddings of clusters whose own features changed, without attention to jobs, [E, A, d].
 
         Args:
-            clusters: Embeddings of clusters before the change, [E, A, d].
-            before: Features of clusters at that time, as in `Seen`.
-            now: Features of clusters after the change.
+            clusters: Cluster embeddings before the change, [E, A, d].
+            before: Cluster features before the change, as in `ObservationTensors`.
+            now: Cluster features after the change.
         """
         own = self.embed[_CLUSTERS]
         return clusters + _MOVED * (torch.relu(own(now)) - torch.relu(own(before)))
 
     def pointers(self, clusters: Tensor, jobs: Tensor, window: Tensor) -> Tensor:
-        """Logarithms of the probabilities of a window's jobs, [E, A, W]; -1e9 where there is none."""
+        """Log-probabilities of a window's jobs, [E, A, W]; -1e9 for empty positions."""
         empty = window < 0
         # A window without jobs would have nobody to attend to.
         hidden = empty & ~empty.all(-1, keepdim=True)
@@ -170,13 +170,13 @@ class TapFinger(nn.Module):
         return torch.log_softmax(scores.masked_fill(empty, -1e9), -1)
 
     def amounts(self, clusters: Tensor, chosen: Tensor, options: Tensor, legal: Tensor) -> Tensor:
-        """Logarithms of the probabilities of amounts for the chosen job of each cluster, [E, A, O].
+        """Log-probabilities of amounts for the chosen job of each cluster, [E, A, O].
 
         Args:
-            clusters: Embeddings of clusters, [E, A, d].
-            chosen: Embeddings of their chosen jobs, [E, A, d].
+            clusters: Cluster embeddings, [E, A, d].
+            chosen: Embeddings of the chosen jobs, [E, A, d].
             options: Features of amounts, [E, A, O, OPTIONS].
-            legal: Amounts that can be given, [E, A, O].
+            legal: Mask of feasible amounts, [E, A, O].
         """
         pair = self.of_pair(torch.cat([clusters, chosen], -1))[:, :, None]
         scores = self.score(torch.tanh(pair + self.of_option(options))).squeeze(-1)

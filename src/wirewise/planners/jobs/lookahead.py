@@ -1,7 +1,7 @@
-"""Looking ahead: each slot follows the rule that is expected to end the jobs that are there soonest, from now on.
+"""Rollout: each slot follows the rule that is expected to finish the present jobs soonest.
 
-D. Bertsekas, J. Tsitsiklis, C. Wu: Rollout Algorithms for Combinatorial Optimization, Journal of Heuristics 1997. Jobs
-that have run show their own pace by their progress, which no rule alone makes use of.
+D. Bertsekas, J. Tsitsiklis, C. Wu: Rollout Algorithms for Combinatorial Optimization, Journal of Heuristics 1997. The
+progress of running jobs reveals their own pace, which no rule alone uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wirewise.planners.jobs.rules import (
     RULES,
     Knowledge,
     decide_once,
-    expected,
+    expected_queue,
     hold_for_overdue,
     knowledge,
     run_rule,
@@ -57,16 +57,16 @@ _OF_JOBS = ("waiting", "running", "cluster", "held", "done", "served", "since", 
 
 
 class LookAhead:
-    """A policy that decides slot by slot.
+    """Rollout policy that decides slot by slot.
 
     Args:
-        problem: Jobs and clusters; of the jobs only what schedulers may know is used.
-        proposal: What is looked at beside the rules; None: nothing.
-        tuned: Knowledge of rules with tuned amounts; others get the ordinary one. None: tuned on this queue, as its
-            jobs are expected to go.
+        problem: Jobs and clusters; only fields known to schedulers are used.
+        proposal: Policy to evaluate beside the rules. Defaults to none.
+        tuned: Settings of rules with tuned amounts; other rules get the ordinary ones. Defaults to tuning on this
+            queue, with jobs at their expected pace.
 
     Attributes:
-        followed: Decisions in which each rule, or the proposal, was followed.
+        followed: Number of decisions that followed each rule or the proposal.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class LookAhead:
         self.followed: Counter[str] = Counter()
 
     def decide(self, believed: QueueArrays, state: QueueState) -> None:
-        """Decide in the current slot, where anything has changed since the last decision."""
+        """Decide in the current slot, if anything has changed since the last decision."""
         if not self._own_pace:
             self._learn(state)
             believed = believed._replace(pace=self._paces)
@@ -98,7 +98,7 @@ class LookAhead:
             # Nobody came, left, or showed a pace: what was decided still holds.
             self._expect(believed, state)
             return
-        known = knowledge(expected(believed), self._window, self._patience)
+        known = knowledge(expected_queue(believed), self._window, self._patience)
         proposed = (PROPOSED,) if self._proposal is not None and state.counts[WAITING] else ()
         best = min((*proposed, *LOOKED_AT), key=lambda who: self._cost(who, believed, state, known))
         self.followed[best] += 1
@@ -177,15 +177,15 @@ def _arrived(believed: QueueArrays, state: QueueState) -> tuple[QueueArrays, Que
 
 
 def follow_policy(problem: JobProblem, policy: Proposal, last: int) -> QueueState:
-    """The queue after a policy has decided slot by slot until all jobs were done or slot `last` came.
+    """Simulate a policy slot by slot until all jobs are done or slot `last` is reached.
 
     Args:
         problem: Jobs and clusters.
         policy: Function that decides in a slot.
-        last: Slot at which the queue is left.
+        last: Slot at which to stop.
 
     Raises:
-        PlanError: Jobs were resized so often that the log is full.
+        PlanError: Resizes exceeded the capacity of the log.
     """
     queue, jobs = problem.arrays, len(problem.arrays.arrival)
     state = new_state(queue, _LOG * jobs)

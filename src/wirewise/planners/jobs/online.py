@@ -1,4 +1,4 @@
-"""Policies that decide in each slot from the state of a queue that runs: rules, the learned one, a plan made before."""
+"""Policies that decide in each slot from the state of a running queue: rules, the learned policy, a fixed plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from wirewise.errors import InputError
 from wirewise.planners.jobs.lookahead import LookAhead
 from wirewise.planners.jobs.problem import JobProblem, tune
-from wirewise.planners.jobs.rules import RULES, Knowledge, decide_once, expected, knowledge
+from wirewise.planners.jobs.rules import RULES, Knowledge, decide_once, expected_queue, knowledge
 from wirewise.plans.jobs import JobAllotment, JobPlan
 from wirewise.sim.jobs.engine import RUNNING, SLOT, WAITING, QueueState, allot, fits, start, stop
 from wirewise.trace.queues import QueueArrays
@@ -17,25 +17,25 @@ from wirewise.trace.queues import QueueArrays
 __all__ = ["OnlinePolicy", "online_policy", "planned_policy"]
 
 OnlinePolicy = Callable[[QueueArrays, QueueState], None]
-"""Called once a slot with the queue as it is believed to be, and its state; starts, resizes and stops jobs in that."""
+"""Called once per slot with the queue as estimated, and its state, in which it starts, resizes and stops jobs."""
 
 
 def online_policy(
     problem: JobProblem, planner: str, *, seed: int = 0, weights: str | None = None
 ) -> tuple[OnlinePolicy, tuple[str, ...]]:
-    """A planner of `PLANNERS["jobs"]` as a policy that decides slot by slot, and what is to be said of it.
+    """Convert a planner of `PLANNERS["jobs"]` to a policy that decides slot by slot; returns it with notes.
 
-    Rules with amounts for each kind have them tuned on this queue, as jobs are expected to go. The learned policy is
-    followed with rules looked at beside it, or the rule that is expected to be quicker alone, as by its planner.
+    Rules with amounts per kind are tuned on this queue, with jobs at their expected pace. The learned policy is
+    combined with rollouts of rules, or replaced by the rule that is expected to be faster alone, as in its planner.
 
     Args:
-        problem: Jobs and clusters; only what schedulers may know of them is used.
+        problem: Jobs and clusters; only fields known to schedulers are used.
         planner: Name of the planner.
-        seed: Seed of rules that draw.
-        weights: File of weights of the learned policy; None: those that come with wirewise.
+        seed: Seed of randomised rules.
+        weights: File of weights of the learned policy. Defaults to the shipped ones.
 
     Raises:
-        InputError: There is no such planner, or the file holds no weights.
+        InputError: The planner does not exist, or the file holds no weights.
     """
     if planner in RULES:
         return _Rule(problem, planner, seed).decide, ()
@@ -70,17 +70,17 @@ class _Rule:
 
     def decide(self, believed: QueueArrays, state: QueueState) -> None:
         """Decide in the current slot."""
-        known = knowledge(expected(believed), self._window, self._patience)
+        known = knowledge(expected_queue(believed), self._window, self._patience)
         if self._tuned is not None:
             known = known._replace(due=self._tuned.due, floor=self._tuned.floor)
-        decide_once(self._rule, expected(believed), state, known, self._seed + int(state.counts[SLOT]))
+        decide_once(self._rule, expected_queue(believed), state, known, self._seed + int(state.counts[SLOT]))
 
 
 def planned_policy(plan: JobPlan, problem: JobProblem) -> OnlinePolicy:
-    """A policy that follows a plan made before: who has what in which slot.
+    """Policy that follows a fixed plan of resources per job and slot.
 
-    Reality may be late: a job that is not done keeps what it was last given, and one whose slot has come starts as soon
-    as there is room for it, those that were planned earlier first.
+    Jobs may run late: an unfinished job keeps its last resources, and a job whose slot has come starts as soon as
+    there is room, in planned order.
 
     Args:
         plan: Plan for this queue.

@@ -1,4 +1,4 @@
-"""Rounds of decisions: each cluster points at a job and chooses an amount, and conflicts are resolved."""
+"""Decision rounds: each cluster picks a job and an amount, and conflicts are resolved."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import log_softmax
 from torch import Tensor
 
-from wirewise.planners.jobs.attention import Seen, TapFinger
+from wirewise.planners.jobs.attention import ObservationTensors, TapFinger
 from wirewise.planners.jobs.problem import JobProblem
-from wirewise.planners.jobs.rules import Knowledge, expected, knowledge
+from wirewise.planners.jobs.rules import Knowledge, expected_queue, knowledge
 from wirewise.sim.jobs.engine import (
     ARRIVED,
     RUNNING,
@@ -27,13 +27,23 @@ from wirewise.sim.jobs.engine import (
     new_state,
     start,
 )
-from wirewise.sim.jobs.views import OPTIONS, look, new_views, weigh
+from wirewise.sim.jobs.views import OPTIONS, new_views, write_amounts, write_view
 from wirewise.trace.queues import QueueArrays
 
-__all__ = ["ABLATIONS", "Game", "Round", "decide", "decide_several", "matched", "play", "proposal_of", "see"]
+__all__ = [
+    "ABLATIONS",
+    "Episode",
+    "Round",
+    "decide",
+    "decide_several",
+    "matched",
+    "observe",
+    "proposal_of",
+    "run_episodes",
+]
 
 ABLATIONS = ("pointer", "bayes")
-"""Parts that `play` can do without: the oldest job is picked, clusters take turns where several picked a job."""
+"""Parts that `run_episodes` can leave out: then the oldest job is picked, clusters that pick one job alternate."""
 
 _NEVER = -1e4
 """Worth of a job for a cluster whose window does not hold it."""
@@ -43,14 +53,14 @@ AMOUNTS = 32
 
 
 @dataclass
-class Game:
-    """A queue that is being scheduled."""
+class Episode:
+    """Queue that is being scheduled, as an episode."""
 
     problem: JobProblem
     believed: QueueArrays = field(init=False)
     known: Knowledge = field(init=False)
     amounts: NDArray[np.int64] = field(init=False)
-    """Processors and accelerators, [K, AMOUNTS, 2]; the first is nothing, as is what there is no more of."""
+    """CPUs and accelerators, [K, AMOUNTS, 2]; the first amount is zero, and so is padding."""
     state: QueueState = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,13 +71,13 @@ class Game:
         self.to_next()
 
     @classmethod
-    def running(cls, problem: JobProblem, believed: QueueArrays, state: QueueState) -> Game:
-        """A game that goes on elsewhere, at its current state.
+    def running(cls, problem: JobProblem, believed: QueueArrays, state: QueueState) -> Episode:
+        """Episode that continues from the current state of a queue.
 
         Args:
             problem: Jobs and clusters.
-            believed: Jobs and clusters as they are believed to be now.
-            state: State, which decisions change.
+            believed: Jobs and clusters according to current knowledge.
+            state: State, updated by decisions.
         """
         game = cls.__new__(cls)
         game.problem, game.believed, game.state = problem, believed, state
@@ -82,18 +92,18 @@ class Game:
 
     @property
     def present(self) -> int:
-        """Jobs that have arrived and are not done."""
+        """Number of jobs that have arrived and are not done."""
         return int(self.state.counts[WAITING] + self.state.counts[RUNNING])
 
     def to_next(self) -> None:
-        """Go to the slot in which somebody is there, unless all are done."""
+        """Advance to the next slot with a present job, unless all are done."""
         arrive(self.problem.arrays, self.state)
         if not self.present and not self.over:
             self.state.counts[SLOT] = self.problem.arrays.arrival[self.state.counts[ARRIVED]]
             arrive(self.problem.arrays, self.state)
 
     def pass_slot(self) -> None:
-        """Let a slot pass."""
+        """Advance by one slot."""
         advance(self.problem.arrays, self.state, self.problem.kept)
         self.to_next()
 
@@ -110,21 +120,21 @@ def _amounts(believed: QueueArrays, known: Knowledge) -> NDArray[np.int64]:
 
 
 class Round(NamedTuple):
-    """Decisions of all clusters of E games at one moment."""
+    """Decisions of all clusters of E episodes at one time."""
 
-    seen: Seen
+    seen: ObservationTensors
     pick: Tensor
     """Place in the window, [E, A]."""
     features: Tensor
     """Features of amounts for the job that was picked, [E, A, O, OPTIONS]."""
     legal: Tensor
-    """Amounts that can be given, [E, A, O]."""
+    """Feasible amounts, [E, A, O]."""
     amount: Tensor
-    """Number of the chosen amount, [E, A]."""
+    """Index of the chosen amount, [E, A]."""
     acts: Tensor
-    """Clusters whose window is not empty, [E, A]."""
+    """Whether a cluster's window is not empty, [E, A]."""
     wins: Tensor
-    """Clusters that got the job that they picked, [E, A]."""
+    """Whether a cluster won the job that it picked, [E, A]."""
     log_probability: Tensor
     """Logarithm of the probability of the pick, and of the amount where the job was won, [E, A]."""
     value: Tensor
@@ -133,25 +143,25 @@ class Round(NamedTuple):
     """Games in which a job was started, [E]."""
 
 
-def see(games: Sequence[Game]) -> tuple[Seen, NDArray[np.int64]]:
-    """What is seen of games with as many clusters each, and the job at each place of windows, [E, A, W]."""
+def observe(games: Sequence[Episode]) -> tuple[ObservationTensors, NDArray[np.int64]]:
+    """Observe episodes with equally many clusters; also returns the job at each window position, [E, A, W]."""
     clusters, window = len(games[0].problem.arrays.room), games[0].problem.window
     views = new_views(len(games), clusters, window)
     for number, game in enumerate(games):
-        look(game.believed, game.state, game.known.slots, game.known.best, views, number)
+        write_view(game.believed, game.state, game.known.slots, game.known.best, views, number)
     jobs = np.take_along_axis(views.job, views.window.clip(0).reshape(len(games), -1), 1).reshape(
         views.window.shape
     )
     arrays = (views.cluster, views.pending, views.adjacent, views.window, views.active, views.runs)
-    return Seen(*map(torch.from_numpy, arrays)), np.where(views.window < 0, -1, jobs)
+    return ObservationTensors(*map(torch.from_numpy, arrays)), np.where(views.window < 0, -1, jobs)
 
 
-def weighed(games: Sequence[Game], jobs: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Features of amounts for one job of each cluster, [E, A, O, OPTIONS], and whether they can be given, [E, A, O]."""
+def weighed(games: Sequence[Episode], jobs: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """Features of amounts for one job of each cluster, [E, A, O, OPTIONS], and whether they are feasible, [E, A, O]."""
     features = np.zeros((*jobs.shape, AMOUNTS, OPTIONS), np.float32)
     legal = np.zeros((*jobs.shape, AMOUNTS), np.bool_)
     for number, game in enumerate(games):
-        weigh(
+        write_amounts(
             game.believed,
             game.state,
             game.known.slots,
@@ -164,12 +174,12 @@ def weighed(games: Sequence[Game], jobs: NDArray[np.int64]) -> tuple[Tensor, Ten
 
 
 def winners(
-    games: Sequence[Game], jobs: NDArray[np.int64], likelihood: NDArray[np.float64], bayes: bool = True
+    games: Sequence[Episode], jobs: NDArray[np.int64], likelihood: NDArray[np.float64], bayes: bool = True
 ) -> NDArray[np.bool_]:
-    """Winners of jobs that several clusters picked: the greatest room for it times the probability of the pick, [E, A].
+    """Resolve jobs picked by several clusters: the largest room times probability of the pick wins, [E, A].
 
-    The room is a softmax over those clusters of how often what is free holds the least that the job starts with.
-    Without `bayes` they take turns.
+    The room is a softmax over those clusters of how many times their free resources hold the job's minimum. Without
+    `bayes`, clusters win in rotation.
     """
     wins = np.zeros(jobs.shape, np.bool_)
     for number, game in enumerate(games):
@@ -186,16 +196,16 @@ def winners(
 
 
 def matched(
-    games: Sequence[Game], jobs: NDArray[np.int64], likelihood: NDArray[np.float64]
+    games: Sequence[Episode], jobs: NDArray[np.int64], likelihood: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Places of windows by which no job goes to two clusters, or -1: the best matching of clusters and jobs, [E, A].
+    """Match clusters and jobs optimally; returns window positions, or -1, with no job given to two clusters, [E, A].
 
     A pair is worth the logarithm of what `winners` compares: the room for the job, as a softmax over the clusters whose
     windows hold it, times the probability of the pick.
 
     Args:
-        games: E games that are at one moment each.
-        jobs: Jobs of windows, or -1, [E, A, W].
+        games: E episodes at one time each.
+        jobs: Jobs in windows, or -1, [E, A, W].
         likelihood: Probabilities of picks, [E, A, W].
     """
     picks = np.full(jobs.shape[:2], -1)
@@ -218,21 +228,21 @@ def matched(
 @torch.no_grad()
 def decide(
     network: TapFinger,
-    games: Sequence[Game],
+    games: Sequence[Episode],
     draw: torch.Generator | None = None,
     without: Collection[str] = (),
     matching: bool = False,
 ) -> Round:
-    """One round: clusters pick, conflicts are resolved, winners start their job with an amount or let it wait.
+    """Run one decision round: clusters pick, conflicts are resolved, winners start their job or let it wait.
 
     Args:
         network: Network with its weights.
-        games: Games with as many clusters and as wide windows each; they change.
-        draw: Generator of what is drawn; None: the likeliest is taken.
-        without: Parts of `ABLATIONS` that are left out.
-        matching: Whether clusters get jobs by the best matching, instead of each picking its own.
+        games: Episodes with equally many clusters and equal windows; updated.
+        draw: Random generator of decisions. Defaults to taking the likeliest.
+        without: Parts of `ABLATIONS` to leave out.
+        matching: Whether clusters get jobs by optimal matching, rather than by their own pick.
     """
-    seen, jobs = see(games)
+    seen, jobs = observe(games)
     of_clusters, of_jobs = network.embeddings(seen)
     pointed = network.pointers(of_clusters, of_jobs, seen.window)
     pick = torch.zeros_like(seen.window[..., 0]) if "pointer" in without else _choose(pointed, draw)
@@ -255,13 +265,13 @@ def decide(
 
 
 @torch.no_grad()
-def decide_several(network: TapFinger, games: Sequence[Game]) -> None:
-    """One round in which each cluster picks job after job, until it lets one wait or none is left.
+def decide_several(network: TapFinger, games: Sequence[Episode]) -> None:
+    """Run one round in which each cluster picks job after job, until it lets one wait or none is left.
 
-    Jobs have the embeddings of the beginning of the round, clusters those moved by what they gave since. Conflicts are
-    resolved pick by pick. The likeliest decisions are taken.
+    Job embeddings are those at the start of the round; cluster embeddings are updated after each allocation.
+    Conflicts are resolved pick by pick. The likeliest decisions are taken.
     """
-    seen, jobs = see(games)
+    seen, jobs = observe(games)
     first, of_jobs = network.embeddings(seen)
     of_clusters = first
     left = seen.window.clone()
@@ -277,11 +287,11 @@ def decide_several(network: TapFinger, games: Sequence[Game]) -> None:
         left[torch.from_numpy(wins & (amount == 0))] = -1
         gone = np.where(wins & (amount > 0), picked, -2)
         left[torch.from_numpy((jobs[..., None] == gone[:, None, None]).any(-1))] = -1
-        of_clusters = network.moved(first, seen.cluster, see(games)[0].cluster)
+        of_clusters = network.moved(first, seen.cluster, observe(games)[0].cluster)
 
 
 def _picked(jobs: NDArray[np.int64], pick: Tensor, acts: Tensor) -> NDArray[np.int64]:
-    """Number of the job that each cluster picked, or -1, [E, A]."""
+    """Index of the job that each cluster picked, or -1, [E, A]."""
     return np.where(acts.numpy(), np.take_along_axis(jobs, pick.numpy()[..., None], 2)[..., 0], -1)
 
 
@@ -290,7 +300,9 @@ def _at(of_jobs: Tensor, pick: Tensor) -> Tensor:
     return torch.gather(of_jobs, 2, pick[..., None, None].expand(-1, -1, 1, of_jobs.shape[-1])).squeeze(2)
 
 
-def _start(games: Sequence[Game], picked: NDArray[np.int64], amount: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _start(
+    games: Sequence[Episode], picked: NDArray[np.int64], amount: NDArray[np.int64]
+) -> NDArray[np.bool_]:
     """Start jobs with the numbers of their amounts, where that is not 0; whether any was, [E]."""
     started = np.zeros(len(games), np.bool_)
     for number, cluster in np.argwhere(amount > 0).tolist():
@@ -307,7 +319,7 @@ def _choose(scores: Tensor, draw: torch.Generator | None) -> Tensor:
     return torch.multinomial(scores.exp().flatten(0, -2), 1, generator=draw).view(scores.shape[:-1])
 
 
-def play(
+def run_episodes(
     network: TapFinger,
     problems: Sequence[JobProblem],
     last: int,
@@ -316,17 +328,17 @@ def play(
     without: Collection[str] = (),
     matching: bool = False,
 ) -> list[QueueState]:
-    """Schedule queues with as many clusters each to their ends, or to slot `last`, with the likeliest decisions.
+    """Schedule queues with equally many clusters to their ends, or to slot `last`, with the likeliest decisions.
 
     Args:
         network: Network with its weights.
-        problems: Queues that are scheduled.
-        last: Slot at which they are left.
-        several: Whether a cluster may start several jobs in a round (`decide_several`), after which the slot passes.
-        without: Parts of `ABLATIONS` that rounds of one job each leave out.
-        matching: Whether clusters get jobs by the best matching (`matched`) in rounds of one job each.
+        problems: Queues to schedule.
+        last: Slot at which to stop.
+        several: Whether a cluster may start several jobs in a round (`decide_several`), after which the slot ends.
+        without: Parts of `ABLATIONS` to leave out in rounds of one job each.
+        matching: Whether clusters get jobs by optimal matching (`matched`) in rounds of one job each.
     """
-    games = [Game(problem) for problem in problems]
+    games = [Episode(problem) for problem in problems]
     while running := [game for game in games if not game.over and game.state.counts[SLOT] < last]:
         deciding = [game for game in running if game.state.counts[WAITING]]
         started: list[bool] = []
@@ -345,7 +357,7 @@ def play(
 def proposal_of(
     network: TapFinger, problem: JobProblem, *, several: bool = False
 ) -> Callable[[QueueArrays, QueueState], None]:
-    """A function that starts in the current slot what the policy would, by the likeliest decisions.
+    """Make a function that applies the policy's likeliest decisions in the current slot.
 
     Args:
         network: Network with its weights.
@@ -354,7 +366,7 @@ def proposal_of(
     """
 
     def propose(believed: QueueArrays, state: QueueState) -> None:
-        game = Game.running(problem, expected(believed), state)
+        game = Episode.running(problem, expected_queue(believed), state)
         if several:
             decide_several(network, [game])
             return

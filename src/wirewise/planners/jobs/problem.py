@@ -1,4 +1,4 @@
-"""A queue of jobs that clusters share, and plans of rules for it."""
+"""Queue of jobs on shared clusters, and plans made by rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError, PlanError
-from wirewise.planners.jobs.rules import REALLOTTING, RULES, Knowledge, expected, knowledge, run_rule
+from wirewise.planners.jobs.rules import REALLOTTING, RULES, Knowledge, expected_queue, knowledge, run_rule
 from wirewise.plans.jobs import JobAllotment, JobPlan
 from wirewise.sim.jobs.engine import LOGGED, QueueState, new_state
 from wirewise.trace.queues import JobQueue, QueueArrays
@@ -23,7 +23,7 @@ _ROUNDS = 2
 
 @dataclass(frozen=True)
 class JobProblem:
-    """A queue, and what stopping, moving and resizing costs.
+    """Queue of jobs, and the cost of stopping, moving and resizing them.
 
     Raises:
         InputError: A figure is out of range.
@@ -31,13 +31,13 @@ class JobProblem:
 
     queue: JobQueue
     kept: float = 0.5
-    """Share of a slot's progress that is left to a job that was given something else in it."""
+    """Fraction of a slot's progress that a job makes if it was resized in the slot."""
     window: int = 10
-    """Oldest jobs that a cluster chooses from."""
+    """Number of oldest jobs that a cluster chooses from."""
     oracle: bool = False
-    """Whether planners know each job's own pace, as nobody does: a bound for comparisons."""
+    """Whether planners know each job's true pace; unrealistic, as a bound for comparisons."""
     patience: int = 0
-    """Slots after its arrival from which on a job comes before all that arrived later; 0: however long it waits."""
+    """Slots of waiting after which a job takes precedence over all later arrivals; 0 means never."""
     arrays: QueueArrays = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -51,19 +51,19 @@ class JobProblem:
 
     @property
     def believed(self) -> QueueArrays:
-        """The queue with the paces that planners expect."""
-        return self.arrays if self.oracle else expected(self.arrays)
+        """Queue with the job speeds that planners expect."""
+        return self.arrays if self.oracle else expected_queue(self.arrays)
 
     def at_ordinary_pace(self) -> JobProblem:
-        """This queue with jobs that keep to the progress of their kinds, as schedulers expect."""
+        """Queue whose jobs progress at the speed of their kind, as schedulers expect."""
         jobs = tuple(msgspec.structs.replace(job, pace=1.0) for job in self.queue.queue)
         return JobProblem(
             msgspec.structs.replace(self.queue, queue=jobs), self.kept, self.window, patience=self.patience
         )
 
     def knowledge(self) -> Knowledge:
-        """Beliefs of schedulers about these jobs, with untuned amounts."""
-        return knowledge(expected(self.arrays), self.window, self.patience)
+        """Scheduler's knowledge of these jobs, with untuned amounts."""
+        return knowledge(expected_queue(self.arrays), self.window, self.patience)
 
 
 def problem_of(
@@ -75,15 +75,15 @@ def problem_of(
     oracle: bool = False,
     patience: int = 0,
 ) -> JobProblem:
-    """The problem of a queue.
+    """Build the problem of a queue.
 
     Args:
         queue: Jobs and clusters.
-        links: Nothing: a job runs within a cluster.
-        kept: Share of a slot's progress that is left to a job that was given something else in it.
-        window: Oldest jobs that a cluster chooses from.
-        oracle: Whether planners know each job's own pace, as nobody does: a bound for comparisons.
-        patience: Slots after its arrival from which on a job comes before all that arrived later. Defaults to 0: never.
+        links: Unused, must be empty: a job runs within a cluster.
+        kept: Fraction of a slot's progress kept by a job that was resized in it.
+        window: Number of oldest jobs that a cluster chooses from.
+        oracle: Whether planners know each job's own speed: an upper bound for comparisons.
+        patience: Slots after its arrival from which a job precedes all later arrivals. Defaults to 0, for never.
 
     Raises:
         InputError: Links are given, or a figure is out of range.
@@ -96,24 +96,23 @@ def problem_of(
 
 
 def plan_jobs(problem: JobProblem, rule: str, *, seed: int = 0) -> JobPlan:
-    """Follow a rule until all jobs are done: who runs where, when and with how much.
+    """Schedule jobs by a rule until all are done: cluster, time and resources of each.
 
-    Objective: the mean time from arrival to end. Variables: cluster, processors, accelerators and start of each job,
-    for rules that reallot in each slot. Constraints: what clusters have, where jobs may run, what they start with,
-    arrivals. The rules are greedy; a slot takes time in proportion to the jobs that wait and run, times the units of a
-    cluster for those that give unit by unit. Rules know the progress of kinds, and a job's own pace
-    only with `oracle`. `threshold`
-    and `tiresias` give each kind what `tune` finds best for this queue.
+    Objective: the mean time from arrival to end. Variables: cluster, CPUs, accelerators and start of each job, for
+    some rules anew in each slot. Constraints: cluster capacity, allowed clusters, minimum resources, arrivals. The
+    rules are greedy; a slot takes time linear in the waiting and running jobs, times the units of a cluster for rules
+    that allocate unit by unit. Rules know the progress of kinds, and a job's own speed only with `oracle`.
+    `threshold` and `tiresias` give each kind the amount that `tune` finds best for this queue.
 
     Y. Li, T. Zeng, X. Zhang, J. Duan, C. Wu: TapFinger, INFOCOM 2023, for the queues and the rules compared with.
 
     Args:
         problem: Jobs and clusters.
         rule: Name of the rule, one of `RULES`.
-        seed: Seed of rules that draw.
+        seed: Seed of randomised rules.
 
     Raises:
-        PlanError: A job does not end.
+        PlanError: A job does not finish.
     """
     known = problem.knowledge()
     if rule in ("threshold", "tiresias"):
@@ -124,14 +123,14 @@ def plan_jobs(problem: JobProblem, rule: str, *, seed: int = 0) -> JobPlan:
 def plan_of(
     problem: JobProblem, state: QueueState, planner: str, seed: int, notes: tuple[str, ...] = ()
 ) -> JobPlan:
-    """The plan of a queue whose jobs are all done.
+    """Build the plan of a queue whose jobs are all done.
 
     Args:
         problem: Jobs and clusters.
-        state: State after the last slot, with its whole log.
+        state: State after the last slot, with its complete log.
         planner: Name of the planner.
-        seed: Seed that it had.
-        notes: What the planner has to say.
+        seed: Seed of the planner.
+        notes: Notes of the planner.
     """
     log = state.log[: state.counts[LOGGED]]
     log = log[np.lexsort((log[:, 0], log[:, 4]))]
@@ -155,10 +154,10 @@ def plan_of(
 
 
 def follow(problem: JobProblem, rule: str, known: Knowledge, seed: int = 0) -> QueueState:
-    """The queue after a rule was followed until all jobs were done; its log is whole.
+    """Simulate a rule until all jobs are done; the state's log is complete.
 
     Raises:
-        PlanError: A job does not end.
+        PlanError: A job does not finish.
     """
     queue, believed = problem.arrays, problem.believed
     last = last_slot(problem, known)
@@ -176,7 +175,7 @@ def follow(problem: JobProblem, rule: str, known: Knowledge, seed: int = 0) -> Q
 
 
 def last_slot(problem: JobProblem, known: Knowledge) -> int:
-    """Slot by which all jobs are done twice over though they run one after the other with the least."""
+    """Time limit of simulations: twice the slots of all jobs run one after another with minimum resources."""
     queue = problem.arrays
     slowest = known.slots[np.arange(len(queue.least)), queue.least[:, 0], queue.least[:, 1]]
     slots = (slowest[queue.kind] / queue.pace + 1).sum() / min(1.0, problem.kept + 0.1)
@@ -184,15 +183,15 @@ def last_slot(problem: JobProblem, known: Knowledge) -> int:
 
 
 def mean_slots(problems: Sequence[JobProblem], rule: str, known: Knowledge) -> float:
-    """Mean over queues of the mean slots from a job's arrival to its end."""
+    """Mean number of slots from arrival to end, averaged over queues."""
     return float(np.mean([(follow(one, rule, known).finish - one.arrays.arrival).mean() for one in problems]))
 
 
 def tune(problems: Sequence[JobProblem], rule: str = "threshold") -> Knowledge:
-    """What each kind is due, and what must be free before it starts, with the least mean time over these queues.
+    """Tune the amount of each kind, and the free amount required to start it, for the least mean time on these queues.
 
-    One kind after the other, twice, over a grid: all amounts that are quicker than any smaller one, and floors of the
-    least, a half and the whole of them.
+    Coordinate search over kinds, twice, on a grid: all amounts faster than any smaller one, and floors of the least,
+    half and whole amount.
 
     Args:
         problems: Queues of the same kinds and clusters.

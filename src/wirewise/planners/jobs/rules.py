@@ -1,4 +1,4 @@
-"""Rules that schedulers of clusters follow, compiled: which job starts where, and with how much.
+"""Scheduling rules of clusters, compiled: which job starts where, and with which resources.
 
 Some start jobs and let them end; they look at each cluster's window of the oldest jobs that it may run, but `sjf` and
 `heft` at all that wait. The others reallot all that a cluster has in each slot, so jobs grow, shrink, stop and go on.
@@ -49,7 +49,7 @@ __all__ = [
     "RULES",
     "Knowledge",
     "decide_once",
-    "expected",
+    "expected_queue",
     "hold_for_overdue",
     "knowledge",
     "run_rule",
@@ -69,16 +69,16 @@ REALLOTTING = frozenset(RULES[_OPTIMUS:])
 
 
 class Knowledge(NamedTuple):
-    """What a scheduler believes of kinds of jobs, for jobs at the ordinary pace."""
+    """Scheduler's knowledge of kinds of jobs, at the ordinary speed."""
 
     slots: NDArray[np.int64]
     """Slots of a whole job, [K, processors + 1, accelerators + 1]."""
     best: NDArray[np.int64]
     """Least amount that is as quick as any within so many, [K, processors + 1, accelerators + 1, 2]."""
     due: NDArray[np.int64]
-    """What a kind is due under `threshold` and `tiresias`, [K, 2]."""
+    """Due amount of a kind under `threshold` and `tiresias`, [K, 2]."""
     floor: NDArray[np.int64]
-    """What must be free before a kind starts under `threshold`, [K, 2]."""
+    """Amount that must be free before a kind starts under `threshold`, [K, 2]."""
     window: int
     """Jobs of a cluster's window."""
     patience: int
@@ -87,13 +87,13 @@ class Knowledge(NamedTuple):
     """Greatest progress of a slot, [K]; a job that makes it gains nothing from more."""
 
 
-def expected(queue: QueueArrays) -> QueueArrays:
-    """What a scheduler expects that knows the kinds' progress: all jobs at the ordinary pace."""
+def expected_queue(queue: QueueArrays) -> QueueArrays:
+    """Queue as expected by a scheduler that knows the kinds' progress: all jobs at the ordinary speed."""
     return queue._replace(pace=np.ones_like(queue.pace))
 
 
 def knowledge(believed: QueueArrays, window: int = 10, patience: int = 0) -> Knowledge:
-    """What follows from the expected progress; each kind is due what is quickest, and its floor is the least."""
+    """Derive knowledge from the expected progress; each kind gets its fastest amount, and the least as its floor."""
     cpus, gpus = (int(believed.room[:, what].max()) for what in range(2))
     slots = np.full((len(believed.least), cpus + 1, gpus + 1), STEADY, np.int64)
     best = np.zeros((*slots.shape, 2), np.int64)
@@ -141,17 +141,17 @@ def run_rule(
     last: int,
     seed: int,
 ) -> bool:
-    """Follow a rule until all jobs are done.
+    """Simulate a rule until all jobs are done.
 
     Args:
-        rule: Number of the rule in `RULES`.
+        rule: Index of the rule in `RULES`.
         queue: Jobs, kinds and clusters.
         believed: Jobs, kinds and clusters with the progress that the scheduler expects.
-        state: State before the first slot, which changes.
-        known: What the scheduler believes.
-        kept: Share of a slot's progress that is left to a job that was given something else in it.
+        state: State before the first slot; updated.
+        known: Knowledge of the scheduler.
+        kept: Fraction of a slot's progress kept by a job that was resized in it.
         last: Slot at which to give up.
-        seed: Seed of what is drawn.
+        seed: Seed of randomised rules.
 
     Returns:
         Whether all jobs are done.
@@ -188,7 +188,7 @@ def run_rule(
 
 @outer
 def decide_once(rule: int, believed: QueueArrays, state: QueueState, known: Knowledge, seed: int) -> None:
-    """Start, resize and stop jobs as a rule does in one slot; arguments as of `run_rule`."""
+    """Start, resize and stop jobs by a rule in one slot; arguments as in `run_rule`."""
     np.random.seed(seed)  # noqa: NPY002 numba's own generator
     jobs = len(believed.arrival)
     wanted, chosen = np.zeros((jobs, 3), np.int64), np.zeros(jobs, np.int64)
@@ -267,21 +267,20 @@ def _give_back(state: QueueState, withheld: NDArray[np.int64]) -> None:
 def hold_for_overdue(
     believed: QueueArrays, state: QueueState, known: Knowledge, withheld: NDArray[np.int64]
 ) -> None:
-    """Start overdue jobs, and withhold a cluster's free resources from others where one does not fit yet.
+    """Start overdue jobs, and reserve a cluster's free resources where one does not fit yet.
 
     Args:
         believed: Jobs, kinds and clusters.
-        state: State of the queue, which changes.
-        known: What the scheduler believes.
-        withheld: Takes what was free on clusters that are withheld, [A, 2]; to be added to `state.free` once others
-            have been started.
+        state: State of the queue; updated.
+        known: Knowledge of the scheduler.
+        withheld: Output for the reserved free resources, [A, 2]; add to `state.free` after starting other jobs.
     """
     _hold_for_overdue(believed, state, known, withheld)
 
 
 @outer
 def start_all(believed: QueueArrays, state: QueueState, known: Knowledge) -> None:
-    """Start all that `heft` starts in a slot, in its order."""
+    """Start all jobs that `heft` starts in a slot, in its order."""
     while _start_best(_HEFT, believed, state, known):
         pass
 
@@ -603,7 +602,7 @@ def _key(rule: int, queue: QueueArrays, state: QueueState, known: Knowledge, clu
 
 @inner
 def _clipped(queue: QueueArrays, cluster: int, c: int, g: int, kind: int) -> tuple[int, int]:
-    """What a kind is due, within what a cluster has, and the least that it starts with at least."""
+    """Due amount of a kind within the capacity of a cluster, and the least that it starts with."""
     return (
         max(queue.least[kind, 0], min(c, queue.room[cluster, 0])),
         max(queue.least[kind, 1], min(g, queue.room[cluster, 1])),

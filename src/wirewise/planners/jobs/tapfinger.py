@@ -1,4 +1,4 @@
-"""TapFinger: a learned policy that places jobs and gives them processors and accelerators.
+"""TapFinger: a learned policy that places jobs and allocates CPUs and accelerators.
 
 Y. Li, T. Zeng, X. Zhang, J. Duan, C. Wu: TapFinger: Task Placement and Fine-Grained Resource Allocation for Edge
 Machine Learning, INFOCOM 2023. Heterogeneous graph attention reads clusters and jobs, each cluster points at a job of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["SHIPPED", "plan_tapfinger", "read_weights", "write_weights"]
 
 SHIPPED = Path(__file__).parent / "data" / "tapfinger.npz"
-"""Weights for the paper's queues, by `wirewise.planners.jobs.training`."""
+"""Weights for the paper's queues, by `wirewise_papers.tapfinger.policy_training`."""
 
 
 def plan_tapfinger(
@@ -41,26 +41,26 @@ def plan_tapfinger(
     safe: bool = True,
     several: bool = False,
 ) -> JobPlan:
-    """Follow the learned policy until all jobs are done.
+    """Schedule jobs by the learned policy until all are done.
 
     Objective: the mean time from arrival to end. Variables: in each round of a slot, a job of its window and an
-    amount for every cluster, or several jobs one after the other. Constraints: what clusters have free, what a job
-    starts with and where it may run. A round takes time in proportion to clusters squared times windows and jobs that
-    run.
+    amount for every cluster, or several jobs in sequence. Constraints: free resources of the clusters, a job's
+    minimum resources and allowed clusters. A round takes time in proportion to clusters squared times windows and
+    running jobs.
 
     Args:
         problem: Jobs and clusters.
-        seed: Recorded in the plan; the likeliest decisions are taken, and nothing is drawn.
-        weights: File of weights; None: those that come with wirewise.
-        safe: Whether in each slot what rules would do is simulated beside it, and the best is followed; and whether a
-            single one of these rules is followed throughout where that is expected to be quicker still. A note says so.
-        several: Whether clusters start several jobs in a round, so that a slot takes one round.
+        seed: Recorded in the plan; decisions are deterministic.
+        weights: File of weights. Defaults to the shipped ones.
+        safe: Whether each slot also simulates the rules and follows the best, and whether a single rule is followed
+            throughout if it is expected to be faster still. A note says so.
+        several: Whether clusters may start several jobs in a round, so that a slot takes one round.
 
     Raises:
-        InputError: The file holds no weights, or jobs are not to wait and `safe` is off.
-        PlanError: A job does not end.
+        InputError: The file holds no weights, or `patience` is set and `safe` is off.
+        PlanError: A job does not finish.
     """
-    from wirewise.planners.jobs.policy import play, proposal_of
+    from wirewise.planners.jobs.policy import proposal_of, run_episodes
 
     if problem.patience and not safe:
         raise InputError(
@@ -93,7 +93,7 @@ def plan_tapfinger(
             f"; the policy was followed in {ahead.followed[PROPOSED]} of {ahead.followed.total()} decisions"
         )
         return plan_of(problem, state, "tapfinger", seed, (said,))
-    state = play(network, [problem], last, several=several)[0]
+    state = run_episodes(network, [problem], last, several=several)[0]
     if waiting := int((state.finish < 0).sum()):
         raise PlanError(
             f"the policy leaves {waiting} jobs waiting or running in slot {last}; leave safe on, or train it on queues "
@@ -126,10 +126,10 @@ def _mean_slots(state: QueueState, problem: JobProblem) -> float:
 
 
 def read_weights(path: str | os.PathLike[str]) -> TapFinger:
-    """The network with the weights of a file.
+    """Load the network with the weights in a file.
 
     Raises:
-        InputError: The file cannot be read, or holds something else.
+        InputError: The file is unreadable, or holds something else.
     """
     import torch
 
@@ -142,13 +142,13 @@ def read_weights(path: str | os.PathLike[str]) -> TapFinger:
     except (ArchiveError, OSError, RuntimeError, TypeError) as error:
         line = str(error).splitlines()[0]
         raise InputError(
-            f"{os.fspath(path)}: {line}; expected weights by `python -m wirewise.planners.jobs.training`"
+            f"{os.fspath(path)}: {line}; expected weights by `python -m wirewise_papers.tapfinger.policy_training`"
         ) from error
     return network.eval()
 
 
 def write_weights(network: TapFinger, path: str | os.PathLike[str]) -> None:
-    """Write the weights in half precision, at once or not at all.
+    """Write the weights in half precision, atomically.
 
     Raises:
         InputError: The folder is missing, not writable or full.

@@ -1,4 +1,4 @@
-"""Planners that split the training step of any model: stages, meshes, and how each operator is cut."""
+"""Planners that split the training step of any model: stages, meshes, and the sharding of each operator."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["PLANNERS", "ParallelProblem", "parallel_problem"]
 def parallel_problem(
     job: OperatorGraph, links: Any, *, memory_bytes: float | None = None, states: float = 2.0
 ) -> ParallelProblem:
-    """The problem of a training step on its links.
+    """Build the problem of a training step on its links.
 
     Args:
         job: Training step with the seconds of its operators.
         links: Links between the ranks.
-        memory_bytes: Room of each rank; None: any.
-        states: Tensors of the size of a parameter that the optimizer keeps, two for Adam.
+        memory_bytes: Memory limit of each rank, in bytes. None if unlimited.
+        states: Number of optimizer states per parameter, two for Adam.
     """
     room = float("inf") if memory_bytes is None else float(memory_bytes)
     return ParallelProblem(graph=job, links=expect_links(links), memory_bytes=room, states=states)

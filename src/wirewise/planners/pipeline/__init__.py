@@ -1,4 +1,4 @@
-"""Stages of a model for pipelines, and the timetables of these."""
+"""Pipeline stages of a model, and their timetables."""
 
 from functools import partial
 

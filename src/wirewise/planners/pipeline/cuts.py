@@ -1,6 +1,6 @@
-"""Where a model is cut into stages.
+"""Partition of a model into stages.
 
-`balanced` makes the largest computing time of a stage as small as it can be, in the order of the list. `best_cut` takes
+`balanced_cut` minimises the largest computing time of a stage, in the order of the list. `best_cut` takes
 any costs of stages, and is exact over all ways to take modules off a graph one after the other: its states are sets of
 modules that hold all that their members need, of which a chain, with or without skips, has one more than modules. A
 stage is the difference of two of them, so that no stage needs a later one.
@@ -17,7 +17,7 @@ from wirewise.planners.pipeline.sums import Ints, ModuleSums, Table, Vector
 from wirewise.sim.compiled import outer
 from wirewise.trace.stages import StageTrace
 
-__all__ = ["StageFigures", "balanced", "best_cut", "figures", "prefixes"]
+__all__ = ["StageFigures", "balanced_cut", "best_cut", "figures", "prefixes"]
 
 _MOST_SETS = 300
 """Sets of modules that are compared with each other."""
@@ -25,13 +25,13 @@ _SAME = 1.0 + 1e-12
 
 
 @outer
-def balanced(summed: Vector, stages: int) -> Ints:
-    """First module of each stage and the number of all, [stages + 1], with the least largest sum.
+def balanced_cut(summed: Vector, stages: int) -> Ints:
+    """Split modules into contiguous stages with the least maximum sum; returns boundaries, [stages + 1].
 
-    Among such cuts, later stages are as full as they may be: earlier ones keep more activations.
+    Among optimal cuts, later stages get the most modules, as earlier stages keep more activations.
 
     Args:
-        summed: Seconds of modules added up from the first on, [L + 1].
+        summed: Cumulative seconds of modules, [L + 1].
         stages: Number of stages, at most L.
     """
     modules = len(summed) - 1
@@ -73,7 +73,7 @@ def _fill(summed: Vector, stages: int, limit: float, bounds: Ints) -> bool:
 
 @dataclass(frozen=True)
 class StageFigures:
-    """Figures of every stage between two sets of modules, [sets, sets]; only above the diagonal do they mean any."""
+    """Costs of every stage between two module sets, [sets, sets]; defined only above the diagonal."""
 
     sets: Sequence[int]
     """Sets of modules as bits, by size; the last one holds all."""
@@ -86,7 +86,7 @@ class StageFigures:
 
 
 def prefixes(trace: StageTrace) -> tuple[list[int], bool]:
-    """Sets of modules from which stages can be taken, as bits, by size; and whether these are all there are."""
+    """Module sets between which stages can lie, as bit masks by size; and whether the list is complete."""
     count = len(trace.modules)
     in_order = [(1 << number) - 1 for number in range(count + 1)]
     needs = [0] * count
@@ -107,7 +107,7 @@ def prefixes(trace: StageTrace) -> tuple[list[int], bool]:
 
 
 def figures(sums: ModuleSums, trace: StageTrace, sets: Sequence[int]) -> StageFigures:
-    """Figures of stages between each two of these sets."""
+    """Costs of the stages between each two of these sets."""
     count = len(trace.modules)
     member = np.array([[one >> number & 1 for number in range(count)] for one in sets], dtype=bool)
     # Counts, not each module of each pair: a table of all three would take the cube of the modules.
@@ -139,17 +139,17 @@ def figures(sums: ModuleSums, trace: StageTrace, sets: Sequence[int]) -> StageFi
 
 
 def best_cut(sets: Sequence[int], cost: Sequence[Table], among: Sequence[Table]) -> list[list[int]] | None:
-    """Modules of each stage, with the least of the largest cost; among such cuts, with the least sum of another one.
+    """Partition modules into stages with the least maximum cost; ties by the least sum of a second cost.
 
     Dynamic programming over stages and sets of modules: O(stages * sets^2).
 
     Args:
-        sets: Sets of modules as bits, by size; the last one holds all.
-        cost: Cost for each stage of computing what is new from one set to another; infinite: not allowed.
-        among: The other cost for each stage.
+        sets: Module sets as bit masks, by size; the last one holds all.
+        cost: Cost of the stage between two sets, for each stage; infinite if not allowed.
+        among: Second cost, for each stage.
 
     Returns:
-        Numbers of modules by stage; None: no cut is allowed.
+        Module indices by stage. None if no partition is allowed.
     """
     n = len(sets)
     best = np.full(n, np.inf)

@@ -1,6 +1,7 @@
-"""How many microbatches each position has in flight: as few as make an update no slower, by simulation.
+"""Number of microbatches in flight at each position: the fewest that keep an update fast, by simulation.
 
-More in flight hide messages and cost memory. All at once is slower again, because backward passes then start late.
+More microbatches in flight hide messages but cost memory. All at once is slower again, because backward passes then
+start late.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ _SAME = 1.0 + 1e-9
 
 
 def choose_depths(simulate: Callable[[tuple[int, ...]], float], most: Sequence[int]) -> tuple[int, ...]:
-    """The least depths found that make an update as fast as any that were tried.
+    """Find the smallest depths with which an update is as fast as with any depths tried.
 
     Depths grow evenly towards the first position at several rates; the fastest of them are then lowered one by one
     while the update takes no longer, 64 simulations in all.
 
     Args:
-        simulate: Seconds of an update with these depths.
-        most: Most microbatches that each position has room for, at least 1.
+        simulate: Update time with these depths, in seconds.
+        most: Maximum number of microbatches that fit into each position's memory, at least 1.
     """
     positions, known = len(most), dict[tuple[int, ...], float]()
 

@@ -1,4 +1,4 @@
-"""How long an update takes and what it keeps, in closed form, for a cut of the model and a style of timetable.
+"""Closed-form time and memory of an update, for a partition of the model and a timetable style.
 
 A position cannot be faster than its own passes, than its link, than the interfaces of its host, and than a round trip:
 a microbatch comes back from the stages behind after their passes and 2 messages a boundary, and only as many as are in
@@ -33,66 +33,66 @@ __all__ = [
 ]
 
 Messages = Literal["async", "blocking"]
-"""Whether messages travel beside passes."""
+"""Whether messages overlap with passes."""
 
 SPLIT = ("eager-split", "zero-bubble")
-"""Styles with gradients of weights apart."""
+"""Styles that compute weight gradients separately from input gradients."""
 
 
 class PipelineShape(NamedTuple):
-    """Numbers that a planner chooses."""
+    """Numbers chosen by a planner: stages, replicas, microbatches."""
 
     positions: int
     """Stages in a row (d)."""
     replicas: int
-    """Pipelines beside each other (w)."""
+    """Data-parallel replicas of the pipeline (w)."""
     width: int
     """Ranks that share a stage's tensors."""
     microbatch_size: int
     """Samples of a microbatch (b)."""
     microbatches: int
-    """Microbatches of an update, in each replica (m)."""
+    """Microbatches per update and replica (m)."""
     recompute: bool
-    """Whether forward passes are repeated (r)."""
+    """Whether forward passes are recomputed (r)."""
 
 
 class StageSums(NamedTuple):
-    """Figures of the stages of a cut, on their ranks, [d] each."""
+    """Costs of the stages of a partition, on their ranks, [d] each."""
 
     forward_s: Vector
     backward_s: Vector
     weight_s: Vector
     optimizer_s: Vector
     input_bytes: Vector
-    """Input of a stage, whole on each rank of its width."""
+    """Bytes of a stage's input, unsharded on each of its ranks."""
     saved_bytes: Vector
     parameter_bytes: Vector
 
 
 @dataclass(frozen=True)
 class PipelineCandidate:
-    """A shape with a cut, and what the closed form says of it."""
+    """Shape with a partition, and its closed-form costs."""
 
     shape: PipelineShape
     bounds: tuple[int, ...]
-    """First module of each stage and the number of all; empty where stages are `members`."""
+    """First module of each stage, then the total number; empty if stages are given by `members`."""
     update_s: float
     limit: str
-    """What sets the pace, in words."""
+    """Description of the bottleneck."""
     kept_bytes: tuple[float, ...]
-    """Memory of a rank of each position."""
+    """Memory of a rank at each position, in bytes."""
     members: tuple[tuple[int, ...], ...] = ()
-    """Modules of each stage, where they are not in the order of the list."""
+    """Modules of each stage, if stages are not ranges of the list."""
 
     def stages(self) -> list[list[int]]:
-        """Modules of each stage."""
+        """Module indices of each stage."""
         if self.members:
             return [list(one) for one in self.members]
         return [list(range(first, last)) for first, last in itertools.pairwise(self.bounds)]
 
 
 def stage_sums(problem: PipelineProblem, shape: PipelineShape, bounds: Ints) -> StageSums:
-    """Figures of stages in the order of the list."""
+    """Costs of contiguous stages."""
     sums, width = problem.sums(shape.microbatch_size), shape.width
     faster = 1.0 if width == 1 else problem.trace.width_speedup[width]
 
@@ -111,7 +111,7 @@ def stage_sums(problem: PipelineProblem, shape: PipelineShape, bounds: Ints) -> 
 
 
 def sums_of(problem: PipelineProblem, shape: PipelineShape, stages: Sequence[Sequence[int]]) -> StageSums:
-    """Figures of stages with any modules."""
+    """Costs of stages with arbitrary modules."""
     names = [[problem.trace.modules[number].name for number in own] for own in stages]
     found = StageCosts.of(problem.trace, names, shape.microbatch_size, [shape.width] * len(names))
     return StageSums(
@@ -126,7 +126,7 @@ def sums_of(problem: PipelineProblem, shape: PipelineShape, stages: Sequence[Seq
 
 
 def depths_of(style: str, positions: int, microbatches: int) -> tuple[Ints, Ints]:
-    """Forward passes of each position ahead of its first backward pass, and microbatches that weights come late."""
+    """Forward passes ahead of each position's first backward pass, and delay of weight gradients, in microbatches."""
     behind = positions - np.arange(positions)
     depth = {
         "gpipe": np.full(positions, microbatches),
@@ -140,15 +140,15 @@ def depths_of(style: str, positions: int, microbatches: int) -> tuple[Ints, Ints
 def kept_bytes(
     problem: PipelineProblem, shape: PipelineShape, style: str, stages: StageSums, depth: Ints, late: Ints
 ) -> Vector:
-    """Memory of a rank of each position; what `sim.stage_memory.peak_bytes` says of the timetable.
+    """Memory of a rank at each position, in bytes; equals `sim.stage_memory.peak_bytes` for the timetable.
 
     Args:
         problem: Model, links, samples and memory.
-        shape: Numbers of replicas and whether forward passes are repeated.
+        shape: Numbers of replicas, and whether forward passes are recomputed.
         style: Style of the timetable.
-        stages: Figures of the stages.
-        depth: Forward passes ahead of the first backward pass, at each position.
-        late: Microbatches that gradients of weights come late, at each position.
+        stages: Costs of the stages.
+        depth: Forward passes ahead of the first backward pass at each position.
+        late: Delay of weight gradients at each position, in microbatches.
     """
     inputs, saved = stages.input_bytes, stages.saved_bytes
     late = np.minimum(late, shape.microbatches - depth)
@@ -168,14 +168,14 @@ def evaluate(
     stages: StageSums,
     messages: Messages = "async",
 ) -> tuple[float, str]:
-    """Seconds of an update, and what sets its pace, in words.
+    """Time of an update in seconds, and its bottleneck in words.
 
     Args:
         problem: Model, links, samples and memory.
         shape: Numbers of stages, replicas and microbatches.
-        style: Style of the timetable; "2bw" exchanges gradients beside the next update's passes.
-        stages: Figures of the stages.
-        messages: Whether messages travel beside passes.
+        style: Style of the timetable; "2bw" overlaps gradient exchange with the next update's passes.
+        stages: Costs of the stages.
+        messages: Whether messages overlap with passes.
     """
     d, m = shape.positions, shape.microbatches
     wires = problem.wires(d, shape.replicas, shape.width)

@@ -1,4 +1,4 @@
-"""Stages, replicas and timetable of a pipeline: closed forms choose among shapes, simulation among the best of them."""
+"""Stages, replicas and timetable of a pipeline: closed forms preselect shapes, simulation chooses among the best."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from wirewise.cost.links import Links
 from wirewise.cost.stages import StageCosts
 from wirewise.errors import PlanError
-from wirewise.planners.pipeline.cuts import balanced
+from wirewise.planners.pipeline.cuts import balanced_cut
 from wirewise.planners.pipeline.depths import choose_depths
 from wirewise.planners.pipeline.formula import (
     Messages,
@@ -24,7 +24,7 @@ from wirewise.planners.pipeline.formula import (
     sums_of,
 )
 from wirewise.planners.pipeline.problem import PipelineProblem
-from wirewise.planners.pipeline.two_bw import Fixed, ShapeSearch, cut_stages, has_exact_cut, search
+from wirewise.planners.pipeline.two_bw import FixedChoices, ShapeSearch, cut_stages, has_exact_cut, search
 from wirewise.plans.stages import Stage, StagePlan
 from wirewise.plans.timetables import in_flight, timetable
 from wirewise.sim.pipelines import EdgeSeconds, message_seconds, simulate_pipeline, steady_update
@@ -69,7 +69,7 @@ def plan(
     candidates: int = 3,
     seed: int = 0,
 ) -> StagePlan:
-    """Choose stages (d), replicas (w), samples a microbatch (b), recomputation (r), the cut and the timetable.
+    """Choose stages (d), replicas (w), microbatch size (b), recomputation (r), partition and timetable.
 
     The objective is the time of an update of a fixed number of samples, under the memory of a rank; all ranks work. All
     shapes are compared in closed form: O(divisors of the ranks times divisors of the samples). The best of them are
@@ -78,25 +78,25 @@ def plan(
 
     Args:
         problem: Model, links, samples and memory.
-        method: One of `METHODS`, which says the styles of timetables.
-        stages: Number of stages; None: chosen.
-        replicas: Number of pipelines beside each other; None: chosen.
-        width: Ranks that share a stage's tensors; None: chosen among those whose speed is known.
-        microbatch_size: Samples of a microbatch; None: chosen.
-        recompute: Whether stages repeat their forward pass; None: chosen.
-        messages: How the closed form counts messages: beside passes, or, as the paper does, as long as passes wait.
-        candidates: Shapes that are simulated.
-        seed: Recorded in the plan; nothing is drawn.
+        method: One of `METHODS`, which defines the timetable styles.
+        stages: Number of stages. Defaults to the planner's choice.
+        replicas: Number of data-parallel pipelines. Defaults to the planner's choice.
+        width: Tensor-parallel ranks per stage. Defaults to a choice among measured widths.
+        microbatch_size: Samples per microbatch. Defaults to the planner's choice.
+        recompute: Whether stages recompute their forward pass. Defaults to the planner's choice.
+        messages: Treatment of messages in the closed form: overlapped with passes or, as in the paper, blocking.
+        candidates: Number of shapes to simulate.
+        seed: Recorded in the plan; the search is deterministic.
 
     Raises:
-        PlanError: An unknown method, or no shape with room; the message says what is short.
+        PlanError: The method is unknown, or no shape fits the memory; the message says what is short.
     """
     if method not in METHODS:
         raise PlanError(f"unknown planner of pipelines {method!r}; expected one of: {', '.join(METHODS)}")
     if candidates < 1:
         raise PlanError(f"candidates is {candidates}; expected at least 1")
     styles = METHODS[method]
-    fixed = Fixed(stages, replicas, width, microbatch_size, recompute)
+    fixed = FixedChoices(stages, replicas, width, microbatch_size, recompute)
     compared = _compared(problem, _CLOSED_FORM.get(method, styles), fixed, messages)
     tried = [
         one
@@ -118,7 +118,7 @@ def plan(
 
 
 def _compared(
-    problem: PipelineProblem, styles: Sequence[str], fixed: Fixed, messages: Messages
+    problem: PipelineProblem, styles: Sequence[str], fixed: FixedChoices, messages: Messages
 ) -> ShapeSearch:
     *others, last = styles
     for style in others:
@@ -128,7 +128,7 @@ def _compared(
 
 
 class _Making(NamedTuple):
-    """What all plans of a call have alike."""
+    """Parts that all plans of a call share."""
 
     style: str
     method: str
@@ -146,7 +146,7 @@ def _plans(problem: PipelineProblem, candidate: PipelineCandidate, making: _Maki
             alone = chunks == 1 and making.method == "interleaved"
             if alone or (chunks > 1 and 1 < shape.positions <= len(problem.trace.modules) // chunks):
                 seconds = problem.sums(shape.microbatch_size).compute_s()
-                bounds = balanced(seconds, shape.positions * chunks).tolist()
+                bounds = balanced_cut(seconds, shape.positions * chunks).tolist()
                 own = [list(range(*both)) for both in pairwise(bounds)]
                 yield _with_depths(problem, shape, own, making._replace(chunks=chunks))
         return

@@ -1,4 +1,4 @@
-"""What planners of pipelines decide on, and the figures of stages that they count with."""
+"""Problem of pipeline planners, and the stage costs that they use."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from wirewise.sim.chains import chain_edges
 from wirewise.sim.pipelines import EdgeSeconds
 from wirewise.trace.stages import StageTrace
 
-__all__ = ["PipelineProblem", "Wires", "problem_of"]
+__all__ = ["PipelineLinks", "PipelineProblem", "problem_of"]
 
 _SAMPLES_A_RANK = 8
 """Samples of a rank where nobody says how many an update has."""
 
 
 @dataclass(frozen=True)
-class Wires:
-    """Seconds of messages between positions that follow each other, and of exchanges within one: latency and slope."""
+class PipelineLinks:
+    """Latency and slope of messages between successive positions, and of exchanges within one."""
 
     latency_s: Vector
     """Latency of a message from each position to the next, [d - 1]."""
     s_per_byte: Vector
-    """Seconds that each byte of a whole boundary takes, all replicas sending at once, [d - 1]."""
+    """Seconds per byte of a whole boundary with all replicas sending concurrently, [d - 1]."""
     host_s_per_byte: NDArray[np.float64]
-    """Seconds of each host's interfaces for a byte of each boundary, both ways, [2 H, d - 1]."""
+    """Seconds per byte of each boundary on each host's interface, in either direction, [2 H, d - 1]."""
     exchange_s: Vector
     """Latency of an exchange of gradients at each position, [d]."""
     exchange_s_per_byte: Vector
-    """Seconds for each byte of a position's parameters, [d]."""
+    """Seconds per byte of a position's parameters, [d]."""
 
 
 @dataclass(frozen=True)
 class PipelineProblem:
-    """A model, the ranks that train it, and what an update is.
+    """Model, the ranks that train it, and the samples of an update.
 
     Raises:
-        InputError: No samples, or memory that is not above 0.
+        InputError: There are no samples, or the memory is not positive.
     """
 
     trace: StageTrace
     links: Links
     batch: int
-    """Samples of an update, over all replicas."""
+    """Samples per update, over all replicas."""
     memory_bytes: float = np.inf
     """Memory of a rank."""
     edge_s: EdgeSeconds | None = None
-    """Seconds of a message between two stages, such as a reshard plan predicts; none: what links say."""
+    """Seconds of a message between two stages, such as predicted by a reshard plan. Defaults to the cost by `links`."""
 
     def __post_init__(self) -> None:
         if self.batch < 1 or not self.memory_bytes > 0:
@@ -65,7 +65,7 @@ class PipelineProblem:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks, all of which work."""
+        """Number of ranks, all of them used."""
         return self.links.world_size
 
     @cached_property
@@ -73,7 +73,7 @@ class PipelineProblem:
         return {}
 
     def sums(self, microbatch_size: int) -> ModuleSums:
-        """Figures of the modules for a size of microbatches."""
+        """Cumulative module costs for a microbatch size."""
         if microbatch_size not in self._sums:
             self._sums[microbatch_size] = ModuleSums(self.trace, microbatch_size)
         return self._sums[microbatch_size]
@@ -83,22 +83,22 @@ class PipelineProblem:
         return {}
 
     def tables(self, microbatch_size: int) -> StageFigures:
-        """Figures of stages between all sets of modules that stages can be taken from."""
+        """Costs of stages between all module sets."""
         if microbatch_size not in self._tables:
             self._tables[microbatch_size] = figures(self.sums(microbatch_size), self.trace, self.sets)
         return self._tables[microbatch_size]
 
     @cached_property
     def sets(self) -> list[int]:
-        """Sets of modules that stages can be taken from, as bits, by size."""
+        """Module sets between which stages can lie, as bit masks by size."""
         return prefixes(self.trace)[0]
 
     @cached_property
-    def _wires(self) -> dict[tuple[int, int, int], Wires]:
+    def _wires(self) -> dict[tuple[int, int, int], PipelineLinks]:
         return {}
 
-    def wires(self, positions: int, replicas: int, width: int) -> Wires:
-        """Seconds of messages and exchanges where ranks are numbered by position, replica, then within the width."""
+    def wires(self, positions: int, replicas: int, width: int) -> PipelineLinks:
+        """Costs of messages and exchanges, with ranks numbered by position, then replica, then within the width."""
         key = (positions, replicas, width)
         if key not in self._wires:
             self._wires[key] = _wires_of(self.links, *key)
@@ -113,14 +113,14 @@ def problem_of(
     memory_bytes: float | None = None,
     edge_s: EdgeSeconds | None = None,
 ) -> PipelineProblem:
-    """The problem of a measured model on links.
+    """Build the problem of a measured model on links.
 
     Args:
         trace: Modules of the model.
         links: Links between all ranks.
-        batch: Samples of an update, over all replicas; None: 8 a rank, of the smallest measured microbatches.
-        memory_bytes: Memory of a rank; None: no limit.
-        edge_s: Seconds of a message between two stages; None: what links say.
+        batch: Samples per update, over all replicas. Defaults to 8 of the smallest measured microbatches per rank.
+        memory_bytes: Memory limit of a rank, in bytes. Defaults to no limit.
+        edge_s: Time of a message between two stages, in seconds. Defaults to that of the links.
     """
     links = expect_links(links)
     return PipelineProblem(
@@ -132,7 +132,7 @@ def problem_of(
     )
 
 
-def _wires_of(links: Links, positions: int, replicas: int, width: int) -> Wires:
+def _wires_of(links: Links, positions: int, replicas: int, width: int) -> PipelineLinks:
     size = replicas * width
     capacity = links.bandwidth_out_bytes_per_s, links.bandwidth_in_bytes_per_s
     ranks = np.arange(positions * size).reshape(positions, replicas, width)
@@ -159,7 +159,7 @@ def _wires_of(links: Links, positions: int, replicas: int, width: int) -> Wires:
         [(one / by).max(axis=1, initial=0.0) for one, by in zip(ring_used, capacity, strict=True)], axis=0
     )
     share = rounds / replicas * links.burden.get("all_reduce", 1.0)
-    return Wires(
+    return PipelineLinks(
         np.maximum(latency, latency_back),
         np.maximum(np.maximum(slope, slope_back), widest),
         load,

@@ -1,4 +1,4 @@
-"""Figures of modules added up, so that those of a stage are differences of two sums."""
+"""Cumulative module costs, so that those of a stage are differences of two sums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Table = NDArray[np.float64]
 
 
 class ModuleSums:
-    """Figures of modules for one size of microbatches, added up from the first module on, [L + 1] each."""
+    """Cumulative module costs for one microbatch size, [L + 1] each."""
 
     def __init__(self, trace: StageTrace, microbatch_size: int) -> None:
         times = np.array([trace.times(number, microbatch_size) for number in range(len(trace.modules))])
@@ -36,14 +36,14 @@ class ModuleSums:
         )
 
     def compute_s(self) -> Vector:
-        """Seconds of both passes, added up, [L + 1]."""
+        """Cumulative seconds of both passes, [L + 1]."""
         return self.forward_s + self.backward_s
 
     def inputs(self, bounds: Ints) -> Vector:
-        """Bytes that each stage takes from stages before, the first one's being the batch; a tensor counts once.
+        """Bytes that each stage receives from earlier stages (the first one: the batch); a tensor counts once.
 
         Args:
-            bounds: First module of each stage, and the number of all, [S + 1].
+            bounds: First module of each stage, then the number of modules, [S + 1].
         """
         found = np.empty(len(bounds) - 1)
         found[0] = self.input_bytes

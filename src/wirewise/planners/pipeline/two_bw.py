@@ -1,4 +1,4 @@
-"""The planner of PipeDream-2BW: how many stages, replicas, samples a microbatch, and whether to compute again.
+"""Planner of PipeDream-2BW: number of stages, replicas and samples per microbatch, and recomputation.
 
 D. Narayanan, A. Phanishayee, K. Shi, X. Chen, M. Zaharia: Memory-Efficient Pipeline-Parallel DNN Training, ICML 2021,
 section 3.3 and appendix A. All factorizations of the ranks and of the samples of an update are compared in closed form;
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wirewise.errors import PlanError
-from wirewise.planners.pipeline.cuts import balanced, best_cut
+from wirewise.planners.pipeline.cuts import balanced_cut, best_cut
 from wirewise.planners.pipeline.formula import (
     Messages,
     PipelineCandidate,
@@ -27,11 +27,11 @@ from wirewise.planners.pipeline.formula import (
     stage_sums,
     sums_of,
 )
-from wirewise.planners.pipeline.problem import PipelineProblem, Wires
+from wirewise.planners.pipeline.problem import PipelineLinks, PipelineProblem
 from wirewise.planners.pipeline.sums import Table
 from wirewise.units import format_size
 
-__all__ = ["FREE", "Fixed", "ShapeSearch", "cut_stages", "has_exact_cut", "search", "shapes"]
+__all__ = ["FREE", "FixedChoices", "ShapeSearch", "cut_stages", "has_exact_cut", "search", "shapes"]
 
 _SHARES = (1.0, 1.25, 1.6, 2.5)
 """Memory of cuts that are compared where a balanced one has no room, over the least that any cut needs."""
@@ -39,8 +39,8 @@ _MOST_CELLS = 2_000_000
 """Cells of the tables of an exact cut, stages times sets of modules squared, where a balanced one has no room."""
 
 
-class Fixed(NamedTuple):
-    """What a planner may not choose; None: it may."""
+class FixedChoices(NamedTuple):
+    """Choices fixed by the user. None if the planner may choose."""
 
     stages: int | None = None
     replicas: int | None = None
@@ -49,21 +49,21 @@ class Fixed(NamedTuple):
     recompute: bool | None = None
 
 
-FREE = Fixed()
+FREE = FixedChoices()
 """Everything may be chosen."""
 
 
 class ShapeSearch(NamedTuple):
-    """What was compared."""
+    """Result of comparing shapes."""
 
     found: list[PipelineCandidate]
-    """Shapes with room, the fastest first."""
+    """Shapes that fit into memory, fastest first."""
     short: dict[int, float]
-    """Least memory that a rank needs in any shape with so many stages that has no room, by number of stages."""
+    """Least memory per rank, over all shapes, of each number of stages that does not fit."""
 
 
-def shapes(problem: PipelineProblem, style: str, fixed: Fixed = FREE) -> Iterator[PipelineShape]:
-    """All shapes that use every rank, and every sample of an update once."""
+def shapes(problem: PipelineProblem, style: str, fixed: FixedChoices = FREE) -> Iterator[PipelineShape]:
+    """Enumerate shapes that use every rank, and every sample of an update once."""
     n, modules = problem.ranks, len(problem.trace.modules)
     for width in sorted({1, *problem.trace.width_speedup}):
         for d in _divisors(n // width) if n % width == 0 else ():
@@ -79,18 +79,18 @@ def shapes(problem: PipelineProblem, style: str, fixed: Fixed = FREE) -> Iterato
 
 
 def search(
-    problem: PipelineProblem, style: str = "2bw", *, fixed: Fixed = FREE, messages: Messages = "async"
+    problem: PipelineProblem, style: str = "2bw", *, fixed: FixedChoices = FREE, messages: Messages = "async"
 ) -> ShapeSearch:
     """Compare all shapes in closed form.
 
     Args:
         problem: Model, links, samples and memory.
         style: Style of the timetable.
-        fixed: What is chosen already.
-        messages: Whether messages travel beside passes.
+        fixed: Choices that are fixed.
+        messages: Whether messages overlap with passes.
 
     Raises:
-        PlanError: No shape fits the numbers that are fixed, or none has room; the message says what is short.
+        PlanError: No shape matches the fixed numbers, or none fits the memory; the message says what is short.
     """
     found, short, any_shape = list[PipelineCandidate](), dict[int, float](), False
     for shape in shapes(problem, style, fixed):
@@ -116,7 +116,7 @@ def search(
 
 
 def has_exact_cut(problem: PipelineProblem, shape: PipelineShape) -> bool:
-    """Whether the tables of an exact cut are small enough to be made."""
+    """Whether the tables of an exact partition are small enough to compute."""
     modules = len(problem.trace.modules)
     return shape.positions * (modules + 1) ** 2 <= _MOST_CELLS and (
         shape.positions * len(problem.sets) ** 2 <= _MOST_CELLS
@@ -124,7 +124,7 @@ def has_exact_cut(problem: PipelineProblem, shape: PipelineShape) -> bool:
 
 
 def cut_stages(problem: PipelineProblem, shape: PipelineShape, style: str) -> list[list[int]] | None:
-    """The best cut of a shape by computing and messages that has room; None: no cut has."""
+    """Find the best partition of a shape by compute and messages within memory. None if there is none."""
     return _Cutter(problem, shape, style).within(problem.memory_bytes)
 
 
@@ -179,7 +179,7 @@ class _Cutter:
                 yield cut
 
 
-def _message_s(problem: PipelineProblem, wires: Wires, stage: int, size: Table) -> Table:
+def _message_s(problem: PipelineProblem, wires: PipelineLinks, stage: int, size: Table) -> Table:
     if problem.edge_s is None:
         return wires.latency_s[stage - 1] + wires.s_per_byte[stage - 1] * size
     values, places = np.unique(size, return_inverse=True)
@@ -197,7 +197,7 @@ def _candidate(
     """
     d = shape.positions
     depths = depths_of(style, d, shape.microbatches)
-    bounds = balanced(problem.sums(shape.microbatch_size).compute_s(), d)
+    bounds = balanced_cut(problem.sums(shape.microbatch_size).compute_s(), d)
     stages = stage_sums(problem, shape, bounds)
     kept = kept_bytes(problem, shape, style, stages, *depths)
     update_s, limit = evaluate(problem, shape, style, stages, messages)
@@ -226,7 +226,7 @@ def _candidate(
     return min(found, key=lambda one: one.update_s, default=first)
 
 
-def _allowed(shape: PipelineShape, fixed: Fixed) -> bool:
+def _allowed(shape: PipelineShape, fixed: FixedChoices) -> bool:
     chosen = (shape.positions, shape.replicas, shape.width, shape.microbatch_size, shape.recompute)
     return all(wanted is None or wanted == own for wanted, own in zip(fixed, chosen, strict=True))
 
@@ -236,7 +236,7 @@ def _divisors(number: int) -> list[int]:
     return sorted({*low, *(number // k for k in low)})
 
 
-def _no_shape(problem: PipelineProblem, style: str, fixed: Fixed) -> str:
+def _no_shape(problem: PipelineProblem, style: str, fixed: FixedChoices) -> str:
     wanted = ", ".join(f"{name} {value}" for name, value in fixed._asdict().items() if value is not None)
     width = " times width" if problem.trace.width_speedup else ""
     more = " and at least as many microbatches as stages" if style == "2bw" else ""

@@ -1,4 +1,4 @@
-"""Where the tasks of a distributed job run."""
+"""Placement of the tasks of a distributed job."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ from wirewise.planners.placement.checks import faults, host_faults
 from wirewise.planners.placement.gnn_tasks import METHODS, place, search
 from wirewise.planners.placement.problem import PlacementProblem, problem_of
 from wirewise.planners.placement.starts import STARTS, first_fit
-from wirewise.planners.placement.volumes import VOLUMES, drawn_rows, expected_rows, from_graph
+from wirewise.planners.placement.volumes import VOLUMES, expected_rows, from_graph, sampled_rows
 from wirewise.trace.tasks import TaskSet
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "VOLUMES",
     "PlacementProblem",
     "colocated",
-    "drawn_rows",
     "expected_rows",
     "faults",
     "first_fit",
@@ -25,6 +24,7 @@ __all__ = [
     "gnn_tasks",
     "host_faults",
     "problem_of",
+    "sampled_rows",
     "search",
     "store_affine",
 ]

@@ -1,4 +1,4 @@
-"""Whether a plan that was read from a file still fits its job and hosts."""
+"""Checks that a plan from a file still fits its job and hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXACT = 1e-6
 
 
 def faults(plan: PlacementPlan, problem: PlacementProblem) -> Iterator[str]:
-    """What keeps a plan from being carried out as it says: tasks, hosts, room, simulated time; none: it fits."""
+    """Find reasons why a plan cannot run as recorded: tasks, hosts, capacity, simulated time."""
     try:
         plan.check_tasks(problem.tasks.kinds)
     except PlanError as error:
@@ -34,7 +34,7 @@ def faults(plan: PlacementPlan, problem: PlacementProblem) -> Iterator[str]:
 
 
 def host_faults(plan: PlacementPlan, hosts: tuple[str, ...]) -> Iterator[str]:
-    """Hosts of the plan that are not those of a topology, which come in the same order."""
+    """Find hosts of the plan that differ from those of a topology, compared in order."""
     if len(hosts) != plan.world_size:
         yield (
             f"plan {plan.planner!r} is for {plan.world_size} hosts, there are {len(hosts)}; make the plan again for "

@@ -42,20 +42,19 @@ def place(
     beta: float = 200.0,
     seed: int = 0,
 ) -> PlacementPlan:
-    """Place all tasks.
+    """Place all tasks on hosts.
 
     Args:
-        method: One of `METHODS`; the search starts from the faster one of colocated and store-affine
-            tasks, where they fit.
+        method: One of `METHODS`; the search starts from the faster of colocated and store-affine tasks, if they fit.
         problem: Tasks and hosts.
-        policy: How flows share interfaces, in the simulation and when the plan is carried out.
+        policy: How flows share interfaces, in simulation and execution.
         steps: Steps of the search.
         beta: Beta of the search (`search`).
         seed: Seed of random choices.
 
     Raises:
-        PlanError: No room; the message names the resource that is short.
-        InputError: Steps or beta below 0, or a policy that the simulator does not know.
+        PlanError: The tasks do not fit; the message names the resource that is short.
+        InputError: Steps or beta are negative, or the simulator does not know the policy.
     """
     simulator = problem.simulator
     rules = ("colocated", "store-affine")
@@ -95,7 +94,7 @@ def _ruled(problem: PlacementProblem, rule: str, seed: int) -> Ints | None:
 
 
 class PlacementSearch(NamedTuple):
-    """What a chain found."""
+    """Result of a Markov chain."""
 
     places: Ints
     """Places of the best placement seen, [T]."""
@@ -115,18 +114,19 @@ def search(
     beta: float = 200.0,
     seed: int = 0,
 ) -> PlacementSearch:
-    """Explore from a placement; the best one seen is never slower than the start.
+    """Explore placements from a start; the best one seen is never slower than the start.
 
     Args:
-        problem: What is placed.
-        start: Where the chain begins; it fits.
+        problem: Tasks and hosts.
+        start: Feasible initial placement.
         policy: Policy of the flows.
         steps: Steps of the chain.
-        beta: How much a slower step is disliked: 1 % of the start's time is accepted with exp(-beta / 100).
-        seed: Seed of all draws.
+        beta: Inverse temperature: a step slower by 1 % of the start's time is accepted with probability exp(-beta /
+            100).
+        seed: Seed of the chain.
 
     Raises:
-        InputError: Steps or beta below 0, or a start that does not fit.
+        InputError: Steps or beta are negative, or the start does not fit.
     """
     if steps < 0 or not 0 <= beta < np.inf or not problem.fits(start):
         raise InputError(

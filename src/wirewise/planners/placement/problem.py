@@ -1,4 +1,4 @@
-"""Tasks that need places, and hosts with room for them."""
+"""Tasks to place, and hosts with capacity for them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _FITS = 1e-9
 
 @dataclass(frozen=True)
 class PlacementProblem:
-    """Places are host numbers, [T]; those of stores, and of tasks whose host is given, are fixed.
+    """Tasks and hosts; placements are host numbers, [T], fixed for stores and for tasks with a given host.
 
     Raises:
-        InputError: A task names a host that does not exist, or more names than links.
+        InputError: A task names a host that does not exist, or there are more names than links.
         PlanError: No placement can fit; the message names the resource that is short.
     """
 
     tasks: TaskSet
     hosts: tuple[str, ...]
-    """Names, [H]; a store whose host is not given goes to the next one in turn."""
+    """Names, [H]; stores without a host are assigned round-robin."""
     links: Links
     room: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Room of hosts by name and resource, where the tasks' own list does not say it."""
+    """Capacity of hosts by name and resource, unless listed by the tasks."""
     resources: tuple[str, ...] = field(init=False)
     demand: Matrix = field(init=False, repr=False)
     """Demand of each task, [T, R]."""
@@ -70,7 +70,7 @@ class PlacementProblem:
 
     @property
     def free(self) -> Ints:
-        """Numbers of the tasks that can move."""
+        """Indices of the movable tasks."""
         return np.flatnonzero(self.fixed < 0)
 
     @property
@@ -85,23 +85,23 @@ class PlacementProblem:
         return [np.array(members) for members in by_worker.values()]
 
     def left(self, places: Ints) -> Matrix:
-        """Room that is left, negative where tasks do not fit, [H, R]; tasks with place -1 take none."""
+        """Remaining capacity, negative where tasks do not fit, [H, R]; tasks with place -1 use none."""
         left = self.capacity.copy()
         placed = places >= 0
         np.subtract.at(left, places[placed], self.demand[placed])
         return left
 
     def fits(self, places: Ints) -> bool:
-        """Whether all tasks are placed, fixed ones where they must be, and no host is short of anything."""
+        """Whether all tasks are placed, fixed ones at their host, and no capacity is exceeded."""
         kept = (self.fixed < 0) | (places == self.fixed)
         return bool((places >= 0).all() and kept.all() and (self.left(places) >= -_FITS).all())
 
     def hosts_for(self, members: Ints, left: Matrix) -> Ints:
-        """Hosts with room for some tasks together."""
+        """Hosts with capacity for some tasks together."""
         return np.flatnonzero((left - self.demand[members].sum(axis=0) >= -_FITS).all(axis=1))
 
     def shortage(self, members: Ints, left: Matrix) -> str:
-        """Why tasks that belong together find no host: the resource that fewest hosts have enough of."""
+        """Explain why tasks that belong together fit on no host: the resource that fewest hosts have enough of."""
         enough = (left - self.demand[members].sum(axis=0) >= -_FITS).sum(axis=0)
         scarce = int(np.argmin(enough))
         names = ", ".join(self.tasks.tasks[member].name for member in members)
@@ -155,9 +155,10 @@ class PlacementProblem:
 
 
 def problem_of(tasks: TaskSet, links: Topology | Links | None) -> PlacementProblem:
-    """The problem on the hosts of a topology; its devices count as room, named by their kind, such as "gpu".
+    """Build the problem on the hosts of a topology, with its devices as capacity, by kind, such as "gpu".
 
-    Links alone know neither names nor devices: their hosts are host0, host1 and so on, with the room that tasks say.
+    Links alone have neither names nor devices: their hosts are host0, host1 and so on, with the capacity given by the
+    tasks.
 
     Raises:
         InputError, PlanError: As `PlacementProblem` and `Links.of`.
@@ -174,5 +175,5 @@ def problem_of(tasks: TaskSet, links: Topology | Links | None) -> PlacementProbl
 
 
 def numbers_of(problem: PlacementProblem, kind: str) -> list[int]:
-    """Numbers of the movable tasks of a kind."""
+    """Indices of the movable tasks of a kind."""
     return [int(number) for number in problem.free if problem.tasks.tasks[number].kind == kind]

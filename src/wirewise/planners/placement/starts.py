@@ -1,4 +1,4 @@
-"""Placements by rule: what others do, and what a search starts from."""
+"""Placements by rule: baselines, and starting points of the search."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from wirewise.errors import PlanError
 from wirewise.planners.arrays import Ints
 from wirewise.planners.placement.problem import Matrix, PlacementProblem, numbers_of
 
-__all__ = ["STARTS", "colocated", "first_fit", "scattered", "store_affine"]
+__all__ = ["STARTS", "colocated", "first_fit", "random_placement", "store_affine"]
 
 _TRIES = 200
 """Orders in which packing is tried before it is given up."""
 
 
 def first_fit(problem: PlacementProblem, *, seed: int = 0) -> Ints:
-    """Largest tasks first, each on the host that has the largest share of its room left; random orders if that fails.
+    """Place the largest tasks first, each on the host with the most capacity left; random orders if that fails.
 
     Raises:
-        PlanError: No order found room; the message names the resource that is short.
+        PlanError: No order fits; the message names the resource that is short.
     """
     random = np.random.default_rng(seed)
     total = np.maximum(problem.capacity.sum(axis=0), 1e-300)
@@ -41,10 +41,10 @@ def first_fit(problem: PlacementProblem, *, seed: int = 0) -> Ints:
 
 
 def colocated(problem: PlacementProblem, *, seed: int = 0) -> Ints:
-    """Samplers beside their worker, workers dealt out evenly, servers in turn (DistDGL).
+    """Place samplers with their worker, workers evenly over hosts, servers round-robin (DistDGL).
 
     Raises:
-        PlanError: Some worker finds no host with room for its samplers too.
+        PlanError: No host has capacity for some worker with its samplers.
     """
     places = problem.fixed.copy()
     workers = np.zeros(len(problem.hosts), np.int64)
@@ -60,11 +60,11 @@ def colocated(problem: PlacementProblem, *, seed: int = 0) -> Ints:
     return places
 
 
-def scattered(problem: PlacementProblem, *, seed: int = 0) -> Ints:
-    """Every task on a random host that has room.
+def random_placement(problem: PlacementProblem, *, seed: int = 0) -> Ints:
+    """Place every task on a random host with capacity.
 
     Raises:
-        PlanError: No random order found room.
+        PlanError: No random order fits.
     """
     random = np.random.default_rng(seed)
     orders = (random.permutation(problem.free) for _ in repeat(None))
@@ -72,10 +72,10 @@ def scattered(problem: PlacementProblem, *, seed: int = 0) -> Ints:
 
 
 def store_affine(problem: PlacementProblem, *, seed: int = 0) -> Ints:
-    """Each sampler, those with most bytes first, where the stores are that send it most; its worker follows.
+    """Place each sampler, largest traffic first, with the stores that send it most; its worker follows.
 
     Raises:
-        PlanError: Raised by `first_fit`, for what is left.
+        PlanError: Raised by `first_fit`, for the remaining tasks.
     """
     places = problem.fixed.copy()
     received = _received(problem, places)
@@ -140,6 +140,6 @@ def _packed(problem: PlacementProblem, orders: Iterator[Ints], choose: Callable[
 STARTS: dict[str, Callable[..., Ints]] = {
     "colocated": colocated,
     "store-affine": store_affine,
-    "random": scattered,
+    "random": random_placement,
 }
 """`(problem, *, seed) -> places, [T]`."""

@@ -1,4 +1,4 @@
-"""Flow sizes from the graph: a job is placed before anything of it has run.
+"""Flow sizes from the graph, so that a job can be placed before it has run.
 
 Inclusion probabilities give sizes that are expected; drawing the coming batches, whose draws are keyed by their number,
 gives those that there will be. The former count nodes twice that draws can lead back to, so that flows of nearby nodes
@@ -21,7 +21,7 @@ from wirewise.planners.cache.policies import CacheProblem
 from wirewise.plans.cache import CachePlan
 from wirewise.trace.tasks import Flow, TaskSet, TrainingTask
 
-__all__ = ["VOLUMES", "drawn_rows", "expected_rows", "from_graph"]
+__all__ = ["VOLUMES", "expected_rows", "from_graph", "sampled_rows"]
 
 VOLUMES = ("drawn", "expected")
 """How flow sizes are found."""
@@ -30,13 +30,13 @@ VOLUMES = ("drawn", "expected")
 def expected_rows(
     problem: CacheProblem, train: NDArray[np.int64], batch_size: int, *, kept: NDArray[np.int64] | None = None
 ) -> Vector:
-    """Rows that a sampled batch needs of each store on average, seeds included, [machines].
+    """Expected rows that a sampled batch needs from each store, seeds included, [machines].
 
     Args:
         problem: Graph, partition and fanouts.
-        train: Nodes from which the seeds are drawn evenly.
+        train: Nodes from which the seeds are sampled uniformly.
         batch_size: Seeds of a batch.
-        kept: Nodes whose rows the sampler has itself.
+        kept: Nodes whose rows the sampler holds itself.
     """
     seeds = seed_probability(problem.num_nodes, train, batch_size)
     needed = inclusion(
@@ -47,7 +47,7 @@ def expected_rows(
     return np.bincount(problem.owner, weights=needed, minlength=problem.machines).astype(np.float64)
 
 
-def drawn_rows(
+def sampled_rows(
     problem: CacheProblem,
     train: NDArray[np.int64],
     batch_size: int,
@@ -56,15 +56,15 @@ def drawn_rows(
     stream: int = 0,
     kept: NDArray[np.int64] | None = None,
 ) -> Vector:
-    """Rows that the coming batches of a sampler need of each store, seeds included, [iterations, machines].
+    """Rows that the coming batches of a sampler need from each store, seeds included, [iterations, machines].
 
     Args:
-        problem: Graph, partition and fanouts; its seed keys the draws.
-        train: Nodes that the seeds come from, epoch by epoch.
+        problem: Graph, partition and fanouts; its seed keys the sampling.
+        train: Nodes from which the seeds come, epoch by epoch.
         batch_size: Seeds of a batch.
         iterations: Number of batches.
-        stream: Number of the sampler: each draws for itself.
-        kept: Nodes whose rows the sampler has itself.
+        stream: Index of the sampler, for independent samples.
+        kept: Nodes whose rows the sampler holds itself.
     """
     sampler, rows = problem.sampler(), np.zeros((iterations, problem.machines))
     # Nearly equal ones: a short batch at the end of each epoch would make the record of a few iterations too small.
@@ -97,29 +97,29 @@ def from_graph(
     cached: CachePlan | None = None,
     volumes: str = "drawn",
 ) -> TaskSet:
-    """Tasks that train on a partitioned graph; part k lies on host k, whose workers draw seeds from its nodes.
+    """Tasks of training on a partitioned graph; part k is on host k, whose workers sample seeds from its nodes.
 
     The structure is on every host, as in SALIENT++, so stores send rows only. Samplers divide a worker's batch, send
-    all of its rows to the worker, and take a processor each; workers take a GPU each, servers a processor.
+    all of its rows to the worker, and use one CPU each; workers use one GPU each, servers one CPU.
 
     Args:
         problem: Graph, partition, training nodes of each part, seeds of a worker's batch, fanouts.
-        hosts: Names, one for each part.
+        hosts: Host names, one per part.
         row_bytes: Bytes of a node's features, with its id.
-        model_bytes: Bytes of all gradients of a worker, and of all parameters.
+        model_bytes: Size of a worker's gradients, and of all parameters, in bytes.
         workers_per_host: Workers on each host, which share the part's training nodes.
-        samplers: Samplers of each worker.
-        servers: Servers that share the parameters.
-        iterations: Iterations of the record.
-        prefetch: Iterations that samplers run ahead.
-        sampler_s: Seconds of a sampler's execution.
-        worker_s: Seconds of a worker's execution.
-        room: Workers, with their samplers, that a host has room for; none: one more than it starts with.
-        cached: Rows that the samplers of each part's workers keep, wherever they are placed.
+        samplers: Number of samplers per worker.
+        servers: Number of servers that shard the parameters.
+        iterations: Number of iterations in the record.
+        prefetch: Number of iterations that samplers run ahead.
+        sampler_s: Execution time of a sampler, in seconds.
+        worker_s: Execution time of a worker, in seconds.
+        room: Workers, with their samplers, that fit on a host. Defaults to one more than it starts with.
+        cached: Rows cached by the samplers of each part's workers, wherever they are placed.
         volumes: "drawn": sizes of the first iterations' batches; "expected": the same for all iterations.
 
     Raises:
-        InputError: Counts below 1, as many names as there are no parts, or unknown volumes.
+        InputError: A count is below 1, the number of names is not that of parts, or the volumes are unknown.
         PlanError: The cache plan was made for another partition.
     """
     if min(workers_per_host, samplers, servers) < 1 or len(hosts) != problem.machines:
@@ -183,7 +183,7 @@ def _rows(
 ) -> Vector:
     """Rows of each store in so many drawn iterations, or as expected in any, [iterations or 1, machines]."""
     if drawn:
-        return drawn_rows(problem, train, size, drawn, stream=stream, kept=kept)
+        return sampled_rows(problem, train, size, drawn, stream=stream, kept=kept)
     return expected_rows(problem, train, size, kept=kept)[None]
 
 

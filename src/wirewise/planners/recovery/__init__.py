@@ -1,4 +1,4 @@
-"""Sources of lost state, logs of messages and intervals of checkpoints, for jobs that survive failures."""
+"""Planners of recovery: sources of lost state, message logs and checkpoint intervals."""
 
 from wirewise.planners.faces import Planner, Problems, face
 from wirewise.planners.recovery.problem import RecoveryProblem, figures_of, problem_of, problem_of_modules

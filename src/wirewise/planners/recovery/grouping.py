@@ -1,7 +1,7 @@
-"""Selective logging: which messages are logged, so that little is stored and little is recomputed. Exact.
+"""Selective logging: which messages to log, to limit storage and recomputation. Exact.
 
-Neighbouring stages form groups. Messages between groups are logged by their senders; if a stage of a group is lost, the
-group goes back to the checkpoint and computes again from what it reads in logs, while all others wait. Smaller groups
+Neighbouring stages form groups. Messages between groups are logged by their senders; if a stage of a group is lost,
+the group rolls back to the checkpoint and recomputes from logged messages, while all others wait. Smaller groups
 recompute less and log more (SWIFT, TPDS 2024, section on selective logging; its greedy merging is not exact).
 """
 
@@ -21,21 +21,21 @@ _SAME = 1e-12
 
 
 class GroupChoice(NamedTuple):
-    """A group of neighbouring stages, and where the logs lie that it reads."""
+    """Group of adjacent stages, and the storage of the logs that it reads."""
 
     first: int
-    """Number of its first stage."""
+    """Index of its first stage."""
     end: int
-    """Number of the stage behind its last."""
+    """Index after its last stage."""
     tier: LogTier
     price_bytes: float
-    """Bytes a step of the logs that it reads, times the price of their tier."""
+    """Bytes per step of the logs that it reads, times the price of their tier."""
     cost_s: float
-    """Seconds in which it recomputes a step, times the probability that it has to."""
+    """Seconds to recompute a step, times the probability of a recovery."""
 
 
 class StageGrouping(NamedTuple):
-    """Groups of all stages that no other grouping beats in both price and cost."""
+    """Pareto-optimal grouping of all stages, by price and cost."""
 
     price_bytes: float
     cost_s: float
@@ -48,27 +48,27 @@ class _Labels(NamedTuple):
     price: NDArray[np.float64]
     cost: NDArray[np.float64]
     choice: NDArray[np.int64]
-    """Number of the last group among those that end here."""
+    """Index of the last group among those that end here."""
     parent: NDArray[np.int64]
-    """Number of the label before that group, where the group begins."""
+    """Index of the label before that group, where the group begins."""
 
 
 def fronts(
     stages: int, choices: Callable[[int, int], Sequence[GroupChoice]], budget_bytes: float = np.inf
 ) -> list[StageGrouping]:
-    """All groupings within a budget of storage that none beats in both price and cost, by rising price.
+    """Pareto front of price and cost over all groupings within a storage budget, by ascending price.
 
-    Minimizes both sums over groups, subject to the budget of the price. Dynamic programming over prefixes: the label of
-    a grouping of the first j stages is (price, cost), and labels that another one beats are dropped, because what
-    follows adds the same to both: O(stages^2 * length of the front). Costs that differ by rounding count as one.
+    Minimizes both sums over groups, subject to the budget of the price. Dynamic programming over prefixes: the label
+    of a grouping of the first j stages is (price, cost), and dominated labels are dropped, because any continuation
+    adds the same to both: O(stages^2 * length of the front). Costs that differ by rounding count as one.
 
     Args:
         stages: Number of stages.
-        choices: Ways to make a group of the stages from one number up to another; none where it must not be one.
-        budget_bytes: Largest price of a grouping.
+        choices: Options to group the stages of a range; empty if not allowed.
+        budget_bytes: Maximum price of a grouping, in bytes.
 
     Returns:
-        The front; empty where no grouping is allowed.
+        The front; empty if no grouping is allowed.
     """
     ending: list[list[GroupChoice]] = [[]]
     found = [_Labels(np.zeros(1), np.zeros(1), np.full(1, -1), np.full(1, -1))]

@@ -1,4 +1,4 @@
-"""How many steps lie between checkpoints: rules of Young and Daly, and the best number by the goodput itself."""
+"""Steps between checkpoints: rules of Young and Daly, and the optimum of the goodput."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ RULES = ("best", "young", "daly")
 
 
 def young_s(mtbf_s: float, checkpoint_s: float, lost_share: float = 1.0) -> float:
-    """Seconds of training between checkpoints, to first order.
+    """Training time between checkpoints by Young's first-order formula, in seconds.
 
     J. W. Young: A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974.
 
     Args:
-        mtbf_s: Seconds between failures, the mean.
-        checkpoint_s: Seconds for which a checkpoint stops training.
-        lost_share: Seconds that a lost step takes again, over those of a step; logs make it small.
+        mtbf_s: Mean time between failures, in seconds.
+        checkpoint_s: Time for which a checkpoint blocks training, in seconds.
+        lost_share: Time to redo a lost step, relative to the step time; small with logs.
     """
     return math.sqrt(2.0 * checkpoint_s * mtbf_s / lost_share) if lost_share > 0 else math.inf
 
 
 def daly_s(mtbf_s: float, checkpoint_s: float, lost_share: float = 1.0) -> float:
-    """Seconds of training between checkpoints, to a higher order (J. T. Daly, FGCS 22(3), 2006, equation 37).
+    """Training time between checkpoints by Daly's higher-order formula, in seconds (FGCS 22(3), 2006, equation 37).
 
     Args:
-        mtbf_s: Seconds between failures, the mean.
-        checkpoint_s: Seconds for which a checkpoint stops training.
-        lost_share: Seconds that a lost step takes again, over those of a step.
+        mtbf_s: Mean time between failures, in seconds.
+        checkpoint_s: Time for which a checkpoint blocks training, in seconds.
+        lost_share: Time to redo a lost step, relative to the step time.
     """
     if lost_share <= 0:
         return math.inf
@@ -42,10 +42,10 @@ def daly_s(mtbf_s: float, checkpoint_s: float, lost_share: float = 1.0) -> float
 
 
 def best_interval(goodput: Callable[[int], float], least: int, most: int) -> int:
-    """Number of steps with the most goodput, which rises up to it and falls from there on: O(log most) calls.
+    """Find the number of steps with the most goodput, which must be unimodal: O(log most) calls.
 
     Args:
-        goodput: Goodput with a checkpoint every so many steps.
+        goodput: Goodput with a checkpoint every n steps.
         least: Smallest number of steps.
         most: Largest number of steps, at least `least`.
     """

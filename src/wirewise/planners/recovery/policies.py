@@ -1,4 +1,4 @@
-"""Other ways to survive failures, priced by the formula that prices plans: what ours is compared with."""
+"""Other recovery policies, priced by the same formula as plans: the baselines."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ _CHECKFREQ_OVERHEAD = 0.035
 
 
 def priced_policies(problem: RecoveryProblem, spares: int, most_interval: int) -> tuple[PricedPolicy, ...]:
-    """Goodput of policies in which all ranks go back to a copy of the state.
+    """Goodput of policies in which all ranks roll back to a copy of the state.
 
-    checkpoint: a launcher starts all processes again from the last checkpoint, which training waits for.
-    checkfreq: the same from snapshots that are written beside training, as often as an overhead of 3.5 % allows.
-    elastic-commit: survivors keep commits in memory and wait for a new process, as with Elastic Horovod; only where
-    each stage has a replica elsewhere.
-    gemini: each step's state goes to the memory of another host, and a spare takes it from there.
+    checkpoint: a launcher restarts all processes from the last checkpoint, which blocks training while it is written.
+    checkfreq: the same from asynchronous snapshots, as often as an overhead of 3.5 % allows. elastic-commit:
+    survivors keep commits in memory and wait for a new process, as with Elastic Horovod; only where each stage has a
+    replica elsewhere. gemini: each step's state is copied to the memory of another host, from which a spare loads it.
 
     Args:
-        problem: Job, links, and how often it fails.
-        spares: Warmed processes that wait, for the policy that has a use for them.
-        most_interval: Largest number of steps between two copies.
+        problem: Job, links, and failure rate.
+        spares: Number of warm standby processes, for the policy that uses them.
+        most_interval: Maximum number of steps between two copies.
     """
     trace, links = problem.trace, problem.links
     state = max(stage.state_bytes for stage in trace.stages)

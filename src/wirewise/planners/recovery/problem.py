@@ -1,4 +1,4 @@
-"""What planners of recovery decide on, from measured figures of a job or from a model that is cut into stages."""
+"""Problem of recovery planners, from measured figures of a job or from a staged model."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _PRICES = {"memory": 1.0, "disk": 0.1}
 
 @dataclass(frozen=True)
 class RecoveryProblem:
-    """A job, how often it fails, and what logs and spares may take.
+    """Job, its failure rate, and the budgets of logs and spares.
 
     Raises:
-        InputError: Links of other ranks, or a figure that is not above 0.
+        InputError: The links are of other ranks, or a figure is not positive.
     """
 
     trace: RecoveryTrace
     links: Links
     mtbf_s: float = _MTBF_S
-    """Seconds of training between two failures, the mean."""
+    """Mean training time between failures, in seconds."""
     spare_bytes: float = np.inf
-    """Memory in which a spare recomputes a group of stages."""
+    """Memory of a spare to recompute a group of stages, in bytes."""
     log_bytes: float = np.inf
-    """Budget of all logs between two checkpoints."""
+    """Budget of all logs between two checkpoints, in bytes."""
     prices: Mapping[str, float] = field(default_factory=lambda: _PRICES)
-    """Bytes of that budget that a byte takes, by the place of the log."""
+    """Budget bytes charged per byte, by tier of the log."""
 
     def __post_init__(self) -> None:
         if self.links.world_size != self.trace.world_size:
@@ -61,7 +61,7 @@ class RecoveryProblem:
 
     @cached_property
     def alone(self) -> tuple[int, ...]:
-        """Numbers of stages of which a rank may be lost while no other that holds the same outlives it."""
+        """Stages whose state can be lost with a rank, as no replica survives elsewhere."""
         return tuple(
             number
             for number, stage in enumerate(self.trace.stages)
@@ -78,15 +78,15 @@ def problem_of(
     log_bytes: float | None = None,
     disk_price: float = _PRICES["disk"],
 ) -> RecoveryProblem:
-    """The problem of a measured job on its links.
+    """Build the problem of a measured job on its links.
 
     Args:
         trace: Figures of the job.
         links: Links between its ranks.
-        mtbf_s: Seconds of training between two failures, the mean.
-        spare_bytes: Memory in which a spare recomputes a group of stages; None: no limit.
-        log_bytes: Budget of all logs between two checkpoints, in bytes of shared memory; None: no limit.
-        disk_price: Bytes of that budget that a byte on disk takes.
+        mtbf_s: Mean training time between failures, in seconds.
+        spare_bytes: Memory in which a spare recomputes a group of stages, in bytes. Defaults to no limit.
+        log_bytes: Budget of all logs between two checkpoints, in bytes of shared memory. Defaults to no limit.
+        disk_price: Budget bytes charged per byte on disk.
     """
     return RecoveryProblem(
         trace,
@@ -101,13 +101,13 @@ def problem_of(
 def problem_of_modules(
     trace: StageTrace, links: Links, *, pipelined: StagePlan | None = None, **conditions: float | None
 ) -> RecoveryProblem:
-    """The problem of a model that is trained in stages, with figures of recovery that are not those of this job.
+    """Build the problem of a model trained in stages, with default figures of recovery.
 
     Args:
         trace: Modules of the model.
         links: Links between the ranks.
-        pipelined: Plan of its stages; None: one that is made for the quickest update.
-        conditions: What `problem_of` is told besides.
+        pipelined: Plan of its stages. Defaults to one with the fastest update.
+        conditions: Further arguments of `problem_of`.
     """
     links = expect_links(links)
     plan = pipeline.PLANNERS["1f1b"](trace, links) if pipelined is None else pipelined
@@ -117,7 +117,7 @@ def problem_of_modules(
 
 
 def figures_of(trace: StageTrace, plan: StagePlan, links: Links) -> RecoveryTrace:
-    """What a pipeline computes, holds and sends in an update; how long recoveries take is left to defaults.
+    """Figures of a pipeline: compute, state and messages of an update; recovery times keep their defaults.
 
     Args:
         trace: Modules of the model.
@@ -125,7 +125,7 @@ def figures_of(trace: StageTrace, plan: StagePlan, links: Links) -> RecoveryTrac
         links: Links between its ranks.
 
     Raises:
-        PlanError: Stages of several ranks, or several stages of a position.
+        PlanError: Stages span several ranks, or a position has several stages.
     """
     if any(len(own) > 1 for replicas in plan.ranks for own in replicas) or plan.positions < len(plan.stages):
         raise PlanError(

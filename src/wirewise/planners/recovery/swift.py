@@ -1,8 +1,8 @@
-"""The planner of SWIFT: where each stage's state comes from after a failure, what is logged, how often to checkpoint.
+"""Planner of SWIFT: source of each stage's state after a failure, message logs, checkpoint interval.
 
 Y. Zhong, G. Sheng, J. Liu, J. Yuan, C. Wu: SWIFT: Expedited Failure Recovery for Large-scale DNN Training, TPDS 2024.
-A stage with a replica elsewhere is copied from there; the others are recomputed from logged messages if that pays, else
-all ranks go back to the checkpoint.
+A stage with a replica elsewhere is copied from it; the others are recomputed from logged messages if that pays, else
+all ranks roll back to the checkpoint.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STRATEGIES = ("auto", "replica", "log", "checkpoint")
 """Ways to recover stages that may be asked for; "auto": the best for each."""
 
 _FOLD_SHARE = 0.2
-"""Share of a recomputation that handing gradients to one rank may take, above which they are summed as they come."""
+"""Fraction of a recomputation that handing gradients to one rank may take, above which they are summed as they come."""
 _SILENT_STEPS, _LEAST_SILENT_S = 5, 0.5
 """A rank is silent for at least so many steps, and so many seconds, before it counts as dead."""
 
@@ -56,7 +56,7 @@ _SPARE_PAYS = 0.01
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What the caller of the planner chose."""
+    """Choices of the caller of the planner."""
 
     strategy: str
     rule: str
@@ -84,31 +84,32 @@ def plan(
     silence_limit_s: float | None = None,
     seed: int = 0,
 ) -> RecoveryPlan:
-    """Choose sources of state, logs and the interval of checkpoints for the most goodput.
+    """Choose state sources, message logs and the checkpoint interval for the highest goodput.
 
-    Variables are the strategy of each stage, groups of neighbouring stages with the place of their logs, and the steps
-    between checkpoints. The objective is the share of time in which steps are computed for the first time, under random
-    failures (`sim.recovery.efficiency`); logs of an interval keep to a budget, groups to the memory of a spare. All
-    groupings that are best in storage and recomputation are compared, each with its own best interval:
-    O(stages^2 * front + front * log(most_interval)).
+    Variables are the strategy of each stage, groups of neighbouring stages with the place of their logs, and the
+    steps between checkpoints. The objective is goodput: the fraction of time spent on steps computed for the first
+    time, under random failures (`sim.recovery.efficiency`); logs of an interval are limited by a budget, groups by
+    the memory of a spare. All Pareto-optimal groupings in storage and recomputation are compared, each with its own
+    best interval: O(stages^2 * front + front * log(most_interval)).
 
     Args:
-        problem: Job, links, how often it fails, and limits.
+        problem: Job, links, failure rate, and limits.
         strategy: One of `STRATEGIES` for all stages.
-        consistency: Way to a whole step after a failure amid an update.
-        rule: How the interval is chosen, one of best, young, daly; the other two tell a rule of thumb.
-        least_interval: Smallest number of steps between checkpoints.
-        most_interval: Largest number of steps between checkpoints.
-        helpers: Survivors that share the recomputation of a stage.
-        parallel_mode: How helpers' gradients are added: exact, fast, or auto, which is exact unless that takes long.
-        spares: Warmed processes that wait.
-        heartbeat_s: Seconds between two signs of life.
-        silence_limit_s: Seconds of silence after which a rank counts as dead; None: 5 steps, at least 0.5 s.
-        seed: Recorded in the plan; nothing is drawn.
+        consistency: How to restore a consistent step after a failure amid an update.
+        rule: How to choose the interval: best, young or daly; the last two are the textbook formulas.
+        least_interval: Minimum number of steps between checkpoints.
+        most_interval: Maximum number of steps between checkpoints.
+        helpers: Number of survivors that share the recomputation of a stage.
+        parallel_mode: How helpers' gradients are summed: exact, fast, or auto, which is exact unless that is slow.
+        spares: Number of warm standby processes.
+        heartbeat_s: Seconds between heartbeats.
+        silence_limit_s: Seconds without a heartbeat after which a rank counts as dead. Defaults to 5 steps, at least
+            0.5 s.
+        seed: Recorded in the plan; the search is deterministic.
 
     Raises:
-        PlanError: An unknown word, a strategy that the job has no means for, or limits that no plan keeps; the message
-            names what is short.
+        PlanError: An option is unknown, the job lacks the means for a strategy, or no plan is within the limits; the
+            message names what is short.
     """
     for name, value, known in (
         ("strategy", strategy, STRATEGIES),
@@ -196,13 +197,13 @@ def _best(problem: RecoveryProblem, blank: RecoveryPlan, wanted: _Wanted) -> Rec
 def group_choices(
     problem: RecoveryProblem, plan: RecoveryPlan, first: int, end: int
 ) -> Sequence[GroupChoice]:
-    """Ways to make a group of neighbouring stages, by where the logs lie that it reads.
+    """Options to group adjacent stages, by the storage of the logs that the group reads.
 
     Args:
         problem: Job, links and limits.
-        plan: Plan that says who helps to recompute.
-        first: Number of the first stage.
-        end: Number of the stage behind the last.
+        plan: Plan that defines the helpers of recomputation.
+        first: Index of the first stage.
+        end: Index after the last stage.
     """
     trace, group = problem.trace, range(first, end)
     alone = [number for number in problem.alone if number in group]
@@ -279,7 +280,7 @@ def _timed(problem: RecoveryProblem, plan: RecoveryPlan, wanted: _Wanted, price_
 
 
 def _goodput_of(problem: RecoveryProblem, plan: RecoveryPlan) -> Callable[[int], Efficiency]:
-    """What becomes of the plan with a checkpoint every so many steps."""
+    """Goodput of the plan as a function of the checkpoint interval in steps."""
     overhead_s = recovery_figures(plan, problem.trace, problem.links).overhead_s
     losses = losses_of(plan, problem.trace, problem.links, problem.mtbf_s)
 

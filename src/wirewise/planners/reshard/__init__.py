@@ -1,4 +1,4 @@
-"""How tensors move between layouts on meshes of ranks."""
+"""Planners for moving tensors between layouts on meshes of ranks."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The time that no plan beats: what must pass the interfaces of hosts.
+"""Lower bound on resharding time: bytes that must cross the interfaces of hosts.
 
 Every byte enters each host that needs it and holds none, and leaves the hosts that hold it once. Of the bytes that only
 a set of hosts holds, all leave through the interfaces of that set: the largest quotient over all sets is, by the
@@ -27,12 +27,12 @@ class _Leaving(NamedTuple):
     """Bytes that have to leave the hosts that hold them."""
 
     hosts: tuple[frozenset[int], ...]
-    """Hosts that hold each addend that some receiving host lacks."""
+    """Hosts that hold each partial sum that some receiving host lacks."""
     size_bytes: int
 
 
 def bound(problem: ReshardProblem) -> BusiestHosts:
-    """The hosts whose interfaces need longest, without latencies; none where nothing passes between hosts."""
+    """Hosts with the largest lower bound, without latencies; empty if nothing crosses hosts."""
     found = [*_into(problem), *_out_of(problem)]
     nothing = BusiestHosts(hosts=(), direction="out", size_bytes=0, bandwidth_bytes_per_s=0.0)
     return max(found, key=lambda one: one.size_bytes / one.bandwidth_bytes_per_s, default=nothing)
@@ -41,12 +41,12 @@ def bound(problem: ReshardProblem) -> BusiestHosts:
 def shares(
     holders: Sequence[Sequence[int]], sizes: Sequence[int], rates: Sequence[float]
 ) -> NDArray[np.float64]:
-    """Bytes that each host sends of each slice, so that the last one ends first, [slices, hosts].
+    """Bytes of each slice sent by each host, so that the last one ends earliest, [slices, hosts].
 
     Args:
         holders: Hosts that hold each slice.
         sizes: Bytes of each slice.
-        rates: Bytes per second out of each host, [hosts].
+        rates: Outgoing bandwidth of each host, in bytes per second, [hosts].
     """
     return _solved(holders, sizes, rates)[0]
 

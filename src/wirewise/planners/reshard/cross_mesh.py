@@ -1,9 +1,10 @@
 """Any layout to any other, on disjoint, overlapping or equal meshes (AlpaComm).
 
-Y. Zhuang et al.: On Optimizing the Communication of Model Parallelism, MLSys 2023. Tensors are cut where any part
-before or after ends; what the same ranks hold and the same ranks need moves together, from one holder to all receivers.
-Objective: the simulated end of the last message. Variables: for each slice its sender, its trees and its round.
-Constraints: a sender holds the slice; buckets come one after the other. What a rank holds itself is not sent.
+Y. Zhuang et al.: On Optimizing the Communication of Model Parallelism, MLSys 2023. Tensors are sliced at all shard
+boundaries before and after; slices with the same holders and the same receivers move together, from one holder to all
+receivers. Objective: the simulated end of the last message. Variables: for each slice its sender, its trees and its
+round. Constraints: a sender holds the slice; buckets are sent in sequence. Slices that a rank already holds are not
+sent to it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import numpy as np
 
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.reshard.bound import bound, shares
-from wirewise.planners.reshard.order import ORDERS, Ordered, choices, ordered
+from wirewise.planners.reshard.order import ORDERS, OrderedSlices, choices, ordered
 from wirewise.planners.reshard.problem import ReshardProblem
-from wirewise.planners.reshard.trees import trees_of, uneven
+from wirewise.planners.reshard.trees import has_unequal_receivers, trees_of
 from wirewise.plans.reshard import STRATEGIES, MulticastTree, ReshardPlan, Strategy, UnitTask
 from wirewise.plans.sharding import Movement
 from wirewise.sim.chains import chunk_of
@@ -27,11 +28,11 @@ from wirewise.sim.lowering.reshard import simulate_tasks
 __all__ = ["plan"]
 
 _WORTH = 0.995
-"""Share of the predicted time below which a candidate takes the place of a plainer one."""
+"""Fraction of the predicted time below which a candidate takes the place of a plainer one."""
 
 
 _HAND_ON_S = 2e-4
-"""What a rank takes to hand a chunk on, beside the links: small tensors go straight."""
+"""Time of a rank to forward a chunk, beside the links: small tensors go straight."""
 
 
 class _Candidate(NamedTuple):
@@ -49,19 +50,19 @@ def plan(
     chunk_bytes: int | None = None,
     seed: int = 0,
 ) -> ReshardPlan:
-    """Choose senders, trees and rounds; the same plan on every rank.
+    """Choose senders, trees and rounds; deterministic, so the plan is the same on every rank.
 
     Args:
         problem: Tensors and links.
-        strategy: "auto", which takes the one that is predicted to be quickest, or one of `plans.reshard.STRATEGIES`.
-        order: One of `planners.reshard.ORDERS`; "auto" also looks at all slices at once and at slices that several
-            hosts send a part of.
-        chunk_bytes: Bytes that a rank passes on at a time; None: a 128th of the largest part, from 64 KiB to 4 MiB.
-        seed: Seed of drawn orders.
+        strategy: "auto", for the one predicted to be fastest, or one of `plans.reshard.STRATEGIES`.
+        order: One of `planners.reshard.ORDERS`; "auto" also tries all slices at once, and slices sent by several
+            hosts in parts.
+        chunk_bytes: Bytes forwarded at a time. Defaults to a 128th of the largest part, from 64 KiB to 4 MiB.
+        seed: Seed of randomised orders.
 
     Raises:
-        InputError: A chunk without bytes.
-        PlanError: An unknown strategy or order.
+        InputError: The chunk size is not positive.
+        PlanError: The strategy or the order is unknown.
     """
     if strategy != "auto" and strategy not in STRATEGIES:
         raise PlanError(f"unknown strategy {strategy!r}; expected one of: auto, {', '.join(STRATEGIES)}")
@@ -118,7 +119,9 @@ def _worth_trying(problem: ReshardProblem) -> list[Strategy]:
         found += ["ring", "local_all_gather"]
     if hosts:
         found.append("global_all_gather")
-        if any(uneven(one.holders[0][0], ranks, problem.links) for one, ranks in _pairs(problem)):
+        if any(
+            has_unequal_receivers(one.holders[0][0], ranks, problem.links) for one, ranks in _pairs(problem)
+        ):
             found.append("trees")
     return found
 
@@ -147,7 +150,7 @@ class _Builder:
         """Bytes that a rank sends first in a round, by round and rank."""
 
     def sender(self, one: Movement, host: int, size: int, round_: int) -> int:
-        """A rank of the host that holds the slice, or for a sum an addend of it; receivers first.
+        """A rank of the host that holds the slice, or for a sum a partial sum of it; receivers first.
 
         Of several, the one that sends least in the round: slices of other rounds had better come from the same rank,
         which begins a round when it has sent the one before.
@@ -161,7 +164,7 @@ class _Builder:
         return self.sent.get((round_, rank), 0)
 
     def adders(self, one: Movement, root: int, size: int, round_: int) -> tuple[int, ...]:
-        """A rank for each addend of a sum: the root first, then those of its host or that send least."""
+        """A rank for each partial sum of a sum: the root first, then those of its host or that send least."""
         if len(one.holders) == 1:
             return ()
         hosts, found = self.problem.hosts, [root]
@@ -178,7 +181,7 @@ class _Builder:
         """The task of a movement.
 
         Args:
-            number: Number of the movement.
+            number: Index of the movement.
             host: Host that sends.
             round_: Round in which it is sent.
             parts: Bytes that each of several hosts sends, in place of `host`.
@@ -211,7 +214,7 @@ def _first_adders(one: Movement) -> tuple[int, ...]:
 
 
 def _senders(one: Movement) -> list[int]:
-    """Ranks that may send a slice; of a sum the receivers that have an addend, which need no message then."""
+    """Ranks that may send a slice; of a sum the receivers that have a partial sum, which need no message then."""
     ranks = [rank for own in one.holders for rank in own]
     needing = [rank for rank in ranks if rank in one.receivers] if len(one.holders) > 1 else []
     return needing or ranks
@@ -271,7 +274,7 @@ def _ordered(
     return found
 
 
-def _levels(placed: Ordered, options: list[list[tuple[int, float, list[int]]]]) -> list[int]:
+def _levels(placed: OrderedSlices, options: list[list[tuple[int, float, list[int]]]]) -> list[int]:
     """Round of each slice: one after the last round of those before it that hold a way of its own."""
     levels, used = [0] * len(options), dict[int, int]()
     for place in placed.order.tolist():
@@ -307,7 +310,7 @@ def _options(
 
 
 def _divided(problem: ReshardProblem, strategy: Strategy, moving: Sequence[int]) -> list[UnitTask] | None:
-    """All slices at once, each sent in part by several of the hosts that hold it; None: no slice has a choice."""
+    """All slices at once, each sent in part by several of the hosts that hold it; None if no slice has a choice."""
     rates = problem.links.bandwidth_out_bytes_per_s
     free = [
         number

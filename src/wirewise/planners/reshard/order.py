@@ -1,4 +1,4 @@
-"""Senders of all slices and their order, so that the last slice arrives soon.
+"""Senders and order of all slices that minimise the arrival of the last slice.
 
 A slice holds the way out of its sender's host and the way into each receiving host from its start to its end; the
 makespan of all is least. It is an open shop whose jobs need several machines at once (NP-hard). AlpaComm (Y. Zhuang et
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from wirewise.errors import PlanError
 from wirewise.jit import njit
 
-__all__ = ["ORDERS", "Choices", "Ordered", "choices", "makespan_s", "ordered"]
+__all__ = ["ORDERS", "Choices", "OrderedSlices", "choices", "makespan_s", "ordered"]
 
 Ints = NDArray[np.int64]
 Vector = NDArray[np.float64]
@@ -38,7 +38,7 @@ _MOST_SEARCHED = 12
 
 
 class Choices(NamedTuple):
-    """Slices with hosts that can send each, as arrays."""
+    """Slices, with hosts that can send each, as arrays."""
 
     first: Ints
     """First option of each slice, [n + 1]."""
@@ -52,8 +52,8 @@ class Choices(NamedTuple):
     """Number of ways."""
 
 
-class Ordered(NamedTuple):
-    """An order of slices."""
+class OrderedSlices(NamedTuple):
+    """Order of slices."""
 
     order: Ints
     """Slices by start, [n]."""
@@ -68,7 +68,7 @@ class Ordered(NamedTuple):
 
 
 def choices(options: Sequence[Sequence[tuple[float, Sequence[int]]]]) -> Choices:
-    """Arrays from seconds and ways of each option of each slice; ways are numbers from 0."""
+    """Pack times and interface numbers (from 0) of each slice's options into arrays."""
     flat = [one for own in options for one in own]
     return Choices(
         first=np.cumsum([0, *(len(own) for own in options)]).astype(np.int64),
@@ -79,56 +79,56 @@ def choices(options: Sequence[Sequence[tuple[float, Sequence[int]]]]) -> Choices
     )
 
 
-def ordered(given: Choices, method: str = "auto", *, seed: int = 0, nodes: int = _NODES) -> Ordered:
-    """An order by one of `ORDERS`; the same for the same seed on every machine.
+def ordered(given: Choices, method: str = "auto", *, seed: int = 0, nodes: int = _NODES) -> OrderedSlices:
+    """Order the slices by one of `ORDERS`; deterministic for a seed on every machine.
 
     Args:
         given: Slices and their options.
         method: Name of the method.
-        seed: Seed of what is drawn.
-        nodes: Steps of the search after which the best order so far is taken.
+        seed: Seed of randomised orders.
+        nodes: Maximum number of search steps, after which the best order is returned.
 
     Raises:
-        PlanError: There is no such method.
+        PlanError: The method is unknown.
     """
     if method not in ORDERS:
         raise PlanError(f"unknown order {method!r}; expected one of: {', '.join(ORDERS)}")
     count = len(given.first) - 1
     if not count:
         nothing = np.zeros(0, np.int64)
-        return Ordered(nothing, nothing, np.zeros(0), 0.0, True)
+        return OrderedSlices(nothing, nothing, np.zeros(0), 0.0, True)
     if method == "naive":
-        return _told(given, np.arange(count), given.first[:-1].copy())
+        return _ordered_slices(given, np.arange(count), given.first[:-1].copy())
     if method == "size":
-        return _told(given, np.arange(count), _least_loaded(*given))
+        return _ordered_slices(given, np.arange(count), _least_loaded(*given))
     found = [ordered(given, "size")] if method == "auto" else []
     if method in ("greedy", "auto"):
-        found.append(_told(given, *_greedy(*given, _DRAWS, seed)))
+        found.append(_ordered_slices(given, *_greedy(*given, _DRAWS, seed)))
     if method in ("list", "search", "auto"):
-        found.append(_told(given, *_listed(*given, _RESTARTS, seed)))
+        found.append(_ordered_slices(given, *_listed(*given, _RESTARTS, seed)))
     best = min(found, key=lambda one: one.seconds)
     if method == "search" or (method == "auto" and count <= _MOST_SEARCHED):
         order, option, better, steps = _search(*given, best.seconds, nodes)
-        best = _told(given, order, option) if better else best
+        best = _ordered_slices(given, order, option) if better else best
         return best._replace(complete=steps < nodes)
     return best
 
 
 def makespan_s(given: Choices, order: Ints, option: Ints) -> float:
-    """End of the last slice where each starts as soon as all before it in the order let it.
+    """End of the last slice, in seconds, if each starts as soon as earlier ones in the order allow.
 
     Args:
         given: Slices and their options.
-        order: Slices in the order in which they start, [n].
-        option: Chosen option of each, counted over all slices, [n].
+        order: Slices in start order, [n].
+        option: Chosen option of each, indexed over all slices, [n].
     """
     return float(_starts(*given, order, option)[1])
 
 
-def _told(given: Choices, order: Ints, option: Ints) -> Ordered:
+def _ordered_slices(given: Choices, order: Ints, option: Ints) -> OrderedSlices:
     start, seconds = _starts(*given, order, option)
     by_start = order[np.argsort(start[order], kind="stable")]
-    return Ordered(by_start, option - given.first[:-1], start, float(seconds))
+    return OrderedSlices(by_start, option - given.first[:-1], start, float(seconds))
 
 
 @njit()

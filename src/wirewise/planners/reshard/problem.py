@@ -1,4 +1,4 @@
-"""What is decided on: tensors with their layouts, and the links between all ranks."""
+"""Problem: tensors with their layouts, and the links between all ranks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _INSIDE_BYTES_PER_S = 1e10
 
 @dataclass(frozen=True)
 class ReshardProblem:
-    """Tensors that have to move.
+    """Tensors to reshard, and links.
 
     Raises:
-        InputError: A layout that does not fit its tensor, or that names a rank which the links do not have.
+        InputError: A layout does not fit its tensor, or names a rank that the links lack.
     """
 
     tensors: tuple[LaidOutTensor, ...]
@@ -46,7 +46,7 @@ class ReshardProblem:
 
     @cached_property
     def movements(self) -> list[Movement]:
-        """Slices by the ranks that hold and that need them."""
+        """Slices grouped by holders and receivers."""
         return movements(self.tensors)
 
     @cached_property
@@ -65,7 +65,7 @@ class ReshardProblem:
 
 
 def alike_links(hosts: Sequence[int]) -> Links:
-    """Links where nothing is known but the host of each rank: all hosts alike, ranks of one host faster.
+    """Links defined only by the host of each rank: all hosts equal, ranks of one host faster.
 
     Args:
         hosts: Host number of each rank.
@@ -77,10 +77,10 @@ def alike_links(hosts: Sequence[int]) -> Links:
 
 
 def problem_of(job: LaidOutTensor | Sequence[LaidOutTensor], links: Any) -> ReshardProblem:
-    """The problem of one tensor or of several.
+    """Build the problem of one tensor or of several.
 
     Raises:
-        InputError: Something else than tensors or links, or as `ReshardProblem`.
+        InputError: The job is not tensors, the links are no links, or raised by `ReshardProblem`.
     """
     tensors = (job,) if isinstance(job, LaidOutTensor) else tuple(job)
     for one in tensors:

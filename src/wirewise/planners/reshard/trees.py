@@ -1,4 +1,4 @@
-"""Trees on which a slice travels from its sender to all receivers, one function a strategy.
+"""Trees on which a slice is sent to all receivers, one function per strategy.
 
 With t the time of the slice on an interface, A hosts that receive and D ranks on each: p2p takes A D t, local
 all-gather A t, global all-gather about 2 t, a ring t and the filling of its chain (AlpaComm, Y. Zhuang et al., MLSys
@@ -18,7 +18,7 @@ from wirewise.cost.links import Links
 from wirewise.plans.reshard import MulticastTree, Strategy
 from wirewise.sim.chains import chain_edges
 
-__all__ = ["TREES", "trees_of", "uneven"]
+__all__ = ["TREES", "has_unequal_receivers", "trees_of"]
 
 _MOST_TREES = 8
 """Trees of a slice at most."""
@@ -35,15 +35,15 @@ def trees_of(
     *,
     start: int = 0,
 ) -> tuple[MulticastTree, ...]:
-    """Trees that bring bytes of a slice to all receivers.
+    """Build the trees that send bytes of a slice to all receivers.
 
     Args:
         strategy: Kind of trees, a key of `TREES`.
-        size_bytes: Bytes to bring.
+        size_bytes: Bytes to send.
         sender: Rank that holds them; not among the receivers.
         receivers: Ranks that need them.
         links: Links between all ranks.
-        start: Where the bytes begin in the slice.
+        start: Offset of the bytes in the slice.
     """
     found = TREES[strategy](size_bytes, sender, list(receivers), links)
     return tuple(
@@ -135,8 +135,8 @@ TREES: dict[Strategy, Callable[[int, int, list[int], Links], _Parts]] = {
 """Strategies by name."""
 
 
-def uneven(sender: int, receivers: Sequence[int], links: Links) -> bool:
-    """Whether the slice goes to several hosts whose interfaces differ, so that one chain may not be best."""
+def has_unequal_receivers(sender: int, receivers: Sequence[int], links: Links) -> bool:
+    """Whether the slice goes to hosts with unequal interfaces, so that a single chain may be suboptimal."""
     hosts = sorted({int(links.host_of_rank[rank]) for rank in (sender, *receivers)})
     rates = np.concatenate([links.bandwidth_out_bytes_per_s[hosts], links.bandwidth_in_bytes_per_s[hosts]])
     return len(hosts) > 2 and bool(rates.max() > _ALIKE * rates.min())

@@ -1,8 +1,8 @@
-"""A cache of data set items in the manner of MinIO: items enter until it is full and are never replaced.
+"""MinIO-style cache of data set items: items enter until it is full and are never evicted.
 
-Every pass over a data set then hits exactly the cached fraction, where a cache that replaces would throw out
-what the pass is about to need (CoorDL, VLDB 2021). Items lie in a folder, best one in memory, that all ranks and
-loader workers of a host share.
+Every pass over a data set then hits exactly the cached fraction, where a cache with eviction would drop items that
+the pass is about to need (CoorDL, VLDB 2021). Items are files in a folder, preferably in memory, shared by all ranks
+and loader workers of a host.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _PREFIX = "wirewise-cache-"
 
 
 def memory_folder() -> Path:
-    """A folder whose files stay in memory where there is one, otherwise the folder of temporary files."""
+    """In-memory folder if there is one, otherwise the folder of temporary files."""
     shared = Path("/dev/shm")
     return shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
 
 
 @contextmanager
 def cache_folder() -> Iterator[Path]:
-    """A new folder in memory that goes with the block; those that killed processes left are removed first."""
+    """Create a temporary in-memory folder, after removing those left by killed processes."""
     remove_stale()
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=memory_folder()))
@@ -49,7 +49,7 @@ def cache_folder() -> Iterator[Path]:
 
 
 def remove_stale() -> list[str]:
-    """Remove the caches in memory of this user whose owners are gone; returns their paths."""
+    """Remove this user's in-memory caches whose owners are dead; returns their paths."""
     removed = []
     for folder in memory_folder().glob(f"{_PREFIX}*"):
         handle = _lock(folder)
@@ -61,7 +61,7 @@ def remove_stale() -> list[str]:
 
 
 def _lock(folder: Path) -> int | None:
-    """A handle that holds a folder of this user until it is closed; None: another process holds it, or it is gone."""
+    """A handle that holds a folder of this user until it is closed; None if another process holds it, or it is gone."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -76,11 +76,11 @@ def _lock(folder: Path) -> int | None:
 
 
 class ItemCache:
-    """Items of a data set by index, in files; many processes may use one folder.
+    """Items of a data set by index, in files; usable by many processes at once.
 
     Args:
-        folder: Holds a file for each item, and the count.
-        capacity: Number of items that enter; later ones stay outside.
+        folder: Folder with a file for each item, and the count.
+        capacity: Maximum number of cached items.
     """
 
     def __init__(self, folder: str | os.PathLike[str], capacity: int) -> None:
@@ -88,7 +88,7 @@ class ItemCache:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, index: int, fetch: Callable[[int], Any]) -> tuple[Any, bool]:
-        """The item, and whether it was cached; one that is not is fetched, and enters where there is room."""
+        """Get an item, and whether it was cached; a miss is fetched, and cached if there is room."""
         try:
             with self._file(index).open("rb") as file:
                 return pickle.load(file), True
@@ -98,10 +98,10 @@ class ItemCache:
             return item, False
 
     def fill(self, indices: Iterable[int], fetch: Callable[[int], Any]) -> None:
-        """Fetch items in turn until the cache is full.
+        """Fetch items in order until the cache is full.
 
         Raises:
-            InputError: They do not fit into the memory that is free.
+            InputError: The items do not fit into free memory.
         """
         for number, index in enumerate(indices):
             if len(self) >= self.capacity:
@@ -114,7 +114,7 @@ class ItemCache:
             self._enter(index, item)
 
     def wait_until_full(self) -> None:
-        """Return once as many items as have room have entered; other processes fill their parts."""
+        """Wait until the cache is full; other processes fill their parts."""
         while len(self) < self.capacity:
             time.sleep(0.02)
 

@@ -1,7 +1,7 @@
-"""The data that a script's loaders get in a run: replayed, out of a cache, or from cold storage.
+"""Data of a script's loaders in a run: replayed, cached, or from cold storage.
 
-A data set whose `__getitem__(index)` is `prepare(fetch(index))` may say so by having both methods: then fetching
-is told apart from preparing, and cached alone. Of any other data set only the page cache can be warm or cold.
+A data set whose `__getitem__(index)` is `prepare(fetch(index))` can expose both methods: fetching is then timed
+separately from preparing, and cached alone. For any other data set only the page cache can be warm or cold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from wirewise.profile.stalls.cache import ItemCache
 from wirewise.profile.stalls.settings import StallSettings
 
-__all__ = ["LANE", "Served", "drop_pages_on_open", "is_separable", "replay", "serve"]
+__all__ = ["LANE", "TimedDataset", "drop_pages_on_open", "is_separable", "replay", "serve"]
 
 LANE = struct.Struct("<4d")
 """Seconds of fetching, of preparing; items, and those of them that were cached."""
@@ -31,12 +31,12 @@ _SEED = 20_230_712
 
 
 def is_separable(dataset: Any) -> bool:
-    """Whether fetching and preparing an item can be told apart."""
+    """Whether fetching and preparing an item can be separated."""
     return all(callable(getattr(dataset, name, None)) for name in ("fetch", "prepare"))
 
 
 def replay(first: list[Any], length: int | None) -> Iterator[Any]:
-    """An epoch of `length` batches that were kept in memory; None: without end."""
+    """Yield an epoch of `length` batches kept in memory; endless if None."""
     number = 0
     while length is None or number < length:
         batch = first[number % len(first)]
@@ -46,7 +46,7 @@ def replay(first: list[Any], length: int | None) -> Iterator[Any]:
 
 
 def serve(dataset: Any, settings: StallSettings, local_rank: int, local_ranks: int) -> Any:
-    """The data set with what the run asks for, ready to use: caches are full, pages are warm."""
+    """Wrap the data set for a run: caches are full, pages are warm."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         return dataset
     try:
@@ -54,13 +54,13 @@ def serve(dataset: Any, settings: StallSettings, local_rank: int, local_ranks: i
     except TypeError:
         num_items = 0
     fold = min(num_items, settings.cached_items) if settings.data == "cached" else 0
-    served = Served(dataset, settings, num_items, fold)
+    served = TimedDataset(dataset, settings, num_items, fold)
     served.fill(local_rank, local_ranks)
     return served
 
 
-class Served:
-    """Stands for a data set while loaders read it, and notes how long its parts take."""
+class TimedDataset:
+    """Wrapper of a data set that times its parts while loaders read it."""
 
     def __init__(self, dataset: Any, settings: StallSettings, num_items: int, fold: int) -> None:
         cache = None
@@ -78,7 +78,7 @@ class Served:
         self.__dict__.update(own)
 
     def __reduce__(self) -> Any:
-        return Served, (self._dataset, self._settings, self._num_items, self._fold)
+        return TimedDataset, (self._dataset, self._settings, self._num_items, self._fold)
 
     def __getattr__(self, name: str) -> Any:
         if name == "__getitems__" and is_separable(self._dataset):
@@ -114,7 +114,7 @@ class Served:
         return items
 
     def fill(self, local_rank: int, local_ranks: int) -> None:
-        """Put into memory what the run finds there; the ranks of a host share the work."""
+        """Preload what the run expects in memory; the ranks of a host share the work."""
         if self._cache is not None:
             chosen = self._chosen(self._cache.capacity)
             self._cache.fill(chosen[local_rank::local_ranks], self._dataset.fetch)
@@ -135,7 +135,7 @@ class Served:
         return index % self._fold * self._num_items // self._fold
 
     def flush(self) -> None:
-        """Write what was noted in this process."""
+        """Write this process's records."""
         self._lane.flush()
 
 
@@ -163,10 +163,9 @@ class _Lane:
 
 
 def drop_pages_on_open() -> None:
-    """Drop a data file from the page cache whenever this process or a fork of it opens one from now on.
+    """Drop each data file from the page cache when this process or a fork of it first opens it.
 
-    Each once, so that what is read again is as warm as it would be. Pages that a process maps or that are not
-    written yet stay.
+    Each file is dropped once, so that repeated reads are as warm as normally. Mapped and dirty pages stay.
     """
     seen: set[str] = set()
     passed_by = ("/proc/", "/sys/", "/dev/", sys.prefix, sys.base_prefix)
@@ -189,8 +188,8 @@ def _drop_pages(path: str) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def keep_first(loader: DataLoader, iterator: Iterator[Any], count: int) -> list[Any]:
-    """The first `count` batches; the workers that loaded them are stopped."""
+def take_batches(loader: DataLoader, iterator: Iterator[Any], count: int) -> list[Any]:
+    """Take the first `count` batches, and stop the workers that loaded them."""
     first = []
     for batch in iterator:
         first.append(batch)

@@ -1,4 +1,4 @@
-"""What the ranks of a run left behind."""
+"""Files written by the ranks of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Lanes", "ProfiledRun", "read_run"]
 
 @dataclass(frozen=True)
 class Lanes:
-    """Sums over all items that the data sets of a run gave out."""
+    """Sums over all items served by the data sets of a run."""
 
     fetch_s: float = 0.0
     prepare_s: float = 0.0
@@ -27,13 +27,13 @@ class Lanes:
 
     @property
     def hit_rate(self) -> float | None:
-        """Share of the items that were cached; None: no item was counted."""
+        """Fraction of cached items. None if no item was counted."""
         return self.hits / self.items if self.items else None
 
 
 @dataclass(frozen=True)
 class ProfiledRun:
-    """What one run measured."""
+    """Measurements of one run."""
 
     step_s: NDArray[np.float64]
     """Seconds of each measured step, mean over ranks."""
@@ -49,12 +49,12 @@ def read_run(folder: Path, ranks: int, warmup: int, steps: int, ending: str) -> 
         folder: Folder of the run.
         ranks: Number of ranks.
         warmup: Steps to leave out.
-        steps: Steps that follow them.
-        ending: Words on how the job ended, and its last lines.
+        steps: Number of steps after the warm-up.
+        ending: Description of how the job ended, with its last log lines.
 
     Raises:
         PeerError: The script failed.
-        InputError: It stepped no optimizer, too few times, or has no loader.
+        InputError: The script stepped no optimizer, too few times, or has no loader.
     """
     series = [_times(folder / f"rank-{rank}.steps") for rank in range(ranks)]
     needed = 1 + warmup + steps

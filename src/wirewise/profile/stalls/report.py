@@ -1,4 +1,4 @@
-"""What `wirewise profile stalls` found, as it is written, read and put next to a replay."""
+"""Report of `wirewise profile stalls`: writing, reading, and comparison with a replay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORDS = {
 
 
 class StallReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of a step and of its parts; the six parts add up to the total."""
+    """Step time and its parts in seconds; the six parts add up to the total."""
 
     compute_s: Amount
     interconnect_s: Amount
@@ -47,15 +47,15 @@ class StallReport(msgspec.Struct, frozen=True, kw_only=True):
     """ "lab" and "loopback" are on one machine; "own": a user's command."""
     facts: dict[str, Any]
     data: DataTimes | None = None
-    """Times of the data; None: the script's batches have no size, or one that is not known."""
+    """Times of the data. None if the batch size is unknown."""
     hit_rates: dict[str, float] = msgspec.field(default_factory=dict)
-    """Share of items out of the cache, by run."""
+    """Cache hit rate, by run."""
     notes: list[str] = msgspec.field(default_factory=list)
     format: str = "wirewise stalls 1"
 
     @property
     def largest(self) -> str | None:
-        """The stall that costs most; None: none is above 3 % of the step."""
+        """Largest stall. None if none is above 3 % of the step."""
         stalls = {name: getattr(self, f"{name}_s").mean_s for name in _WORDS}
         name = max(stalls, key=stalls.__getitem__)
         return name if stalls[name] > _SMALL * self.total_s.mean_s else None
@@ -73,11 +73,11 @@ class StallReport(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def rows(self) -> list[tuple[str, Amount]]:
-        """The parts and the total, by name."""
+        """Parts and total, by name."""
         return [(name, getattr(self, f"{name}_s")) for name in (*COMPONENTS, "total")]
 
     def compat(self) -> dict[str, dict[str, float]]:
-        """Stash's own formulas on the whole runs of all steps, "as_published" and "as_coded"."""
+        """Results of Stash's own formulas for whole runs, "as_published" and "as_coded"."""
         run = {name: median(times) * self.steps for name, times in self.runs_s.items()}
         machine = run.get("machine", run["compute"])
         return stash_formulas(
@@ -92,10 +92,10 @@ class StallReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_report(path: str | os.PathLike[str]) -> StallReport:
-    """Read what `wirewise profile stalls --json` wrote.
+    """Read the output of `wirewise profile stalls --json`.
 
     Raises:
-        InputError: The file cannot be read or holds something else.
+        InputError: The file is unreadable, or holds something else.
     """
     try:
         return decode_json(Path(path).read_bytes(), StallReport)
@@ -106,7 +106,7 @@ def load_report(path: str | os.PathLike[str]) -> StallReport:
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A measured stall next to what a replay says that a step would gain without it."""
+    """Measured stall compared with the gain that a replay predicts without it."""
 
     stall: str
     measured: Amount
@@ -117,20 +117,19 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reconcile(stalls: StallReport, counterfactuals: Mapping[str, Amount]) -> list[Difference]:
-    """Put measured stalls next to the gains that a replay predicts.
+    """Compare measured stalls with the gains that a replay predicts.
 
-    The two are independent: one takes the cause away and measures, the other simulates a recorded step
-    without it. Where they disagree, something hides in the other's blind spot: a trace does not see that
-    computing itself is slower while data is prepared, and runs do not see waits that only move.
+    The two are independent: one removes the cause and measures, the other simulates a recorded step without it.
+    Disagreements reveal blind spots: a trace does not show that compute itself is slower while data is prepared, and
+    runs do not show waits that only move.
 
     Args:
-        stalls: Stalls as measured.
-        counterfactuals: Seconds by which a step gets shorter, with an interval: "no_communication" stands
-            next to interconnect and network together, "instant_data" next to prep and fetch together. Others
-            are left out.
+        stalls: Stalls that were measured.
+        counterfactuals: Predicted savings per step in seconds, with an interval: "no_communication" is compared with
+            interconnect and network together, "instant_data" with prep and fetch together. Others are ignored.
 
     Raises:
-        InputError: Neither of the two is there.
+        InputError: Both savings are missing.
     """
     pairs = {"no_communication": ("interconnect", "network"), "instant_data": ("prep", "fetch")}
     known = [name for name in pairs if name in counterfactuals]

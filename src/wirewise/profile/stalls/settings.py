@@ -1,4 +1,4 @@
-"""What the shim in a rank is told, as one environment variable."""
+"""Settings of the shim in a rank, passed as one environment variable."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class StallSettings:
     """
 
     folder: str
-    """Takes the files of all ranks."""
+    """Folder for the files of all ranks."""
     cache_folder: str
-    """Takes cached items; best one in memory."""
+    """Folder for cached items, preferably in memory."""
     data: str
     """"synthetic": the first batches, again and again. "cached": real data out of memory. "cold": real data from
     storage. "partial": a part of it cached. "whole": the script's own data path."""
@@ -31,12 +31,12 @@ class StallSettings:
     batches: int = 4
     """Batches of synthetic data."""
     cached_items: int = 1024
-    """Most items that "cached" keeps; a larger data set is folded onto them."""
+    """Maximum number of items that "cached" keeps; indices of a larger data set wrap around."""
     fraction: float = 1.0
-    """Share of the items that "partial" caches."""
+    """Fraction of the items that "partial" caches."""
 
     def variables(self) -> dict[str, str]:
-        """The environment variable that `read` reads."""
+        """Environment variable for `read`."""
         return {VARIABLE: json.dumps(asdict(self))}
 
     @classmethod

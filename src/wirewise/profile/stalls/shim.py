@@ -1,4 +1,4 @@
-"""Runs inside every rank of an unmodified script: counts optimizer steps, serves the run's data, ends the job."""
+"""Shim inside every rank of an unmodified script: counts optimizer steps, serves the run's data, ends the job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["install"]
 
 
 def install() -> None:
-    """Take over the loaders of this process and watch its optimizers; called once torch is imported."""
+    """Replace the loaders of this process and watch its optimizers; called once torch is imported."""
     settings = StallSettings.read()
     session = _Session(settings)
     if settings.data in ("cold", "partial", "whole"):
@@ -50,7 +50,7 @@ class _Session:
         self._served: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def iterate(self, loader: DataLoader, original: Callable[[DataLoader], Any]) -> Any:
-        """What `iter(loader)` gives in this run."""
+        """Iterate over a loader as this run does."""
         if self._first.get(loader) is None and loader not in self._served:
             self._note(loader)
         if self._settings.data == "synthetic":
@@ -71,7 +71,7 @@ class _Session:
 
     def _replay(self, loader: DataLoader, original: Callable[[DataLoader], Any]) -> Iterator[Any]:
         if loader not in self._first:
-            self._first[loader] = data.keep_first(loader, original(loader), self._settings.batches)
+            self._first[loader] = data.take_batches(loader, original(loader), self._settings.batches)
         first = self._first[loader]
         try:
             length: int | None = len(loader)
@@ -128,7 +128,7 @@ class _Session:
     def _finish(self, optimizer: torch.optim.Optimizer) -> None:
         """End this rank without running the rest of the script, which might evaluate or save for long."""
         for served in self._served.values():
-            if isinstance(served, data.Served):
+            if isinstance(served, data.TimedDataset):
                 served.flush()
         self._facts |= _gradients(optimizer) | {
             "device": str(optimizer.param_groups[0]["params"][0].device.type)
@@ -141,7 +141,7 @@ class _Session:
 
 
 def _gradients(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What a step reduces: bytes and tensors of gradients, and the buckets that they travel in."""
+    """Gradients that a step reduces: bytes and tensors, and the buckets that they travel in."""
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     found: dict[str, Any] = {
         "gradient_bytes": sum(p.numel() * p.element_size() for p in parameters),

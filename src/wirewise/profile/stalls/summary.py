@@ -1,4 +1,4 @@
-"""Stalls of a job from the times of its runs, and what a reader must know of them."""
+"""Stalls of a job computed from the times of its runs, with caveats for readers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def report_of(
     ranks: int,
     **job: Any,
 ) -> StallReport:
-    """Decompose the step of a job into what it computes and its stalls.
+    """Decompose the step time of a job into compute and stalls.
 
     Args:
         runs: Repeats of each run, by its name; "partial X" for the cached fraction X.
-        ranks: Ranks of the whole job.
-        job: Other fields of `StallReport` that the runs do not tell: command, hosts, steps and the like.
+        ranks: Number of ranks of the whole job.
+        job: Other fields of `StallReport`: command, hosts, steps and the like.
     """
     chain = {name: [run.step_s for run in repeats] for name, repeats in runs.items() if " " not in name}
     parts: dict[str, Any] = {f"{name}_s": amount for name, amount in decompose(chain).items()}

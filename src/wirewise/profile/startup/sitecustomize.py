@@ -1,8 +1,8 @@
-"""Runs functions in every rank process of a command that knows nothing of wirewise.
+"""Start-up hook that runs functions in every rank of a command that does not use wirewise.
 
-Python imports a module of this name at its start; `profile.launch.environment` puts this folder first on the
-path. The functions that WIREWISE_STARTUP names run once torch is there, so a script that never imports torch
-is left alone.
+Python imports a module of this name at its start; `profile.launch.environment` puts this folder first on the path.
+The functions named in WIREWISE_STARTUP run once torch is imported, so a script that never imports torch is
+unaffected.
 """
 
 import importlib.machinery
@@ -12,14 +12,21 @@ import sys
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
-# The launcher itself and the helpers of multiprocessing are no ranks.
-_NO_RANK = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "--multiprocessing-fork")
+# The launcher itself is no rank.
+_NO_RANK = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+# Processes that multiprocessing starts: ranks, or workers of loaders, which train nothing.
+_SPAWNED = ("--multiprocessing-fork", "multiprocessing.forkserver")
 
 
 def _is_rank():
-    if any(word in " ".join(sys.orig_argv) for word in ("multiprocessing.forkserver", "resource_tracker")):
+    words = " ".join(sys.orig_argv)
+    if "resource_tracker" in words:
         return False
-    return "RANK" in os.environ or not any(word in part for part in sys.orig_argv for word in _NO_RANK)
+    if any(word in words for word in _SPAWNED):
+        # Those of a fork server have no start of their own: it hands the finder on to them.
+        follows = "WIREWISE_FOLLOW_SPAWNED" in os.environ
+        return follows or ("RANK" in os.environ and "multiprocessing.forkserver" not in words)
+    return "RANK" in os.environ or not any(word in words for word in _NO_RANK)
 
 
 def _run_entries():

@@ -1,7 +1,7 @@
-"""Carry collective programs out: own TCP transport, torch backend, DDP hook, and torch's point-to-point messages."""
+"""Execution of collective programs: own TCP transport, torch backend, DDP hook, and torch's point-to-point messages."""
 
 from wirewise.runtime.collective.backend import ProcessGroup, group_of, register
-from wirewise.runtime.collective.chunks import ChunkProbe, Tuned, tune_chunk_size
+from wirewise.runtime.collective.chunks import ChunkProbe, TunedChunks, tune_chunk_size
 from wirewise.runtime.collective.ddp import ddp_hook
 from wirewise.runtime.collective.group import CollectiveGroup, connect
 from wirewise.runtime.collective.link import EdgeStatistics
@@ -19,7 +19,7 @@ __all__ = [
     "LinkMonitor",
     "ProcessGroup",
     "SlowLink",
-    "Tuned",
+    "TunedChunks",
     "Work",
     "connect",
     "ddp_hook",

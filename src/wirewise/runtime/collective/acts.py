@@ -1,8 +1,8 @@
-"""What one rank does in a program: its sendings and receivings, and which of them wait for which.
+"""One rank's part in a program: its sends and receives, and their dependences.
 
-The order is that of the program's meaning (`wirewise.collective.program`) and no more: a chunk is sent when the
-writes of earlier steps are in, and written when what it replaces has been sent. Additions to a chunk may come in
-any order, unless they are to be deterministic.
+Only the dependences of the program's semantics (`wirewise.collective.program`) are kept: a chunk is sent when the
+writes of earlier steps have arrived, and written when the value it replaces has been sent. Reductions into a chunk
+may run in any order, unless they must be deterministic.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["Acts", "MessageAct", "acts_of"]
 
 
 class MessageAct(NamedTuple):
-    """Sending or receiving one message."""
+    """Send or receive of one message."""
 
     message: int
-    """Number of the message in `Program.messages`, the same at both ends."""
+    """Index of the message in `Program.messages`, the same at both ends."""
     peer: int
     sends: bool
     chunks: tuple[int, ...]
@@ -29,13 +29,13 @@ class MessageAct(NamedTuple):
 
 
 class Acts(NamedTuple):
-    """All acts of a rank; those of a segment wait only for others of it."""
+    """All acts of a rank; those of a segment depend only on others of it."""
 
     acts: tuple[MessageAct, ...]
     waits: tuple[int, ...]
-    """Number of acts that each act waits for."""
+    """Number of acts that each act depends on."""
     wakes: tuple[tuple[int, ...], ...]
-    """Acts that wait for each act."""
+    """Acts that depend on each act."""
     receiving: dict[int, int]
     """Act that receives a message, by the message's number."""
     written: frozenset[int]
@@ -53,12 +53,12 @@ class _Use(NamedTuple):
 
 
 def acts_of(program: Program, rank: int, *, deterministic: bool = False) -> Acts:
-    """The acts of a rank.
+    """Derive the acts of a rank.
 
     Args:
-        program: Program to carry out.
-        rank: Rank that acts.
-        deterministic: Values are added in the order of steps and ranks, whatever arrives first.
+        program: Program to execute.
+        rank: Rank that executes the acts.
+        deterministic: Reduce in the order of steps and ranks, regardless of arrival order.
     """
     acts: list[MessageAct] = []
     uses: dict[int, list[_Use]] = defaultdict(list)

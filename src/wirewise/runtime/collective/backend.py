@@ -1,7 +1,7 @@
 """`torch.distributed` on a group of wirewise, the backend "wirewise" of `init_process_group`: subgroups, DDP.
 
-Import `wirewise.runtime.collective` first: that registers the backend. Point-to-point messages are left to gloo,
-as in `new_group(backend="gloo")`.
+Import `wirewise.runtime.collective` first, which registers the backend. Point-to-point messages are carried by gloo,
+over connections that are opened between two ranks when the first message goes from one to the other.
 """
 
 # torch's own signatures are overloads that only C++ can have.
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from wirewise.errors import InputError
 from wirewise.runtime.collective.group import CollectiveGroup, connect
+from wirewise.runtime.collective.messages import Messages
 from wirewise.runtime.collective.work import Work
 
 __all__ = ["NAME", "ProcessGroup", "group_of", "register"]
@@ -37,13 +38,13 @@ _OPS = {
 
 
 def register() -> None:
-    """Make the backend known to torch; safe to call twice."""
+    """Register the backend with torch; safe to call twice."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, ProcessGroup, devices=["cpu", "cuda"])
 
 
 def group_of(process_group: dist.ProcessGroup | None = None) -> CollectiveGroup:
-    """The wirewise group behind a torch process group, for `CollectiveGroup.use`; None: that of the default one.
+    """Wirewise group behind a torch process group (the default one if None), for `CollectiveGroup.use`.
 
     Raises:
         InputError: The process group has another backend.
@@ -55,22 +56,31 @@ def group_of(process_group: dist.ProcessGroup | None = None) -> CollectiveGroup:
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """A torch process group whose collectives are programs."""
+    """Torch process group whose collectives are programs."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
         self.group = connect(store, rank, size, timeout_s=timeout.total_seconds())
+        self._messages = Messages(store, rank, size, timeout)
 
     def getBackendName(self) -> str:
-        """Asked by torch."""
+        """Return the backend's name, for torch."""
         return NAME
+
+    @property
+    def group_name(self) -> str:
+        """Name under which torch knows the group; DeviceMesh and functional collectives find it by this."""
+        # torch itself asks the C++ backends of a group, of which this one has none.
+        return dist.distributed_c10d._world.pg_names[self]
+
+    pg_name = group_name
 
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
         """See `torch.distributed.all_reduce`."""
         return TorchWork([self.group.all_reduce(t, _op(opts), async_op=True) for t in tensors], tensors)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
-        """Add up each tensor, as `allreduce` does."""
+        """Reduce each tensor, as `allreduce` does."""
         return self.allreduce(tensors, opts)
 
     def broadcast(self, tensors: Sequence[Tensor], opts: Any) -> Any:
@@ -89,6 +99,14 @@ class ProcessGroup(dist.ProcessGroup):
         """See `torch.distributed.all_gather`."""
         pairs = zip(outputs, inputs, strict=True)
         return TorchWork([self.group.all_gather(o, i, async_op=True) for o, i in pairs], outputs[0])
+
+    def allgather_coalesced(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        """Gather each tensor, as `allgather` does; `outputs` are lists of tensors by rank."""
+        pairs = zip(zip(*outputs, strict=True), inputs, strict=True)
+        works = [self.group.all_gather(list(o), i, async_op=True) for o, i in pairs]
+        return TorchWork(works, [one for of_rank in outputs for one in of_rank])
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """See `torch.distributed.all_gather_into_tensor`."""
@@ -137,7 +155,7 @@ class ProcessGroup(dist.ProcessGroup):
         return TorchWork([self.group.all_to_all(gets, gives, async_op=True)], [output])
 
     def barrier(self, opts: Any = None) -> Any:
-        """See `torch.distributed.barrier`; as gloo's, it ends after what this rank has started before."""
+        """See `torch.distributed.barrier`; like gloo's, it completes after earlier operations of this rank."""
         before = self.group.in_flight()
         return TorchWork([self.group.barrier(async_op=True), *before], [])
 
@@ -146,16 +164,40 @@ class ProcessGroup(dist.ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
 
-    def send(self, tensors: Any, target: int, tag: int) -> Any:
-        """Refuse: point-to-point messages are gloo's."""
-        raise _no_messages()
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        """Gather each tensor, as `all_gather_single` does."""
+        works = [self.group.all_gather(o, i, async_op=True) for o, i in zip(outputs, inputs, strict=True)]
+        return TorchWork(works, outputs)
 
-    def recv(self, tensors: Any, source: int, tag: int) -> Any:
-        """Refuse: point-to-point messages are gloo's."""
-        raise _no_messages()
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Any:
+        """Reduce and scatter each tensor, as `reduce_scatter_single` does."""
+        pairs = zip(outputs, inputs, strict=True)
+        works = [self.group.reduce_scatter(o, i, _op(opts), async_op=True) for o, i in pairs]
+        return TorchWork(works, outputs)
+
+    # Names of these until torch 2.12.
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def send(self, tensors: Sequence[Tensor], target: int, tag: int) -> Any:
+        """See `torch.distributed.send`."""
+        return self._messages.send(tensors, target, tag)
+
+    def recv(self, tensors: Sequence[Tensor], source: int, tag: int) -> Any:
+        """See `torch.distributed.recv`."""
+        return self._messages.receive(tensors, source, tag)
+
+    def recv_anysource(self, tensors: Sequence[Tensor], tag: int) -> Any:
+        """See `torch.distributed.recv` without a source."""
+        return self._messages.receive(tensors, None, tag)
 
     def shutdown(self) -> None:
-        """Called by `destroy_process_group`."""
+        """Close the group; called by `destroy_process_group`."""
+        self._messages.close()
         self.group.close()
 
     abort = shutdown
@@ -168,18 +210,12 @@ def _op(opts: Any) -> str:
     return found
 
 
-def _no_messages() -> InputError:
-    return InputError(
-        "the backend 'wirewise' has no point-to-point messages; make a group for them: new_group(backend='gloo')"
-    )
-
-
 class TorchWork(dist.Work):
-    """The handle that torch gets of operations under way: it has ended when all have.
+    """Handle of operations in flight for torch; completed when all of them have.
 
     torch's own wrapper of a future waits without raising, and C++ callers (DDP's reducer) read the value of a failed
-    future that Python made as if it were a tensor. So the wait is carried out here, and the future that C++ sees
-    fails by a callback that raises, which torch hands on as a C++ exception.
+    future that Python made as if it were a tensor. The wait is therefore executed here, and the future seen by C++
+    fails by a callback that raises, which torch converts to a C++ exception.
     """
 
     def __init__(self, works: Sequence[Work], result: Sequence[Tensor]) -> None:
@@ -187,10 +223,10 @@ class TorchWork(dist.Work):
         self._works, self._result = works, list(result)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the end, `timeout` at most; None or zero: as long as the group's own timeouts allow.
+        """Wait for completion, up to `timeout`; None or zero means the group's own timeouts.
 
         Raises:
-            PeerError: An operation failed, or did not end in time.
+            PeerError: An operation failed or timed out.
         """
         seconds = timeout.total_seconds() if timeout else None
         for work in self._works:
@@ -198,23 +234,23 @@ class TorchWork(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether all have ended, well or not."""
+        """Whether all have ended, successfully or not."""
         return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
-        """Whether all have ended well."""
+        """Whether all have succeeded."""
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> BaseException | None:
-        """The first error; None: none so far."""
+        """First error. None if there is none so far."""
         return next((error for work in self._works if (error := work.exception()) is not None), None)
 
     def result(self) -> list[Tensor]:
-        """Tensors with the results, once all have ended."""
+        """Result tensors, once all have ended."""
         return self._result
 
     def get_future(self) -> torch.futures.Future:
-        """A future with the results; it raises a RuntimeError with the first error's message."""
+        """Future of the results; raises a RuntimeError with the first error's message."""
 
         def conclude(_: Any) -> list[Tensor]:
             if (error := self.exception()) is not None:

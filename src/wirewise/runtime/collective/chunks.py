@@ -1,8 +1,8 @@
-"""The chunk size of a program, found by running it: on these links, with these processors, at this size.
+"""Chunk size of a program, tuned by running it on the actual links, CPUs and size.
 
 Blink (Wang et al., MLSys 2020) doubles the chunks of a pipeline during the first iterations of training as long as
-that helps, and then makes them smaller in equal steps; `planners.collective.blink.ChunkSize` holds the rule. Here
-each probe runs the program on all ranks of a group, which agree on its time and so on the next size.
+that helps, and then reduces them in equal steps; `planners.collective.blink.ChunkSize` holds the rule. Here each
+probe runs the program on all ranks of a group, which agree on its time and so on the next size.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from wirewise.runtime.collective.group import CollectiveGroup
 from wirewise.runtime.collective.measure import call_of, check_members
 from wirewise.runtime.collective.memory import LEAST_SEGMENT_BYTES
 
-__all__ = ["ChunkProbe", "Tuned", "segments_of", "tune_chunk_size"]
+__all__ = ["ChunkProbe", "TunedChunks", "segments_of", "tune_chunk_size"]
 
 _FIRST_BYTES = 1 << 20
 
 
 class ChunkProbe(NamedTuple):
-    """A chunk size that was tried."""
+    """Chunk size that was tried, and its time."""
 
     chunk_bytes: int
     segments: int
     seconds: float
-    """Seconds of the quickest call on its slowest rank."""
+    """Seconds of the fastest call, on its slowest rank."""
 
 
-class Tuned(NamedTuple):
-    """What was found; the same on all ranks."""
+class TunedChunks(NamedTuple):
+    """Tuned program; the same on all ranks."""
 
     program: Program
-    """Program in the number of segments that was quickest."""
+    """Program with the fastest number of segments."""
     probes: tuple[ChunkProbe, ...]
     """Probes in the order in which they ran."""
 
 
 def tune_chunk_size(
     group: CollectiveGroup, program: Program, size_bytes: int, *, probes: int = 12, calls: int = 3
-) -> Tuned:
-    """Run a program in chunks of different size and keep the best; a collective operation of all ranks.
+) -> TunedChunks:
+    """Run a program with different chunk sizes and keep the best; a collective operation of all ranks.
 
-    Take the result by `group.use(tuned.program, from_bytes)`. Nothing of the caller's is touched: the program runs on
-    tensors of its own, of two times `size_bytes` at most.
+    Apply the result by `group.use(tuned.program, from_bytes)`. The program runs on its own tensors, of at most twice
+    `size_bytes`.
 
     Args:
-        group: All of its ranks call this at the same moment, with the same arguments.
-        program: Program of all ranks of the group; its segments do not count.
-        size_bytes: The larger buffer of a rank, in or out.
-        probes: Sizes to try at most.
-        calls: Calls of each size, besides a first one that does not count.
+        group: Group whose ranks all call this at the same time, with the same arguments.
+        program: Program of all ranks of the group; its segments are ignored.
+        size_bytes: Larger buffer of a rank, in or out, in bytes.
+        probes: Maximum number of sizes to try.
+        calls: Calls per size, after a warm-up call.
 
     Raises:
         InputError: No probes or calls.
         ProgramError: The program is for another number of ranks, or has ranks that only relay.
-        PeerError: A peer died, fell silent or disagrees.
+        PeerError: A peer is dead, hung or inconsistent.
     """
     from wirewise.planners.collective.blink import ChunkSize  # compiles kernels
 
@@ -82,11 +82,11 @@ def tune_chunk_size(
             found[segments] = ChunkProbe(chunk_bytes, segments, _least_s(group, call, calls))
         control.report(size_bytes / found[segments].seconds)
     best = min(found.values(), key=lambda probe: probe.seconds)
-    return Tuned(msgspec.structs.replace(program, segments=best.segments), tuple(found.values()))
+    return TunedChunks(msgspec.structs.replace(program, segments=best.segments), tuple(found.values()))
 
 
 def segments_of(program: Program, size_bytes: int, chunk_bytes: int) -> int:
-    """Segments in which the longest chunk of a program is sent in pieces of about `chunk_bytes`."""
+    """Number of segments that splits the longest chunk of a program into pieces of about `chunk_bytes`."""
     return max(1, round(max(program.chunk_bytes(size_bytes)) / chunk_bytes))
 
 

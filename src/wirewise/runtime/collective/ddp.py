@@ -1,4 +1,4 @@
-"""Gradients of DistributedDataParallel over a group's own programs."""
+"""Gradients of DistributedDataParallel, reduced by a group's own programs."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,12 +1,12 @@
-"""Moves the bytes of all operations of a group: one epoll loop, run by whoever waits.
+"""Engine that moves the bytes of all operations of a group: one epoll loop, run by whichever thread waits.
 
-A caller that waits for its operation runs the loop itself, which saves the switch to another thread. Operations that
-nobody waits for yet are moved by a thread in the background. Memory that peers can fill before this rank has
-started an operation is limited: they hold back what exceeds `_EAGER_BYTES` until they hear of the start.
+A caller that waits for its operation runs the loop itself, which saves a thread switch. Operations without a waiter
+are moved by a background thread. Memory for unexpected messages is limited: peers hold back what exceeds
+`_EAGER_BYTES` until this rank has started the operation.
 
-This is the engine of collectives, which knows from the program which chunk goes next over each edge and needs the least
-delay between an arrival and the act that waited for it. `runtime.flows.engine` is that of flows between tasks, where
-nothing is known ahead: which flow goes first is decided at both ends anew for each chunk.
+This is the engine of collectives, where the program defines the order of chunks on each edge, and the delay between
+an arrival and the dependent act must be minimal. `runtime.flows.engine` is the engine of flows between tasks, where
+the order is decided online at both ends for each chunk.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _PATIENCE = 4
 
 
 class Engine:
-    """The connections of a rank, and its operations in flight.
+    """Connections of a rank, and its operations in flight.
 
     Args:
         rank: Rank of this process.
-        connections: A non-blocking socket for each peer.
-        timeout_s: Seconds without any bytes after which a peer that does not answer counts as silent.
+        connections: Non-blocking socket for each peer.
+        timeout_s: Seconds without any bytes after which an unresponsive peer counts as hung.
     """
 
     def __init__(self, rank: int, connections: Mapping[int, socket.socket], timeout_s: float) -> None:
@@ -93,7 +93,7 @@ class Engine:
     # Operations.
 
     def submit(self, execution: Execution, work: Work, *, background: bool) -> None:
-        """Start an operation; `Work.wait` ends it, or in the background it ends by itself."""
+        """Start an operation, to be completed by `Work.wait`, or by itself if `background`."""
         if self._error is None and not execution.prepared.incoming_bytes:
             self._listen()
         with self._lock:
@@ -113,6 +113,7 @@ class Engine:
         try:
             for peer in execution.peers & self._lost.keys():
                 raise self._failure(execution, peer, self._lost[peer])
+            # The peer holds more than that back until this rank begins: it bounds the buffers for later operations.
             for peer, size_bytes in execution.prepared.incoming_bytes.items():
                 if size_bytes > _EAGER_BYTES:
                     self._control(peer, START, execution.operation)
@@ -132,7 +133,7 @@ class Engine:
             self._called.popitem(last=False)
 
     def ended(self, execution: Execution, error: BaseException | None = None) -> None:
-        """An operation is done, or failed; whoever waits hears of it outside the lock."""
+        """Mark an operation as done or failed; waiters are notified outside the lock."""
         self._ended.append((*self._active.pop(execution.operation), error))
         for peer in self._links:
             key = (execution.operation, peer)
@@ -141,7 +142,7 @@ class Engine:
             self._parked.pop(key, None)
 
     def wait(self, work: Work, timeout_s: float | None) -> None:
-        """Move bytes until an operation has ended, or the time is over."""
+        """Move bytes until an operation has ended or timed out."""
         deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         while not work.is_completed() and time.monotonic() < deadline:
             if not self._driver.acquire(blocking=False):
@@ -162,16 +163,16 @@ class Engine:
             return [work for _, work in self._active.values()]
 
     def statistics(self) -> list[EdgeStatistics]:
-        """What was sent to and received from each peer."""
+        """Bytes and times of sends to and receives from each peer."""
         with self._lock:
             return [edge for link in self._links.values() for edge in link.statistics()]
 
     def received_from(self, peer: int) -> EdgeStatistics:
-        """What was received from a peer."""
+        """Bytes and times of receives from a peer."""
         return self._links[peer].received
 
     def close(self) -> None:
-        """End the thread and the connections; operations in flight fail."""
+        """Stop the thread and close the connections; operations in flight fail."""
         self._closing = True
         self._end_threads(lambda: self._calling)
         with self._lock:
@@ -202,9 +203,9 @@ class Engine:
             if self._closing:
                 return
             self._wanted.clear()
-            while self._active and not self._closing:
+            while (self._active or self._ended) and not self._closing:
                 with self._driver:
-                    if self._active and not self._closing:
+                    if self._active and not self._ended and not self._closing:
                         self._turn(self._patience_s)
                 if self._ended:
                     self._settle_in_background()
@@ -212,10 +213,7 @@ class Engine:
     def _settle_in_background(self) -> None:
         with self._lock:
             self._calling += 1
-            replaced = bool(self._active) and any(work.has_future for _, work, _ in self._ended)
         try:
-            if replaced:
-                self._run_in_background()
             self._settle()
         finally:
             with self._lock:
@@ -241,9 +239,16 @@ class Engine:
                 for file, event in events:
                     self._handle(self._by_file[file], event)
                 if not events and self._active:
+                    self._read_rests()
                     self._look_for_silence()
             except Exception as error:
                 self._give_up(self._as_peer_error(error))
+
+    def _read_rests(self) -> None:
+        """Take in what is too little to be told of: nobody is silent while parts of a message come over a slow link."""
+        for link in self._links.values():
+            if link.sleeps:
+                self._handle(link, select.EPOLLIN)
 
     def _listen(self) -> None:
         """Take in what has come: a rank that only sends waits for nothing, and would not hear that another gave up."""
@@ -271,16 +276,20 @@ class Engine:
             with self._lock:
                 if not self._ended:
                     return
-                # One by one: a callback may wait for the next of them, which another thread then tells.
                 execution, work, error = self._ended.popleft()
-            work.end(execution.memory.finish, error)
+            work.end(execution.memory.finish, error, before_callbacks=self._hand_over)
+
+    def _hand_over(self) -> None:
+        """Let another thread finish the other operations: a callback may wait for one of them."""
+        if self._active or self._ended:
+            self._run_in_background()
 
     # Frames out.
 
     def send(
         self, execution: Execution, act: MessageAct, segment: int, size_bytes: int, done: Callable[[], None]
     ) -> None:
-        """Send a message now, or when its receiver has started the operation; `done`: its memory may be written."""
+        """Send a message now, or once its receiver has started the operation; `done` is called when memory is free."""
         key = (execution.operation, act.peer)
 
         def go() -> None:
@@ -314,14 +323,14 @@ class Engine:
             self._lose(link, error)
 
     def wants_changed(self, link: PeerLink) -> None:
-        """Listen for room to send only while something waits for it."""
+        """Poll for writability only while something is queued."""
         events = select.EPOLLIN | (select.EPOLLOUT if link.wants_to_write else 0)
         self._epoll.modify(link.socket.fileno(), events)
 
     # Frames in.
 
     def opened(self, link: PeerLink, header: FrameHeader) -> tuple[list[memoryview], Scratch | None]:
-        """Where a link puts the bytes of a frame: the tensors' own memory, or a buffer."""
+        """Memory for the bytes of a frame: the tensors' own, or a buffer."""
         if header.kind == DATA and (found := self._active.get(header.operation)) is not None:
             self._check(found[0], link.peer, header)
             views = found[0].place(header.segment, header.message)
@@ -339,7 +348,7 @@ class Engine:
         return [scratch.view[: header.size_bytes]] if header.size_bytes else [], scratch
 
     def arrived(self, link: PeerLink, header: FrameHeader, scratch: Scratch | None) -> None:
-        """Act on a frame that a link has read whole."""
+        """Handle a completely received frame."""
         if header.kind == DATA:
             self._take(link.peer, header, scratch)
             return
@@ -387,7 +396,7 @@ class Engine:
             "size or type, or they called unlike ones before; let all ranks call the same operations in the same order"
         )
 
-    # Peers that die, fall silent or give up.
+    # Peers that die, stop responding or give up.
 
     def _lose(self, link: PeerLink, error: OSError) -> None:
         self._lost[link.peer] = error.strerror or str(error)

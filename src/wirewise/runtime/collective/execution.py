@@ -1,7 +1,7 @@
-"""One operation in flight on one rank: every message is sent, and taken in, as soon as the program allows.
+"""Operation in flight on one rank: every message is sent and received as soon as the program allows.
 
-There is no step that all messages wait for. Each peer advances at its own pace: a slow one holds up only what
-depends on it (ADAPT, HPDC'18, section 3). Messages of a peer go out in the order in which they became ready.
+There is no barrier between steps. Each peer advances at its own pace: a slow one delays only dependent messages
+(ADAPT, HPDC'18, section 3). Messages of a peer go out in the order in which they became ready.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from wirewise.runtime.collective.memory import Memory, Scratch
-from wirewise.runtime.collective.prepared import Prepared
+from wirewise.runtime.collective.prepared import PreparedRun
 
 if TYPE_CHECKING:
     from wirewise.runtime.collective.engine import Engine
@@ -20,17 +20,19 @@ __all__ = ["Execution"]
 
 
 class Execution:
-    """An operation under way.
+    """Operation in flight.
 
     Args:
         name: Name in error messages.
-        operation: Number of the operation in the group.
-        prepared: What this rank does.
-        memory: Where the chunks are.
-        engine: Sends messages, lends buffers and hears of the end.
+        operation: Sequence number of the operation in the group.
+        prepared: This rank's prepared program.
+        memory: Memory of the chunks.
+        engine: Engine that sends messages, lends buffers and is notified of the end.
     """
 
-    def __init__(self, name: str, operation: int, prepared: Prepared, memory: Memory, engine: Engine) -> None:
+    def __init__(
+        self, name: str, operation: int, prepared: PreparedRun, memory: Memory, engine: Engine
+    ) -> None:
         self.name, self.operation, self.prepared, self.memory = name, operation, prepared, memory
         self.stamp = 0
         """Fingerprint of the operation and of all that were called before it."""
@@ -50,11 +52,11 @@ class Execution:
 
     @property
     def peers(self) -> set[int]:
-        """Peers without which it cannot end."""
+        """Peers on which completion depends."""
         return {peer for found in (self.missing, self.unsent) for peer, count in found.items() if count}
 
     def start(self) -> None:
-        """Send what can be sent."""
+        """Send everything that is ready."""
         # What is sent at once must not look for the end before all has begun.
         self._draining = True
         first = [number for number, waits in enumerate(self._acts.waits) if not waits]
@@ -65,14 +67,14 @@ class Execution:
         self._drain()
 
     def expects(self, peer: int, segment: int, message: int, size_bytes: int) -> bool:
-        """Whether the peer has such a message for this rank."""
+        """Whether this rank expects such a message from the peer."""
         number = self._acts.receiving.get(message)
         if number is None or segment >= len(self._sizes):
             return False
         return self._acts.acts[number].peer == peer and self._sizes[segment][number] == size_bytes
 
     def place(self, segment: int, message: int) -> list[memoryview] | None:
-        """Where the bytes of a message can go at once; None: they must wait or be added."""
+        """Destination of a message's bytes, if they can be written at once. None if they must wait or be reduced."""
         number = self._acts.receiving[message]
         act = self._acts.acts[number]
         if self._waits[segment][number] or any(act.reduces):
@@ -80,7 +82,7 @@ class Execution:
         return self.memory.views(act.chunks, segment)
 
     def take(self, segment: int, message: int, scratch: Scratch | None) -> None:
-        """A message has arrived, in a buffer or in its place."""
+        """Handle an arrived message, in a buffer or in place."""
         number = self._acts.receiving[message]
         peer = self._acts.acts[number].peer
         self.missing[peer] -= 1

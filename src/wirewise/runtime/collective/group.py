@@ -1,4 +1,4 @@
-"""Ranks that carry programs out together: the eight collectives on tensors."""
+"""Group of ranks that execute programs: the eight collectives on tensors."""
 
 from __future__ import annotations
 
@@ -39,23 +39,22 @@ def connect(
     deterministic: bool = False,
     windows: tuple[int, int] | None = None,
 ) -> CollectiveGroup:
-    """Join all ranks by TCP connections of their own; all ranks must call it in the same order.
+    """Connect all ranks by separate TCP connections; all ranks must call it in the same order.
 
     Args:
-        store: A torch store that all ranks share; None: that of the default process group.
-        rank: Rank of this process; None: that of the default process group.
-        size: Number of ranks; None: that of the default process group.
-        timeout_s: Seconds without any bytes after which a peer that does not answer counts as silent.
-        interface: Network interface; None: the one that GLOO_SOCKET_IFNAME names, as in the lab.
-        deterministic: Values are added in the same order in every run.
-        windows: Bytes that may wait in the kernel at the sender and at the receiver of each connection, which are
-            ADAPT's M and N times the size of a segment; they stay as they are. None: the kernel adapts them to each
-            connection while it runs. Measured on eight ranks, a tree under 10 % noise loses 1 % so, and 5 to 12 %
-            with windows of 8 segments to one.
+        store: A torch store that all ranks share. Defaults to that of the default process group.
+        rank: Rank of this process. Defaults to that of the default process group.
+        size: Number of ranks. Defaults to that of the default process group.
+        timeout_s: Seconds without any bytes after which an unresponsive peer counts as hung.
+        interface: Network interface. Defaults to that of GLOO_SOCKET_IFNAME, as in the lab.
+        deterministic: Reduce in the same order in every run.
+        windows: Socket buffer sizes in bytes at the sender and at the receiver of each connection, which are ADAPT's
+            M and N times the segment size. Defaults to the kernel's autotuning. Measured on eight ranks, a tree under
+            10 % noise loses 1 % with it, and 5 to 12 % with windows of 8 segments to one.
 
     Raises:
-        InputError: No default process group, and no store, rank and size.
-        PeerError: A rank did not appear.
+        InputError: There is no default process group, and store, rank and size are not all given.
+        PeerError: A rank did not join.
     """
     if store is None or rank is None or size is None:
         if not dist.is_initialized():
@@ -72,11 +71,11 @@ def connect(
 
 
 class CollectiveGroup:
-    """A group of ranks; made by `connect`.
+    """Group of ranks, made by `connect`.
 
-    All ranks call the same collectives in the same order. A tensor belongs to the group from the call until the
-    operation has ended. Each method takes a `program` made for it, or finds one (see `use`), and returns when
-    done, or with `async_op=True` at once. After a `PeerError` the group is of no more use.
+    All ranks call the same collectives in the same order. A tensor must not be touched from the call until the
+    operation has ended. Each method takes a `program` made for it, or chooses one (see `use`), and returns when done,
+    or at once with `async_op=True`. After a `PeerError` the group is unusable.
     """
 
     def __init__(self, engine: Engine, size: int, *, deterministic: bool = False) -> None:
@@ -93,18 +92,18 @@ class CollectiveGroup:
         self.close()
 
     def close(self) -> None:
-        """End the connections; the group is of no more use."""
+        """Close the connections; the group is then unusable."""
         self._engine.close()
 
     def statistics(self) -> list[EdgeStatistics]:
-        """Bytes, rates and lateness of each edge of this rank, both directions."""
+        """Bytes, bandwidths and lateness of each edge of this rank, in both directions."""
         return self._engine.statistics()
 
     def use(self, program: Program, from_bytes: int = 0) -> None:
-        """Take this program for its collective from this size on, where no other is given.
+        """Use this program for its collective from a size on, if a call passes no other.
 
         Raises:
-            ProgramError: It was made for another number of ranks.
+            ProgramError: The program was made for another number of ranks.
         """
         if program.ranks != self.size:
             raise ProgramError(
@@ -117,37 +116,37 @@ class CollectiveGroup:
         )
 
     def choose(self, collective: Collective, size_bytes: int, root: int = 0) -> Program:
-        """The program that a call without one would take."""
+        """Program that a call without one would use."""
         fitting = [p for b, p in self._used.get((collective, root), ()) if b <= size_bytes]
         return fitting[-1] if fitting else default(collective, self.size, size_bytes, root)
 
     # Collectives. All take what `_Options` lists.
 
     def all_reduce(self, tensor: Tensor, op: str = "sum", **options: Any) -> Work:
-        """Add up a tensor over all ranks, in place.
+        """Reduce a tensor over all ranks, in place.
 
         Args:
-            tensor: Tensor of any shape, the same on all ranks; also not contiguous.
+            tensor: Tensor of any shape, the same on all ranks; need not be contiguous.
             op: One of `REDUCTIONS`.
-            options: `program`; `async_op`; `segments` other than the program's; `deterministic`.
+            options: `program`; `async_op`; `segments`, to override the program's; `deterministic`.
 
         Raises:
             ProgramError: The program is for another collective or group.
-            PeerError: A peer died, fell silent or disagrees.
+            PeerError: A peer is dead, hung or inconsistent.
         """
         flat = _flat(tensor)
         blocks = Blocks(flat.dtype, {0: flat.numel()}, {0: flat}, finish=_back(tensor, flat))
         return self._run("all_reduce", blocks, flat.nbytes, [tensor], op=op, **options)
 
     def broadcast(self, tensor: Tensor, root: int = 0, **options: Any) -> Work:
-        """Give all ranks the root's values, in place; arguments as `all_reduce`."""
+        """Broadcast the root's tensor to all ranks, in place; arguments as in `all_reduce`."""
         flat = _flat(tensor)
         finish = [] if self.rank == root else _back(tensor, flat)
         blocks = Blocks(flat.dtype, {0: flat.numel()}, {0: flat}, finish=finish)
         return self._run("broadcast", blocks, flat.nbytes, [tensor], root=root, **options)
 
     def reduce(self, tensor: Tensor, root: int = 0, op: str = "sum", **options: Any) -> Work:
-        """Add up a tensor at the root, in place; that of other ranks stays. Arguments as `all_reduce`."""
+        """Reduce a tensor to the root, in place; other ranks keep theirs. Arguments as in `all_reduce`."""
         flat = _flat(tensor)
         here = self.rank == root
         blocks = Blocks(
@@ -157,10 +156,10 @@ class CollectiveGroup:
         return self._run("reduce", blocks, flat.nbytes, [tensor], root=root, op=op, **options)
 
     def all_gather(self, outputs: Tensor | Sequence[Tensor], tensor: Tensor, **options: Any) -> Work:
-        """Give all ranks the tensors of all.
+        """Gather the tensors of all ranks on all ranks.
 
         Args:
-            outputs: One tensor of `size` times the elements, in rank order, or a tensor for each rank.
+            outputs: One tensor of `size` times the elements, in rank order, or a list with a tensor for each rank.
             tensor: Tensor of this rank.
             options: Options of `all_reduce`.
         """
@@ -173,11 +172,11 @@ class CollectiveGroup:
     def reduce_scatter(
         self, output: Tensor, inputs: Tensor | Sequence[Tensor], op: str = "sum", **options: Any
     ) -> Work:
-        """Add up tensors over all ranks, each of which gets its part; the inputs stay.
+        """Reduce tensors over all ranks and scatter the result; the inputs are unchanged.
 
         Args:
-            output: Part of this rank.
-            inputs: One tensor of all parts, in rank order, or a tensor for each rank.
+            output: Shard of this rank.
+            inputs: One tensor of all shards, in rank order, or a list with a tensor for each rank.
             op: One of `REDUCTIONS`.
             options: Options of `all_reduce`.
         """
@@ -193,7 +192,7 @@ class CollectiveGroup:
     def gather(
         self, outputs: Tensor | Sequence[Tensor] | None, tensor: Tensor, root: int = 0, **options: Any
     ) -> Work:
-        """Give the root the tensors of all ranks, which have equal sizes; `outputs` only at the root."""
+        """Gather equal-sized tensors of all ranks at the root; `outputs` only at the root."""
         elements = dict.fromkeys(range(self.size), tensor.numel())
         if self.rank == root:
             parts, targets, finish = self._parts(outputs)
@@ -208,7 +207,7 @@ class CollectiveGroup:
     def scatter(
         self, tensor: Tensor, inputs: Tensor | Sequence[Tensor] | None, root: int = 0, **options: Any
     ) -> Work:
-        """Give each rank its part of the root's tensors, which have equal sizes; `inputs` only at the root."""
+        """Scatter the root's equal-sized tensors over all ranks; `inputs` only at the root."""
         elements = dict.fromkeys(range(self.size), tensor.numel())
         if self.rank == root:
             parts, _, _ = self._parts(inputs)
@@ -223,12 +222,11 @@ class CollectiveGroup:
     def all_to_all(
         self, outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor], **options: Any
     ) -> Work:
-        """Send a part to each rank and get one from each.
+        """Send a part to each rank and receive one from each.
 
         Args:
-            outputs: One tensor of equal parts, in rank order, or a tensor for each rank.
-            inputs: Tensors as for `outputs`. Parts of different sizes need a program that sends each straight to its
-                target.
+            outputs: One tensor of equal parts, in rank order, or a list with a tensor for each rank.
+            inputs: Tensors as for `outputs`. Unequal parts need a program that sends each directly to its target.
             options: Options of `all_reduce`.
         """
         gets, targets, finish = self._parts(outputs)
@@ -249,7 +247,7 @@ class CollectiveGroup:
         return self._run("all_to_all", blocks, _nbytes(gives) if even else 0, targets, **options)
 
     def barrier(self, **options: Any) -> Work:
-        """Wait for all ranks, and without `async_op` for the end of what this one has started before."""
+        """Wait for all ranks and, without `async_op`, for earlier operations of this rank."""
         before = self.in_flight()
         work = self.all_reduce(torch.zeros(1, dtype=torch.int32), **options)
         if not options.get("async_op"):
@@ -262,12 +260,12 @@ class CollectiveGroup:
         return self._engine.in_flight()
 
     def relay(self, program: Program, elements: int, dtype: torch.dtype, **options: Any) -> Work:
-        """Pass chunks on as a rank that is no member of the program's group.
+        """Relay chunks as a rank outside of the program's group.
 
         Args:
             program: Program to relay for.
-            elements: Elements of each block.
-            dtype: Type of the members' tensors.
+            elements: Number of elements of each block.
+            dtype: Dtype of the members' tensors.
             options: Options of `all_reduce`.
         """
         if self.rank in program.group:

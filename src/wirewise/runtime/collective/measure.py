@@ -1,4 +1,4 @@
-"""A program next to torch's own collective, by turns, on the ranks of a running job."""
+"""Comparison of a program with torch's own collective, interleaved, on the ranks of a running job."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def compare(
     deterministic: bool = False,
     timeout_s: float = 120.0,
 ) -> dict[str, Any] | None:
-    """Seconds of a program and of torch's own collective; a time is that of the slowest rank.
+    """Time a program and torch's own collective, in seconds of the slowest rank.
 
     Args:
-        program: Program of all ranks of the default process group, each a member.
-        size_bytes: The larger buffer of a rank, in or out.
-        repeats: Calls of each.
-        deterministic: Add in the same order in every run.
-        timeout_s: Seconds to wait, as in `connect`.
+        program: Program with all ranks of the default process group as members.
+        size_bytes: Larger buffer of a rank, in or out, in bytes.
+        repeats: Number of calls of each.
+        deterministic: Reduce in the same order in every run.
+        timeout_s: Timeout in seconds, as in `connect`.
 
     Returns:
         Record at rank 0 with medians (`measured_s`, `builtin_s`), all times and edges; None at the others.
 
     Raises:
-        ProgramError: Ranks only relay, which torch's collective cannot do.
+        ProgramError: Some ranks only relay, which torch's collective cannot do.
         PeerError: The program's result differs from torch's.
     """
     check_members(program)
@@ -73,10 +73,10 @@ def compare(
 
 
 def check_members(program: Program) -> None:
-    """Refuse a program that a call of all ranks alike cannot carry out.
+    """Raise unless every rank is a member of the program's group.
 
     Raises:
-        ProgramError: Ranks only relay.
+        ProgramError: Some ranks only relay.
     """
     if program.members:
         raise ProgramError(
@@ -94,12 +94,12 @@ def _timed(call: Callable[[], object], transport: Transport) -> float:
 def call_of(
     program: Program, size_bytes: int, group: CollectiveGroup | None, options: dict[str, Any]
 ) -> tuple[Callable[[], object], Tensor]:
-    """A call of a program's collective on fresh tensors, and the tensor with its result.
+    """Callable of a program's collective on new tensors, and the tensor of its result.
 
     Args:
         program: Program with all ranks as members.
-        size_bytes: The larger buffer of a rank, in or out.
-        group: Whose ranks call; None: those of the default process group, by torch's own collective.
+        size_bytes: Larger buffer of a rank, in or out, in bytes.
+        group: Group that calls. Defaults to the default process group with torch's own collective.
         options: Options of the group's method.
     """
     rank, ranks, root = group.rank if group else dist.get_rank(), program.ranks, program.root
@@ -136,14 +136,14 @@ def program_seconds(
     times: int = 4,
     timeout_s: float = 120.0,
 ) -> dict[str, float]:
-    """Median seconds of each program, taken in turns; the same on all ranks, that of the slowest one.
+    """Median time of each program, interleaved, in seconds of the slowest rank; the same on all ranks.
 
     Args:
-        programs: Programs by name, of all ranks of the default process group.
-        size_bytes: The larger buffer of a rank, in or out.
-        repeats: Rounds, in each of which every program has its turn.
-        times: Calls of a program in a row, of which the mean counts.
-        timeout_s: Seconds to wait, as in `connect`.
+        programs: Programs by name, for all ranks of the default process group.
+        size_bytes: Larger buffer of a rank, in or out, in bytes.
+        repeats: Number of rounds, each with every program once.
+        times: Consecutive calls of a program, of which the mean counts.
+        timeout_s: Timeout in seconds, as in `connect`.
 
     Raises:
         PeerError: A rank is gone.
@@ -167,7 +167,7 @@ def _often(call: Callable[[], object], times: int) -> None:
 
 
 def shared_processors() -> int:
-    """Processors of the machine that all ranks run on; 0: they run on several. All ranks call it."""
+    """Number of CPUs of the machine if all ranks run on it, else 0; a collective call."""
     own = (Path("/proc/sys/kernel/random/boot_id").read_text(), len(os.sched_getaffinity(0)))
     seen: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(seen, own)

@@ -1,7 +1,8 @@
-"""Where the chunks of a program lie in tensors, and the buffers of messages that cannot be put there yet."""
+"""Memory of a program's chunks in tensors, and buffers for messages that cannot be placed yet."""
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 from collections import defaultdict
@@ -43,47 +44,47 @@ REDUCTIONS: dict[str, Callable[[Tensor, Tensor], object]] = {
     "bor": Tensor.bitwise_or_,
     "bxor": Tensor.bitwise_xor_,
 }
-"""What adding up may mean; "avg" divides by the number of ranks at the end."""
+"""Reductions; "avg" divides by the number of ranks at the end."""
 
 
 @dataclass
 class Blocks:
-    """The memory of a rank for the blocks of a collective (see `wirewise.collective.relations`)."""
+    """Memory of a rank for the blocks of a collective (see `wirewise.collective.relations`)."""
 
     dtype: torch.dtype
     elements: Mapping[int, int]
-    """Elements of each block, at least of those that the rank sends or receives."""
+    """Number of elements of each block, at least of those that the rank sends or receives."""
     tensors: dict[int, Tensor]
-    """Flat and contiguous; a block that is only passed on needs none."""
+    """Flat contiguous tensor of each block, except of blocks that are only forwarded."""
     even: bool = True
-    """Whether all ranks know blocks of one size only, so that they agree on segments."""
+    """Whether all blocks have the same size on all ranks, so that they agree on segments."""
     read_only: frozenset[int] = frozenset()
-    """Blocks whose tensors must stay: those that are written are copied first."""
+    """Blocks whose tensors must stay unchanged; they are copied before they are written."""
     finish: list[Callable[[], object]] = field(default_factory=list)
-    """Called when all is done, such as to copy results to where they belong."""
+    """Callbacks at the end, such as to copy results to their destination."""
 
 
 class ChunkLayout(NamedTuple):
-    """Elements of each chunk and segment inside the chunk's block, and how many segments there are."""
+    """Elements of each chunk and segment within the chunk's block, and the number of segments."""
 
     segments: int
     itemsize: int
     bounds: dict[int, tuple[int, ...]]
-    """Positions of each chunk, one more than segments."""
+    """Boundaries of each chunk's segments, [segments + 1]."""
 
     def size_bytes(self, chunks: Sequence[int], segment: int) -> int:
-        """Bytes of a message."""
+        """Size of a message, in bytes."""
         found = (self.bounds[chunk] for chunk in chunks)
         return sum(bounds[segment + 1] - bounds[segment] for bounds in found) * self.itemsize
 
 
 def layout(program: Program, blocks: Blocks, segments: int | None = None) -> ChunkLayout:
-    """Divide blocks into chunks and segments, alike on all ranks.
+    """Divide blocks into chunks and segments, in the same way on all ranks.
 
     Args:
-        program: Program whose shares and segments count.
-        blocks: Elements of each block; chunks of blocks that are not listed are left out.
-        segments: Other than the program's; fewer are made where they would be tiny.
+        program: Program that defines fractions and segments.
+        blocks: Number of elements of each block; chunks of other blocks are left out.
+        segments: Override of the program's segments; fewer are used if they would be tiny.
     """
     each = program.chunks // program.blocks
     fractions = program.fractions()
@@ -108,21 +109,21 @@ def layout(program: Program, blocks: Blocks, segments: int | None = None) -> Chu
 
 
 class Scratch(NamedTuple):
-    """Bytes of a message."""
+    """Buffer with the bytes of a message."""
 
     tensor: Tensor
     view: memoryview
 
 
 class Pool:
-    """Buffers that are used again, because fresh memory costs a page fault for every 4 KiB."""
+    """Pool of reusable buffers, as fresh memory costs a page fault per 4 KiB."""
 
     def __init__(self) -> None:
         self._free: dict[int, list[Scratch]] = defaultdict(list)
         self._kept_bytes = 0
 
     def take(self, size_bytes: int) -> Scratch:
-        """A buffer of at least so many bytes."""
+        """Borrow a buffer of at least `size_bytes`."""
         size = max(_SMALLEST, 1 << (size_bytes - 1).bit_length())
         if self._free[size]:
             self._kept_bytes -= size
@@ -131,7 +132,7 @@ class Pool:
         return Scratch(tensor, _bytes(tensor))
 
     def give(self, scratch: Scratch) -> None:
-        """Hand a buffer back."""
+        """Return a buffer."""
         size = scratch.tensor.numel()
         if self._kept_bytes + size <= _KEPT_BYTES:
             self._kept_bytes += size
@@ -139,7 +140,7 @@ class Pool:
 
 
 class Memory:
-    """The chunks of one operation on one rank."""
+    """Chunks of one operation on one rank."""
 
     def __init__(
         self, program: Program, acts: Acts, blocks: Blocks, places: ChunkLayout, reduction: str
@@ -162,7 +163,7 @@ class Memory:
         return found.clone() if written and block in self._blocks.read_only else found
 
     def views(self, chunks: Sequence[int], segment: int) -> list[memoryview]:
-        """The bytes of a message where they lie."""
+        """Bytes of a message in place."""
         found = []
         for chunk in chunks:
             start, end = self._bounds[chunk][segment : segment + 2]
@@ -171,7 +172,7 @@ class Memory:
         return found
 
     def write(self, chunks: Sequence[int], reduces: Sequence[bool], segment: int, message: Tensor) -> None:
-        """Put the bytes of a message where they belong, or add them."""
+        """Write the bytes of a message to its chunks, or reduce them."""
         offset = 0
         for chunk, reduce in zip(chunks, reduces, strict=True):
             start, end = self._bounds[chunk][segment : segment + 2]
@@ -181,17 +182,25 @@ class Memory:
             offset = stop
 
     def finish(self) -> None:
-        """Bring the results to where they belong."""
+        """Copy the results to their tensors."""
         for action in self._blocks.finish:
             action()
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.numpy())  # type: ignore[arg-type]
+    """Memory of a contiguous tensor, which lives as long as the view does.
+
+    Not by NumPy: a storage that it has seen can no longer be resized, as FSDP resizes those of its parameters.
+    """
+    if not tensor.nbytes:
+        return memoryview(bytearray())
+    memory = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
+    memory.tensor = tensor  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")
 
 
 def copies_back(target: Tensor, flat: Tensor) -> list[Callable[[], object]]:
-    """What must be done at the end for a tensor that was replaced by a contiguous copy."""
+    """Final copies for a tensor that was replaced by a contiguous one."""
     if target.numel() == 0 or flat.data_ptr() == target.data_ptr():
         return []
     return [partial(target.copy_, flat.view(target.shape))]

@@ -1,7 +1,7 @@
-"""Programs carried out by messages of a torch process group: also between GPUs, by NCCL, and each hop can be seen.
+"""Programs executed by messages of a torch process group: also between GPUs, by NCCL, with each hop observable.
 
-Step by step: all messages of a step are under way at once, and the next step follows when they are through. This is how
-a program runs where sockets cannot reach the tensors; on CPUs `Group` is faster.
+All messages of a step are in flight together, and the next step starts when they have completed. This executes
+programs where sockets cannot reach the tensors; on CPUs `Group` is faster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Observer", "Steps", "run_over_torch"]
 
 
 class Observer(Protocol):
-    """Is told of what a rank did."""
+    """Callback interface for a rank's activity."""
 
     def __call__(
         self, kind: str, source: int, target: int, size_bytes: int, start_s: float, end_s: float, /
@@ -45,16 +45,16 @@ class Observer(Protocol):
 def run_over_torch(
     program: Program, blocks: Blocks, *, op: str = "sum", group: dist.ProcessGroup | None = None
 ) -> None:
-    """Carry a program out and wait for its end.
+    """Execute a program, and wait for its end.
 
     Args:
-        program: Made for the ranks of the group.
-        blocks: Flat tensors of each block that this rank has, on any device; those that it only passes on are made.
-        op: One of `REDUCTIONS`, but "avg".
-        group: A gloo or NCCL process group; None: the default one.
+        program: Program for the ranks of the group.
+        blocks: Flat tensor of each block that this rank has, on any device; relayed blocks are allocated.
+        op: One of `REDUCTIONS`, except "avg".
+        group: A gloo or NCCL process group. Defaults to the default one.
 
     Raises:
-        ProgramError: It was made for another number of ranks.
+        ProgramError: The program was made for another number of ranks.
         PeerError: A peer is gone.
     """
     transport = transport_of(group)
@@ -69,12 +69,12 @@ def run_over_torch(
 
 
 class Steps:
-    """What one rank does in a program of all ranks of a transport.
+    """Steps of one rank in a program over all ranks of a transport.
 
     Args:
         program: Program of these ranks.
         transport: Messages between the ranks.
-        observer: Is told of every message that this rank sends or gets.
+        observer: Called for every message that this rank sends or receives.
     """
 
     def __init__(self, program: Program, transport: Transport, observer: Observer | None = None) -> None:
@@ -83,7 +83,7 @@ class Steps:
         self._steps = [list(found) for _, found in itertools.groupby(own, key=lambda m: m.step)]
 
     def carry_out(self, blocks: Blocks, op: str = "sum") -> None:
-        """Take all steps; arguments and errors as `run_over_torch`."""
+        """Execute all steps; arguments and errors as in `run_over_torch`."""
         program, tensors, places = self.program, _tensors(blocks), layout(self.program, blocks)
         # A message comes before the next call begins on its ranks, so the steps of each call can have the same tags.
         for segment in range(places.segments):

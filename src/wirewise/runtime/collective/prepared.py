@@ -1,4 +1,4 @@
-"""A program made ready for one rank and one size: what is sent and received, and how many bytes each time."""
+"""Program prepared for one rank and one size: messages to send and receive, and their bytes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from wirewise.errors import ProgramError
 from wirewise.runtime.collective.acts import Acts, acts_of
 from wirewise.runtime.collective.memory import Blocks, ChunkLayout, layout
 
-__all__ = ["Cache", "Prepared"]
+__all__ = ["Cache", "PreparedRun"]
 
 _KEPT = 256
 
 
-class Prepared(NamedTuple):
-    """See the module."""
+class PreparedRun(NamedTuple):
+    """Prepared program; see the module."""
 
     program: Program
     acts: Acts
@@ -25,17 +25,17 @@ class Prepared(NamedTuple):
     sizes: tuple[tuple[int, ...], ...]
     """Bytes of each act in each segment, `[segment][act]`."""
     missing: Counter[int]
-    """Messages to be received from each peer."""
+    """Number of messages still to be received from each peer."""
     unsent: Counter[int]
-    """Messages to be sent to each peer."""
+    """Number of messages still to be sent to each peer."""
     incoming_bytes: Counter[int]
     outgoing_bytes: Counter[int]
     fingerprint: int
-    """16 bits that differ between operations that do not fit together."""
+    """16-bit hash that differs between incompatible operations."""
 
 
 class Cache:
-    """What was prepared before on this rank; the oldest is forgotten.
+    """Cache of prepared programs on this rank; the oldest is evicted.
 
     Args:
         rank: Rank of this process.
@@ -44,12 +44,12 @@ class Cache:
 
     def __init__(self, rank: int, ranks: int) -> None:
         self._rank, self._ranks = rank, ranks
-        self._found: dict[tuple, Prepared] = {}
+        self._found: dict[tuple, PreparedRun] = {}
 
     def get(
         self, program: Program, blocks: Blocks, reduction: str, segments: int | None, deterministic: bool
-    ) -> Prepared:
-        """Prepare a program, or find it.
+    ) -> PreparedRun:
+        """Prepare a program, or return it from the cache.
 
         Raises:
             ProgramError: The program was made for another number of ranks.
@@ -74,7 +74,7 @@ class Cache:
 
 def _prepare(
     program: Program, rank: int, blocks: Blocks, reduction: str, segments: int | None, deterministic: bool
-) -> Prepared:
+) -> PreparedRun:
     acts = acts_of(program, rank, deterministic=deterministic)
     places = layout(program, blocks, segments)
     unknown = {chunk for act in acts.acts for chunk in act.chunks} - places.bounds.keys()
@@ -96,7 +96,7 @@ def _prepare(
         program.name, program.collective, program.chunks, program.root, program.group, len(program.transfers),
         places.segments, str(blocks.dtype), reduction, sum(blocks.elements.values()) if blocks.even else 0,
     )  # fmt: skip
-    return Prepared(
+    return PreparedRun(
         program, acts, places, sizes, counters[0], counters[1], counters[2], counters[3],
         zlib.crc32(repr(marks).encode()) & 0xFFFF,
     )  # fmt: skip

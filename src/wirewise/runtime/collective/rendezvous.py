@@ -1,9 +1,8 @@
-"""Every two ranks joined by a TCP connection; addresses are exchanged over a torch store."""
+"""Full mesh of TCP connections between ranks; addresses are exchanged by a torch store."""
 
 from __future__ import annotations
 
 import datetime
-import fcntl
 import os
 import secrets
 import selectors
@@ -14,10 +13,10 @@ from contextlib import suppress
 from typing import Any
 
 from wirewise.errors import InputError, PeerError
+from wirewise.hosts.interfaces import address_of_interface, address_towards
 
 __all__ = ["interface_address", "join", "leave_bbr"]
 
-_SIOCGIFADDR = 0x8915
 _HELLO = struct.Struct("<I16s")
 """Rank of who connects, and the key that the other end put into the store: strangers know none."""
 _PATIENCE_S = 0.05
@@ -39,18 +38,18 @@ def join(
     """Connect this rank with all others.
 
     Args:
-        store: A torch store that only this group uses, such as a `PrefixStore`.
+        store: Torch store used only by this group, such as a `PrefixStore`.
         rank: Rank of this process.
         size: Number of ranks.
-        timeout_s: Seconds that the others have to appear.
-        interface: Network interface; None: the one that GLOO_SOCKET_IFNAME names, or the way to MASTER_ADDR.
-        windows: Bytes that may wait in the kernel at the sender and at the receiver; None: as it sees fit.
+        timeout_s: Seconds to wait for the others to join.
+        interface: Network interface. Defaults to that of GLOO_SOCKET_IFNAME, or the route to MASTER_ADDR.
+        windows: Socket buffer sizes in bytes at the sender and at the receiver. Defaults to the kernel's autotuning.
 
     Returns:
         A socket for each peer, non-blocking.
 
     Raises:
-        PeerError: A rank did not appear; the message names it.
+        PeerError: A rank did not join; the message names it.
         InputError: The interface does not exist or has no IPv4 address.
     """
     if size == 1:
@@ -80,30 +79,20 @@ def join(
 
 
 def interface_address(interface: str | None = None) -> str:
-    """IPv4 address that peers can reach this process at; arguments and errors as `join`."""
+    """IPv4 address by which peers reach this process; arguments and errors as in `join`."""
     name = interface or os.environ.get("GLOO_SOCKET_IFNAME")
-    if not name:
-        return _towards(os.environ.get("MASTER_ADDR", "127.0.0.1"))
-    request = struct.pack("256s", name.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
-        except OSError as error:
-            names = ", ".join(name for _, name in socket.if_nameindex())
-            raise InputError(
-                f"network interface {name!r} has no IPv4 address ({error.strerror}); set GLOO_SOCKET_IFNAME to "
-                f"one of {names}"
-            ) from error
-
-
-def _towards(host: str) -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # Sends nothing; the kernel only looks up the way.
-            probe.connect((host, 9))
-        except OSError:
+    try:
+        if not name:
+            return address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+        return address_of_interface(name)
+    except OSError as error:
+        if not name:
             return "127.0.0.1"
-        return str(probe.getsockname()[0])
+        names = ", ".join(name for _, name in socket.if_nameindex())
+        raise InputError(
+            f"network interface {name!r} has no IPv4 address ({error.strerror}); set GLOO_SOCKET_IFNAME to "
+            f"one of {names}"
+        ) from error
 
 
 def _reach(store: Any, rank: int, peer: int, deadline: float) -> socket.socket:
@@ -198,13 +187,13 @@ def _listen(connection: socket.socket, heard: dict[socket.socket, bytes]) -> boo
 
 
 def leave_bbr(connection: socket.socket) -> None:
-    """Take cubic or reno where BBR is the kernel's default; without them BBR stays.
+    """Switch a connection from BBR, if it is the kernel's default, to cubic or reno, if available.
 
     BBR needs a second to learn a link's rate, and transfers are shorter, with pauses in between: measured on links of
-    100 to 1600 Mbit/s, 16 MB a time, 200 to 230 ms with cubic and 220 to 380 ms with BBR. It also allows no more under
-    way than fits the least round trip of the last ten seconds, and where bytes come in as fast as they go out,
-    acknowledgements wait behind them: measured at 50 Mbit/s both ways, round trips grow from 0.1 to 50 ms and a lone
-    flow gets 0.1 to 0.2 of the link for most of a second, all of it with cubic.
+    100 to 1600 Mbit/s, 16 MB a time, 200 to 230 ms with cubic and 220 to 380 ms with BBR. It also limits bytes in
+    flight by the minimum round trip of the last ten seconds, and with traffic in both directions acknowledgements
+    queue behind data: measured at 50 Mbit/s both ways, round trips grow from 0.1 to 50 ms and a single flow gets 0.1
+    to 0.2 of the link for most of a second, all of it with cubic.
     """
     found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _NAME_BYTES)
     if found.startswith(b"bbr"):

@@ -1,7 +1,7 @@
-"""Links that are slower than a plan takes them to be, seen while the programs run, so that it can be made again.
+"""Detection of links that are slower than planned while programs run, to trigger replanning.
 
-The kernel counts for each connection the time in which bytes were under way. Bytes over that time is the rate of
-the edge, as long as there were many bytes; what was sent in a moment says nothing and is left out.
+The kernel counts for each connection the time with bytes in flight. Bytes over that time is the bandwidth of the
+edge, if there were many bytes; short sends are uninformative and left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEAST_BUSY_S = 0.05
 
 
 class SlowLink(NamedTuple):
-    """A link between two ranks that carries less than planned."""
+    """Link between two ranks with less bandwidth than planned."""
 
     source: int
     target: int
@@ -34,12 +34,12 @@ class SlowLink(NamedTuple):
 
 
 class LinkMonitor:
-    """Compares a group's edges with the network that its programs were planned for.
+    """Monitor that compares a group's edges with the network of its programs' plan.
 
     Args:
-        group: All of its ranks make a watch, and call `look` at the same moments.
+        group: Group whose ranks all create a monitor, and call `poll` at the same steps.
         network: Network with a rank for each of the group.
-        slower: A link that carries less than this part of its rate is reported.
+        slower: Report links below this fraction of their bandwidth.
 
     Raises:
         ProgramError: The network has another number of ranks.
@@ -55,8 +55,8 @@ class LinkMonitor:
         """Network with the rates of slow links as they were seen last."""
         self._before = self._counts()
 
-    def look(self) -> list[SlowLink]:
-        """Links that were slow since the last look, the same list on all ranks; a collective operation."""
+    def poll(self) -> list[SlowLink]:
+        """Links that were slow since the last poll, the same list on all ranks; a collective operation."""
         now = self._counts()
         since, self._before = now - self._before, now
         everywhere = torch.empty(self._group.size, *since.shape, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The handle of an operation under way."""
+"""Handle of an operation in flight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Work"]
 
 
 class Work:
-    """An operation that was started; the interface of `torch.distributed.Work`."""
+    """Started operation; the interface of `torch.distributed.Work`."""
 
     def __init__(self, name: str, engine: Engine | None, result: Any) -> None:
         self.name = name
@@ -28,26 +28,26 @@ class Work:
         self._lock = threading.Lock()
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended, successfully or not."""
         return self._ended.is_set()
 
     def is_success(self) -> bool:
-        """Whether it has ended well."""
+        """Whether it has succeeded."""
         return self._ended.is_set() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """What went wrong; None: nothing so far."""
+        """Error of the operation. None if there is none so far."""
         return self._error
 
     def result(self) -> Any:
-        """Tensors with the result, once it has ended."""
+        """Result tensors, once it has ended."""
         return self._result
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end.
 
         Raises:
-            PeerError: A peer died, fell silent or disagrees, or the end did not come within `timeout_s`.
+            PeerError: A peer is dead, hung or inconsistent, or the operation timed out.
         """
         if not self._ended.is_set() and self._engine is not None:
             self._engine.wait(self, timeout_s)
@@ -60,7 +60,7 @@ class Work:
         return True
 
     def get_future(self) -> torch.futures.Future:
-        """A future with the result, or with the error."""
+        """Future of the result, or of the error."""
         with self._lock:
             future, made = self._future, self._future is None
             if future is None:
@@ -70,17 +70,18 @@ class Work:
             self._settle(future)
         return future
 
-    @property
-    def has_future(self) -> bool:
-        """Whether a future was asked for, whose callbacks may wait for other operations."""
-        return self._future is not None
-
     def block(self, seconds: float) -> None:
-        """Wait while another thread moves the bytes."""
+        """Block while another thread moves the bytes."""
         self._ended.wait(seconds)
 
-    def end(self, finish: Callable[[], object] | None = None, error: BaseException | None = None) -> None:
-        """Say that it has ended; called by the engine."""
+    def end(
+        self,
+        finish: Callable[[], object] | None = None,
+        error: BaseException | None = None,
+        *,
+        before_callbacks: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Mark as ended; called by the engine."""
         try:
             if finish is not None and error is None:
                 finish()
@@ -92,6 +93,7 @@ class Work:
             future = self._future
         # Without the lock: a callback may take as long as it likes.
         if future is not None:
+            before_callbacks()
             self._settle(future)
 
     def _settle(self, future: torch.futures.Future) -> None:

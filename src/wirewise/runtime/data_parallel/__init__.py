@@ -1,11 +1,11 @@
-"""Data-parallel training under a fusion plan: buckets, chunks, recomputation, algorithms, and a closed loop."""
+"""Data-parallel training under a fusion plan: buckets, chunks, recomputation, algorithms, and online tuning."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from wirewise.lazy import lazy_names
-from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
+from wirewise.runtime.data_parallel.carrier import GroupSender, InFlightGroup
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.parallel import DataParallel, TrainingStep, parallel
 from wirewise.runtime.data_parallel.pools import Pools, resize
@@ -17,21 +17,22 @@ if TYPE_CHECKING:
     from wirewise.runtime.data_parallel.compiled import CompiledStep, compile_step
     from wirewise.runtime.data_parallel.ddp import HookState, bucket_caps, hook
     from wirewise.runtime.data_parallel.programs import AllReduce, Observer
-    from wirewise.runtime.data_parallel.replanning import Replanner
+    from wirewise.runtime.data_parallel.replanning import PlanSwap, Replanner
 
 __all__ = [
     "AllReduce",
-    "Carrier",
     "CompiledStep",
     "Compression",
     "DataParallel",
+    "GroupSender",
     "HookState",
+    "InFlightGroup",
     "Observer",
+    "PlanSwap",
     "Pools",
     "Reducer",
     "Replanner",
     "TrainingStep",
-    "Travelling",
     "Trial",
     "Tuner",
     "bucket_caps",
@@ -50,6 +51,6 @@ __getattr__ = lazy_names(
         "compiled": ("CompiledStep", "compile_step"),
         "ddp": ("HookState", "bucket_caps", "hook"),
         "programs": ("AllReduce", "Observer"),
-        "replanning": ("Replanner",),
+        "replanning": ("PlanSwap", "Replanner"),
     },
 )

@@ -1,10 +1,10 @@
-"""The operators of a training step: forward, loss and backward of a model as one graph without side effects."""
+"""Captured training step: forward, loss and backward of a model as one functional graph."""
 
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,11 +19,10 @@ from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
 from wirewise.runtime.data_parallel.categories import category_of, flops_of
-from wirewise.runtime.python_state import traced_alike
+from wirewise.runtime.python_state import TRACING, traced_alike
 from wirewise.trace.operators import FusionGraph, Operator
 
 __all__ = [
-    "TRACING",
     "Capture",
     "FunctionalLoss",
     "Loss",
@@ -32,23 +31,38 @@ __all__ = [
     "graph_of",
     "is_operator",
     "parts_of_result",
-    "produces",
+    "producer_of",
     "size_bytes",
     "tensors_of",
     "tidy",
+    "tracing",
 ]
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """`loss(model, batch)`, a scalar."""
 
 _ATEN = torch.ops.aten
-TRACING = threading.Lock()
-"""Held while torch traces: ranks that are threads share the state of its tracer."""
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Set `torch.compiler.is_compiling()` to true while tracing, as `torch.export` and `torch.compile` do.
+
+    Without it, models of transformers branch on values, such as whether a mask is all ones. `is_exporting()` stays
+    false: they would then compute mask tensors that attention does not need.
+    """
+    with TRACING:
+        before = torch.compiler._is_compiling_flag
+        torch.compiler._is_compiling_flag = True
+        try:
+            yield
+        finally:
+            torch.compiler._is_compiling_flag = before
 
 
 @dataclass(frozen=True)
 class StepInputs:
-    """What a captured step takes: parameters and buffers by name, then the tensors of a batch."""
+    """Inputs of a captured step: parameters and buffers by name, then the tensors of a batch."""
 
     parameters: tuple[str, ...]
     """Names of all parameters; a shared one goes by the first of its names."""
@@ -60,10 +74,10 @@ class StepInputs:
     """Shape and type of each tensor of a batch."""
 
     def inputs(self, model: nn.Module, batch: Any) -> list[Tensor]:
-        """What the graph takes, for the model's present state and a batch.
+        """Collect the graph's inputs from the model's current state and a batch.
 
         Raises:
-            InputError: The batch has another structure, shape or type than the captured one.
+            InputError: The batch has another structure, shape or dtype than the captured one.
         """
         leaves, structure = pytree.tree_flatten(batch)
         found = tuple((leaf.shape, leaf.dtype) for leaf in leaves if isinstance(leaf, Tensor))
@@ -82,7 +96,7 @@ class StepInputs:
 
 @dataclass(frozen=True)
 class Capture(StepInputs):
-    """A training step as a graph, from parameters, buffers and batch to the loss and what follows from it."""
+    """Training step as a graph, from parameters, buffers and batch to the loss and its gradients."""
 
     module: fx.GraphModule
     """Placeholders: parameters, buffers, leaves of the batch. Output: new values of the buffers that change, the
@@ -92,11 +106,11 @@ class Capture(StepInputs):
     changed: tuple[str, ...]
     """Names of the buffers that the step changes."""
     operators: FusionGraph
-    """What planners see of it; no times yet (`wirewise.profile.operators`)."""
+    """Operators for planners; no times yet (`wirewise.profile.operators`)."""
 
 
 class FunctionalLoss(nn.Module):
-    """The loss as a function of parameters and buffers that are all known by number."""
+    """Loss as a function of indexed parameters and buffers."""
 
     def __init__(self, model: nn.Module, loss: Loss, structure: Any) -> None:
         super().__init__()
@@ -124,7 +138,7 @@ class FunctionalLoss(nn.Module):
 def _places(
     model: nn.Module, named: dict[str, Tensor], every: Iterable[tuple[str, Tensor]]
 ) -> dict[str, int]:
-    """Number of the tensor at each place that holds one; a module that stands in two places of the model counts once.
+    """Index of the tensor at each place that holds one; a module that stands in two places of the model counts once.
 
     torch, asked to replace shared tensors by itself, would replace those of such a module twice and not put them back.
     """
@@ -146,15 +160,14 @@ class _Loss(nn.Module):
 
 
 def capture(model: nn.Module, loss: Loss, example_batch: Any) -> Capture:
-    """Forward, loss and backward of a model as one functional graph of ATen operators (AOTAutograd).
+    """Capture forward, loss and backward of a model as one functional graph of ATen operators (AOTAutograd).
 
-    Nothing of the model changes. Operators that draw random numbers stay what they are, in the model's mode
-    (`train` or `eval`).
+    The model is unchanged. Random operators are kept, in the model's mode (`train` or `eval`).
 
     Args:
-        model: Parameters and buffers hold all its tensors; other attributes that are tensors are not seen.
-        loss: Loss of the model and a batch.
-        example_batch: Any nest of tensors; later batches have its shapes.
+        model: Model whose tensors are all parameters and buffers; other tensor attributes are not seen.
+        loss: Function of the model and a batch that returns the loss.
+        example_batch: Nested tensors; later batches must have the same shapes.
 
     Raises:
         InputError: The step cannot be captured, as with control flow that depends on values; the message gives
@@ -171,7 +184,7 @@ def capture(model: nn.Module, loss: Loss, example_batch: Any) -> Capture:
     changed = tuple(buffers[int(n.removeprefix("buffer"))] for n in signature.buffers_to_mutate.values())
     own = _own_gradients(module, trained)
     state = [*dict(model.named_parameters()).values(), *dict(model.named_buffers()).values()]
-    with TRACING:
+    with tracing():
         # One fake mode for all values: torch's export leaves those of several behind.
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         FakeTensorProp(module, mode).propagate(*(tensor.detach() for tensor in state), *leaves)
@@ -188,10 +201,10 @@ def capture(model: nn.Module, loss: Loss, example_batch: Any) -> Capture:
 
 
 def tensors_of(batch: Any) -> tuple[list[Tensor], Any]:
-    """The tensors of a batch and its structure.
+    """Flatten a batch to tensors and structure.
 
     Raises:
-        InputError: A batch with something else.
+        InputError: The batch holds other values.
     """
     leaves, structure = pytree.tree_flatten(batch)
     if not all(isinstance(leaf, Tensor) for leaf in leaves):
@@ -204,7 +217,7 @@ def tensors_of(batch: Any) -> tuple[list[Tensor], Any]:
 
 def _exported(step: FunctionalLoss, leaves: Sequence[Tensor]) -> tuple[fx.GraphModule, Any]:
     try:
-        with TRACING:
+        with tracing():
             module, signature = aot_export_module(step, leaves, trace_joint=True, output_loss_index=0)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
@@ -218,7 +231,7 @@ def _exported(step: FunctionalLoss, leaves: Sequence[Tensor]) -> tuple[fx.GraphM
 
 
 def tidy(module: fx.GraphModule) -> None:
-    """Take out operators that do nothing: detach, views of the same shape, a transpose of a transpose."""
+    """Remove no-op operators: detach, views of the same shape, double transposes."""
     for node in list(module.graph.nodes):
         source = _same_as(node)
         if source is not None:
@@ -264,24 +277,24 @@ def _own_gradients(module: fx.GraphModule, trained: Sequence[str]) -> dict[fx.No
 
 
 def is_operator(node: fx.Node) -> bool:
-    """Whether a node computes: it is neither an input nor a part of another node's result."""
+    """Whether a node computes, being neither an input nor a part of another node's result."""
     return node.op == "call_function" and node.target is not operator.getitem
 
 
-def produces(node: fx.Node) -> fx.Node:
-    """The operator, or the placeholder, whose result this node is or takes a part of."""
+def producer_of(node: fx.Node) -> fx.Node:
+    """Operator or placeholder whose result, or part of it, a node is."""
     while node.op == "call_function" and node.target is operator.getitem:
         node = node.args[0]  # type: ignore[assignment]
     return node
 
 
 def parts_of_result(node: fx.Node) -> list[fx.Node]:
-    """The parts of an operator's result."""
+    """Nodes of the parts of an operator's result."""
     return [user for user in node.users if user.target is operator.getitem]
 
 
 def size_bytes(node: fx.Node) -> int:
-    """Bytes of the result, all its parts."""
+    """Size of a result with all its parts, in bytes."""
     return sum(value.numel() * value.element_size() for value in _values(node))
 
 
@@ -291,13 +304,13 @@ def _values(node: fx.Node) -> Iterator[Tensor]:
 
 
 def graph_of(module: fx.GraphModule, gradients: dict[fx.Node, str], model: str = "") -> FusionGraph:
-    """The operators of a graph as planners see them, in topological order, without times."""
+    """Build the operator graph for planners, in topological order, without times."""
     nodes = [node for node in module.graph.nodes if is_operator(node)]
     number = {node: i for i, node in enumerate(nodes)}
     device = next((str(v.device) for node in nodes for v in _values(node)), "cpu")
     operators = []
     for node in nodes:
-        reads = dict.fromkeys(produces(read) for read in node.all_input_nodes)
+        reads = dict.fromkeys(producer_of(read) for read in node.all_input_nodes)
         inside = sorted(number[read] for read in reads if read in number)
         operators.append(
             Operator(

@@ -1,4 +1,4 @@
-"""Carries groups of gradients to all ranks as codec, scheme and plan say, while back-propagation goes on."""
+"""Communication of gradient groups by codec, scheme and plan, overlapped with back-propagation."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ from wirewise.runtime.data_parallel.pools import Pools
 from wirewise.runtime.data_parallel.schemes import SCHEMES, Scheme, TensorGroup
 from wirewise.runtime.transport import Transport
 
-__all__ = ["Carrier", "Travelling"]
+__all__ = ["GroupSender", "InFlightGroup"]
 
+_NAMES = {scheme for _, scheme in SCHEMES}
 Span = tuple[float, float]
 """Start and end, of `time.perf_counter`."""
 
 
-class Carrier:
-    """Encodes on the thread that calls, and sends and decodes one group after the other on a thread of its own.
+class GroupSender:
+    """Encoder on the calling thread, with a separate thread that sends and decodes groups in sequence.
 
-    All ranks begin the same groups in the same order. Until all have come, nothing else may use the process group.
+    All ranks must start the same groups in the same order. Until all have completed, nothing else may use the process
+    group.
 
     Args:
         transport: Transport between the ranks.
-        pools: What codecs remember.
-        compression: How codecs are used; the same on all ranks.
-        sum_up: Instead of the group's all-reduce of what has no codec: sums a flat tensor over the ranks in place.
+        pools: State of error feedback.
+        compression: Options of the codecs' use; the same on all ranks.
+        sum_up: Function that sums a flat tensor over the ranks in place, replacing the group's all-reduce for groups
+            without a codec.
     """
 
     def __init__(
@@ -63,22 +66,22 @@ class Carrier:
         chunks: int = 1,
         checked: bool = False,
         done: Callable[[], None] | None = None,
-    ) -> Travelling:
-        """Encode a group and let it travel; `flat` is not touched until it has come.
+    ) -> InFlightGroup:
+        """Encode a group and start its exchange; `flat` must not be touched until it has completed.
 
         Args:
             names: Parameters of the group.
-            flat: Gradients of the group, 1-D; what is not float32 is encoded from a copy that is.
+            flat: Gradients of the group, 1-D; other dtypes than float32 are encoded from a float32 copy.
             codec: Name of a gradient codec, or "none".
             scheme: One of `plans.fusion.SCHEMES`.
             decode: One of `plans.fusion.DECODES`.
-            step: Step of training; None: that of the pools.
-            chunks: Collectives of a group without a codec.
-            checked: Whether the gradients were seen to be finite (`GradientCodec.encode`).
-            done: Is called once the group has come, or has failed, on the thread where that shows.
+            step: Training step. Defaults to that of the pools.
+            chunks: Number of collectives for a group without a codec.
+            checked: Whether the gradients are known to be finite (`GradientCodec.encode`).
+            done: Called once the group has completed or failed, on the thread that detects it.
 
         Raises:
-            InputError: The codec cannot travel by the scheme.
+            InputError: The codec does not support the scheme.
             PeerError: A peer is gone.
         """
         if step is not None:
@@ -90,17 +93,17 @@ class Carrier:
         values = flat if codec == "none" or flat.dtype == torch.float32 else flat.float()
         way.encode(values, checked)
         _synchronize(flat)
-        travelling = Travelling(way, flat, values, codec, scheme, decode, done)
+        travelling = InFlightGroup(way, flat, values, codec, scheme, decode, done)
         travelling.spans["encode"] = start_s, time.perf_counter()
         travelling.future = self._thread.submit(self._carry, travelling)
         return travelling
 
     def run(self, act: Callable[[], None]) -> Future[None]:
-        """Do something else with the process group, in turn with the groups."""
+        """Run another action on the process group, in order with the groups."""
         return self._thread.submit(self._guarded, act)
 
-    def finish(self, travelling: Sequence[Travelling]) -> None:
-        """Wait for the groups of a step and end it.
+    def finish(self, travelling: Sequence[InFlightGroup]) -> None:
+        """Wait for the groups of a step, and end the step.
 
         Raises:
             InputError: A gradient is not finite, and the policy is to raise.
@@ -121,7 +124,7 @@ class Carrier:
                 one.flat.fill_(torch.nan)
 
     def close(self) -> None:
-        """End the threads once what travels has come."""
+        """End the threads once groups in flight have completed."""
         self._thread.shutdown()
         self._decoding.shutdown()
 
@@ -132,8 +135,8 @@ class Carrier:
             made = None if codec == "none" else self.compression.codec(codec)
             if kind is None or (scheme == "all_reduce" and made is not None and not made.linear):
                 raise InputError(
-                    f"codec {codec!r} cannot travel by {scheme!r}; all_reduce takes none and codecs whose payloads can "
-                    "be added up, all_gather and divisible take codecs"
+                    f"codec {codec!r} cannot travel by {scheme!r}; expected one of {', '.join(sorted(_NAMES))}, and "
+                    "for all_reduce none or a codec whose payloads can be added up"
                 )
             rank, ranks = self.transport.rank, self.transport.world_size
             self._schemes[key] = kind(TensorGroup(names, self.pools, made, rank, ranks, chunks, self._sum_up))
@@ -150,13 +153,13 @@ class Carrier:
             raise
 
     @torch.no_grad()
-    def _carry(self, travelling: Travelling) -> None:
+    def _carry(self, travelling: InFlightGroup) -> None:
         exchanges = Exchanges(self.transport, f"the gradients from {travelling.way.group.names[0]!r} on")
         start_s = time.perf_counter()
         try:
             self._guarded(lambda: travelling.way.travel(travelling.values, exchanges))
         except BaseException:
-            travelling.tell()
+            travelling.notify()
             raise
         travelling.spans["communicate"] = start_s, time.perf_counter()
         travelling.sent_bytes = exchanges.sent_bytes
@@ -167,14 +170,14 @@ class Carrier:
             travelling.decoded = self._decoding.submit(travelling.decode)
 
 
-class Travelling:
-    """A group on its way.
+class InFlightGroup:
+    """Group in flight.
 
     Attributes:
-        flat: After `wait` the mean over the ranks.
-        spans: Start and end of "encode", "communicate" and "decode", `time.perf_counter`.
-        sent_bytes: What left this rank.
-        faults: What was not finite, the same on all ranks.
+        flat: Mean over the ranks, after `wait`.
+        spans: Start and end of "encode", "communicate" and "decode", by `time.perf_counter`, in seconds.
+        sent_bytes: Bytes sent by this rank.
+        faults: Non-finite gradients, the same on all ranks.
     """
 
     def __init__(
@@ -197,10 +200,10 @@ class Travelling:
         self.decoded: Future[None] | None = None
 
     def wait(self) -> None:
-        """Wait until the mean is there.
+        """Wait until the mean is available.
 
         Raises:
-            InputError: A gradient is not finite, and the policy is to raise; all ranks raise alike.
+            InputError: A gradient is not finite, and the policy is to raise; raised on all ranks.
             PeerError: A peer is gone.
         """
         self.future.result()
@@ -213,7 +216,7 @@ class Travelling:
 
     @torch.no_grad()
     def decode(self) -> None:
-        """Write the mean to `flat`; NaN, where something was not finite."""
+        """Write the mean to `flat`; NaN if a gradient was not finite."""
         start_s = time.perf_counter()
         if self.faults:
             self.flat.fill_(torch.nan)
@@ -223,15 +226,15 @@ class Travelling:
                 self.flat.copy_(self.values)
         _synchronize(self.flat)
         self.spans["decode"] = start_s, time.perf_counter()
-        self.tell()
+        self.notify()
 
-    def tell(self) -> None:
-        """Tell who waits for it that it has come or failed."""
+    def notify(self) -> None:
+        """Notify waiters that the group has completed or failed."""
         if self._done is not None:
             self._done()
 
     def account(self) -> dict[str, Any]:
-        """Codec, scheme, bytes that left this rank, and seconds of each act."""
+        """Codec, scheme, bytes sent by this rank, and seconds of each phase."""
         seconds = {f"{act}_s": end - start for act, (start, end) in self.spans.items()}
         return {"codec": self.codec, "scheme": self.scheme, "sent_bytes": self.sent_bytes, **seconds}
 

@@ -1,4 +1,4 @@
-"""What kind of work an ATen operator is, and how much of it."""
+"""Categories of ATen operators, and their work."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _TABLE = {
 
 
 def category_of(node: fx.Node) -> str:
-    """Pointwise, view, reduction, matmul, or opaque: not to be fused, as all that draw random numbers.
+    """Category of a node: pointwise, view, reduction, matmul, or opaque (not fusible, such as random operators).
 
-    Scatters are opaque: compilers turn them into atomic additions, in another order on each run.
+    Scatters are opaque, as compilers lower them to atomic additions in nondeterministic order.
     """
     target = node.target
     if not isinstance(target, OpOverload) or Tag.nondeterministic_seeded in target.tags:
@@ -66,7 +66,9 @@ def category_of(node: fx.Node) -> str:
 
 
 def flops_of(node: fx.Node) -> float:
-    """Floating-point operations of one call: torch's count for products, one an element for other arithmetic."""
+    """Floating-point operations of one call: torch's count for matrix products, one per element otherwise."""
+    if (experts := _expert_flops(node)) is not None:
+        return experts
     category = category_of(node)
     if category not in ("pointwise", "reduction", "matmul"):
         return 0.0
@@ -87,6 +89,15 @@ def flops_of(node: fx.Node) -> float:
         count, tensors = attention[packet]
         return float(count(*(one.shape for one in args[:tensors])))
     return 2.0 * max(read)
+
+
+def _expert_flops(node: fx.Node) -> float | None:
+    """Operations of the products of transformers' experts, [tokens, k] with [experts, k, n]; None for others."""
+    name = node.target._schema.name if isinstance(node.target, OpOverload) else ""
+    if not name.startswith("transformers::grouped_mm_fallback"):
+        return None
+    tokens, weight = (one.meta["val"] for one in node.args[:2] if isinstance(one, fx.Node))
+    return 2.0 * tokens.numel() * weight.shape[-1] * (2 if name.endswith("_backward") else 1)
 
 
 def _elements(node: fx.Node) -> int:

@@ -1,4 +1,4 @@
-"""What a plan changes inside the model: recomputation and fused ops, by other `forward`s of its modules.
+"""Changes that a plan makes inside the model, recomputation and fused ops, by replacing `forward` of its modules.
 
 Modules stay where they are and keep their names and parameters, so checkpoints and plans still fit.
 """
@@ -17,25 +17,24 @@ from torch.utils.checkpoint import checkpoint
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel.matching import modules_of
 
-__all__ = ["apply", "why_no_compiler"]
+__all__ = ["apply", "compiler_obstacle"]
 
 
 def apply(model: nn.Module, plan: FusionPlan) -> Callable[[], None]:
-    """Change the model as the plan says; what is returned undoes it.
+    """Apply the plan to the model; returns a function that undoes it.
 
-    Fused modules that follow each other in a Sequential run as one compiled function at the place of the
-    first. Other groups are compiled module by module, and without a compiler all stay as they are; a
-    RuntimeWarning says so.
+    Consecutive fused modules of a Sequential run as one compiled function in place of the first. Other groups are
+    compiled module by module, and without a compiler all are unchanged, with a RuntimeWarning.
 
     Raises:
-        PlanError: Modules that the model does not have.
+        PlanError: The model lacks modules of the plan.
     """
     groups = [modules_of(model, group) for group in plan.fused_ops]
     again = modules_of(model, plan.recompute)
     undo: list[Callable[[], None]] = []
     carrier: dict[nn.Module, nn.Module] = {}
     device = next((p.device.type for p in model.parameters()), "cpu")
-    if groups and (reason := why_no_compiler(device)):
+    if groups and (reason := compiler_obstacle(device)):
         warnings.warn(f"fused ops stay as they are: {reason}", RuntimeWarning, stacklevel=3)
         groups = []
     for names, group in zip(plan.fused_ops, groups, strict=False):
@@ -51,8 +50,8 @@ def apply(model: nn.Module, plan: FusionPlan) -> Callable[[], None]:
 
 
 @cache
-def why_no_compiler(device: str) -> str:
-    """Why torch.compile does not work for a type of device here; empty where it does."""
+def compiler_obstacle(device: str) -> str:
+    """Reason why torch.compile does not work for a device type here; empty if it does."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Try a plan in the running job, and keep it only if steps get measurably shorter."""
+"""Online trial of a plan in the running job, kept only if steps get measurably shorter."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ __all__ = ["Trial", "Tuner"]
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a proposal; the same on all ranks."""
+    """Outcome of a trial; the same on all ranks."""
 
     kept: bool
     gain_s: float
-    """Mean of what a step got shorter; below 0: it got longer."""
+    """Mean saving per step, in seconds; negative if steps got slower."""
     ci95_s: tuple[float, float]
-    """Interval of the gain, by Student's t over pairs of windows."""
+    """95 % interval of the gain, by Student's t over pairs of windows."""
     predicted_gain_s: float
-    """Gain that the proposal's planner predicts; 0: none."""
+    """Gain predicted by the proposal's planner, in seconds; 0: not predicted."""
     present_step_s: tuple[float, ...]
-    """Time of a step in each window under the present plan, mean of the ranks, [pairs]."""
+    """Step time in each window under the current plan, mean over ranks, [pairs]."""
     proposed_step_s: tuple[float, ...]
-    """Time of a step in each window under the proposal, mean of the ranks, [pairs]."""
+    """Step time in each window under the proposal, mean over ranks, [pairs]."""
     source: str = "measured"
 
 
 class Tuner:
-    """Runs the job's own steps under the present and the proposed plan in turn, then keeps the better one.
+    """Trial that alternates the job's own steps between the current and the proposed plan, then keeps the better one.
 
     Windows of steps alternate as ABBAABBA, so that neither a slow drift nor a change of load favours one. The
-    proposal stays if its whole interval of the gain is above 0; otherwise the present plan comes back. Steps
-    count when `optimizer.step()` ends; the decision falls there too, on all ranks alike.
+    proposal is kept if the whole interval of its gain is above 0; otherwise the current plan is restored. Steps end
+    with `optimizer.step()`, where the decision is made too, the same on all ranks.
 
     Args:
-        model: A model under the present plan, from `parallel`.
-        optimizer: Optimizer of the model; ranks step it equally often.
+        model: Model under the current plan, from `parallel`.
+        optimizer: Optimizer of the model, stepped equally often on all ranks.
         proposal: Another plan for the same model and the same number of micro-steps.
-        pairs: Windows under each plan, at least 4.
-        steps: Steps in the time of a window.
-        warm: Steps at the beginning of a window that do not count, at least 1.
-        clock: Function that tells seconds.
+        pairs: Windows per plan, at least 4.
+        steps: Measured steps per window.
+        warm: Warm-up steps at the start of a window, at least 1.
+        clock: Function that returns the time in seconds.
 
     Raises:
         InputError: Too few windows or steps.
-        PlanError: The proposal does not fit; the present plan goes on.
+        PlanError: The proposal does not fit; the current plan stays in use.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Tuner:
         self._handle = optimizer.register_step_post_hook(self._stepped)
 
     def cancel(self) -> None:
-        """End the trial without a decision; the present plan goes on. On all ranks at the same step."""
+        """Cancel the trial and keep the current plan; call it on all ranks at the same step."""
         if self.trial is None:
             self._handle.remove()
             self.model.use(self.present)

@@ -1,4 +1,4 @@
-"""A training step that runs as its plan says: regions as compiled kernels, all-reduces in the middle of the graph."""
+"""Training step executed under a plan: regions as compiled kernels, all-reduces in the middle of the graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from wirewise.errors import InputError
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel.capture import Capture, Loss, capture
-from wirewise.runtime.data_parallel.changes import why_no_compiler
+from wirewise.runtime.data_parallel.changes import compiler_obstacle
 from wirewise.runtime.data_parallel.compression import Compression
 from wirewise.runtime.data_parallel.exchanges import AllReduces
 from wirewise.runtime.data_parallel.matching import (
@@ -50,29 +50,29 @@ def compile_step(
     timeout_s: float = 120.0,
     store: Any = None,
 ) -> CompiledStep:
-    """A training step as one graph, cut and reduced as the plan says (DisCo, TPDS 2022).
+    """Compile a training step as one graph, fused and reduced under the plan (DisCo, TPDS 2022).
 
     Parameters and buffers become those of rank 0. The loop calls `loss = step(batch)`, then `optimizer.step()`.
     `parallel(model, plan, optimizer, step=...)` offers it beside all other plans.
 
     Args:
-        model: Names of the plan's buckets are those of its parameters. Its mode (`train`, `eval`) stays.
-        loss: `loss(model, batch)`, a scalar; computes with the tensors of both and no others.
-        example_batch: Any nest of tensors; all batches have its shapes.
+        model: Model whose parameters are named by the plan's buckets. Its mode (`train`, `eval`) is fixed.
+        loss: Function `loss(model, batch)` that returns a scalar, from tensors of both alone.
+        example_batch: Nested tensors; all batches must have their shapes.
         plan: Plan that is the same on all ranks. Its regions name operators of `capture` of the same arguments.
-        process_group: Group of gloo or NCCL; none: the default group.
-        compiler: What makes a region of several operators one kernel: "inductor", or "none": operator by operator.
-        rest: Operators in no region: "eager", one by one, or "compiled" up to the next region, all-reduce or
-            operator that no compiler takes, such as those that draw random numbers.
+        process_group: Process group of gloo or NCCL. Defaults to the default group.
+        compiler: Compiler of regions with several operators: "inductor", or "none" to run them one by one.
+        rest: Execution of operators outside regions: "eager", one by one, or "compiled" up to the next region,
+            all-reduce or uncompilable operator, such as random ones.
         collective: Function that sums a flat tensor over all ranks in place, instead of the group's all-reduce.
-        broadcast_buffers: Whether buffers follow rank 0 at every step, as in DistributedDataParallel.
-        timeout_s: Seconds to wait for a bucket. A group of NCCL keeps to its own timeout.
-        store: A torch store that all ranks share, for a group that is not the default one.
+        broadcast_buffers: Whether to broadcast buffers from rank 0 at every step, as in DistributedDataParallel.
+        timeout_s: Timeout of a bucket, in seconds. An NCCL group has its own timeout.
+        store: Torch store shared by all ranks, for a group that is not the default one.
 
     Raises:
         InputError: The step cannot be captured.
-        PlanError: The plan does not fit the model, the graph or the group, or decides what a captured step
-            cannot carry out.
+        PlanError: The plan does not fit the model, the graph or the group, or makes decisions that a captured step
+            cannot execute.
         PeerError: A peer is gone.
     """
     if compiler not in get_args(Compiler) or rest not in get_args(Rest):
@@ -118,9 +118,9 @@ class _Call:
 
 
 class CompiledStep:
-    """What `compile_step` returns: `loss = step(batch)`; gradients are then the mean over all ranks.
+    """Result of `compile_step`: `loss = step(batch)`; gradients are then the mean over all ranks.
 
-    Gradients replace those of the step before; nothing is added up.
+    Gradients replace those of the previous step; they do not accumulate.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class CompiledStep:
         return [[name[p] for p in bucket.values()] for bucket in parameters_of(self.model, self.plan)]
 
     def carries_out(self, model: nn.Module) -> bool:
-        """Whether a model is in the mode (`train` or `eval`) that the step was captured in."""
+        """Whether a model is in the mode (`train` or `eval`) in which the step was captured."""
         return model.training == self._mode
 
     def __call__(self, batch: Any) -> Tensor:
@@ -219,7 +219,7 @@ class CompiledStep:
         self, parts: Sequence[Segment], compiler: Compiler, rest: Rest
     ) -> list[Callable[..., Any]]:
         device = self.captured.operators.device.partition(":")[0]
-        reason = why_no_compiler(device) if compiler == "inductor" else ""
+        reason = compiler_obstacle(device) if compiler == "inductor" else ""
         functions: list[Callable[..., Any]] = []
         for part in parts:
             module, wanted = module_of(part), part.region or (rest == "compiled" and not part.eager)

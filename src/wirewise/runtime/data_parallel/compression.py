@@ -1,4 +1,4 @@
-"""What a plan leaves open about compressed gradients; the same on all ranks."""
+"""Settings of gradient compression that a plan leaves open; the same on all ranks."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Nonfinite = Literal["raise", "skip"]
 
 @dataclass(frozen=True)
 class Compression:
-    """How codecs are used.
+    """Options of the codecs' use.
 
     Args:
-        options: Codec name to options for `codec.gradients.make`.
-        block: Elements of a segment (`codec.gradients.Segments`); None: a segment is a tensor.
-        feedback: Whether what a codec did not send is added to the next gradient (error feedback).
-        nonfinite: What a NaN or infinity in a gradient that is to be encoded does. "raise": an InputError on every
-            rank. "skip": all gradients of the step become NaN on every rank, so that `torch.amp.GradScaler` skips the
-            step, and residuals are as before it; that takes a copy of them in each step.
-        seed: Seed of random draws.
-        ranks_per_host: Ranks of a host, which follow each other; for "hierarchical". None: what torchrun says.
+        options: Options for `codec.gradients.make`, by codec name.
+        block: Elements per segment (`codec.gradients.Segments`). Defaults to one segment per tensor.
+        feedback: Whether to add the unsent remainder to the next gradient (error feedback).
+        nonfinite: Handling of NaN or infinity in a gradient to encode. "raise": an InputError on every rank. "skip":
+            all gradients of the step become NaN on every rank, so that `torch.amp.GradScaler` skips the step, and
+            residuals are restored; that costs a copy of them in each step.
+        seed: Seed of random rounding and selection.
+        ranks_per_host: Consecutive ranks per host, for "hierarchical". Defaults to torchrun's value.
 
     Raises:
-        InputError: A value that cannot be used.
+        InputError: A value is invalid.
     """
 
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -53,10 +53,10 @@ class Compression:
             self.codec(name)
 
     def codec(self, name: str) -> GradientCodec:
-        """A codec with its options.
+        """Make a codec with its options.
 
         Raises:
-            InputError: An unknown codec or option.
+            InputError: The codec or an option is unknown.
         """
         # Loads numba, which trainings without codecs need not wait for.
         from wirewise.codec.gradients import make
@@ -64,10 +64,10 @@ class Compression:
         return make(name, **self.options.get(name, {}))
 
     def host_size(self, world_size: int) -> int:
-        """Ranks of each host.
+        """Number of ranks per host.
 
         Raises:
-            PlanError: It is not known, or hosts are not full.
+            PlanError: It is unknown, or hosts are not full.
         """
         size = self.ranks_per_host or integer_variable("LOCAL_WORLD_SIZE", 0)
         if size < 1 or world_size % size:
@@ -78,16 +78,16 @@ class Compression:
         return size
 
     def described(self) -> str:
-        """All that ranks must agree on, in one form."""
+        """Canonical text of all settings on which ranks must agree."""
         options = sorted((name, sorted(chosen.items())) for name, chosen in self.options.items())
         return f"{options} {self.block} {self.feedback} {self.nonfinite} {self.seed} {self.ranks_per_host}"
 
 
 def check_plan(plan: FusionPlan, compression: Compression) -> bool:
-    """Whether the plan compresses anything or has another scheme than all-reduce.
+    """Validate a plan; returns whether it compresses anything or uses another scheme than all-reduce.
 
     Raises:
-        PlanError: A bucket cannot be carried out; the message names it.
+        PlanError: A bucket cannot be executed; the message names it.
     """
     for number, bucket in enumerate(plan.buckets):
         where = (

@@ -1,4 +1,4 @@
-"""What DistributedDataParallel can carry out of a plan itself: chunks, or codecs and schemes, of its buckets."""
+"""Parts of a plan executed by a DDP communication hook: chunks, or codecs and schemes, of its buckets."""
 
 import datetime
 import inspect
@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from wirewise.errors import InputError, PeerError, PlanError
 from wirewise.plans import Bucket, FusionPlan
-from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
+from wirewise.runtime.data_parallel.carrier import GroupSender, InFlightGroup
 from wirewise.runtime.data_parallel.compression import Compression, check_plan
 from wirewise.runtime.data_parallel.matching import (
     check_decisions,
@@ -43,29 +43,29 @@ def hook(
     model: nn.Module | None = None,
     timeout_s: float = 120.0,
 ) -> tuple["HookState", Callable[["HookState", Any], Future[Tensor]]]:
-    """State and hook for `DistributedDataParallel.register_comm_hook(state, hook)`.
+    """Make the state and hook for `DistributedDataParallel.register_comm_hook(state, hook)`.
 
-    DistributedDataParallel decides which gradients share a bucket before it calls a hook. A bucket takes the codec and
-    scheme that hold most of its bytes in the plan, or the chunks of the plan's bucket next in size. Give
-    DistributedDataParallel `bucket_caps(plan)` to come near the plan's buckets, or use `parallel`, which carries out
-    all of the plan. Pieces of parameters travel in groups as the plan says, once DistributedDataParallel hands their
-    bucket over; that takes the model. Residuals stay with their parameters when DistributedDataParallel makes its
-    buckets anew. Not so those of a parameter that no rank used in a step: DistributedDataParallel throws away what
-    came for it.
+    DistributedDataParallel decides which gradients share a bucket before it calls a hook. A bucket takes the codec
+    and scheme that hold most of its bytes in the plan, or the chunks of the plan's bucket next in size. Pass
+    `bucket_caps(plan)` to DistributedDataParallel to approximate the plan's buckets, or use `parallel`, which
+    executes all of the plan. Pieces of parameters are grouped as in the plan, once DistributedDataParallel hands
+    their bucket over; that needs the model. Residuals stay with their parameters when DistributedDataParallel
+    rebuilds its buckets, except those of a parameter that no rank used in a step, whose result
+    DistributedDataParallel discards.
 
     Args:
-        plan: Plan to carry out; None: `codec` for all buckets.
-        process_group: Group of DistributedDataParallel; None: the default one. Codecs travel in a group of their own
-            with the same ranks.
-        codec: Name of a gradient codec for all buckets; all-reduced where payloads can be added up, or gathered.
-        compression: How codecs are used.
-        model: Model that DistributedDataParallel wraps, for the names of parameters. None: they are numbered from the
-            last to the first, and the plan's buckets are matched by bytes in the order of gradients.
-        timeout_s: Seconds to wait for a bucket.
+        plan: Plan to execute. None to use `codec` for all buckets.
+        process_group: Process group of DistributedDataParallel. Defaults to the default one. Codecs use a separate
+            group with the same ranks.
+        codec: Name of a gradient codec for all buckets; all-reduced if payloads can be summed, else gathered.
+        compression: Options of the codecs' use.
+        model: Model wrapped by DistributedDataParallel, for parameter names. None to number them from last to first,
+            and match the plan's buckets by bytes in gradient order.
+        timeout_s: Timeout of a bucket, in seconds.
 
     Raises:
         InputError: Neither or both of plan and codec, or an unknown codec.
-        PlanError: The plan is inconsistent, or decides on more than this; the message names the fields.
+        PlanError: The plan is inconsistent, or makes decisions beyond these; the message names the fields.
     """
     if (plan is None) == (codec is None):
         raise InputError(
@@ -76,7 +76,7 @@ def hook(
 
 
 def check_hooked(plan: FusionPlan) -> None:
-    """Raise if a plan is inconsistent, or decides on more than the hook carries out.
+    """Raise if a plan is inconsistent, or makes decisions that the hook cannot execute.
 
     Raises:
         PlanError: The message names the place or the fields.
@@ -91,12 +91,12 @@ def check_hooked(plan: FusionPlan) -> None:
 
 
 class HookState(WithPools):
-    """What the hook knows and remembers; made by `hook`.
+    """State of the hook, made by `hook`.
 
     Attributes:
         compresses: Whether any bucket has a codec or another scheme than all-reduce.
-        pools: What codecs remember.
-        bytes_sent: What left this rank so far in compressed steps.
+        pools: State of error feedback.
+        bytes_sent: Bytes sent by this rank so far in compressed steps.
     """
 
     def __init__(
@@ -124,28 +124,28 @@ class HookState(WithPools):
             check_pieces(plan, named)
             self.pools.split(plan.splits)
         self._planned = {name: b for b in (plan.buckets if plan else ()) for name in b.parameters}
-        self._carrier: Carrier | None = None
-        self._travelling: list[Travelling] = []
+        self._carrier: GroupSender | None = None
+        self._travelling: list[InFlightGroup] = []
         self._uncompressed: Transport | None = None
         self._reducing: list[tuple[dist.Work, str]] = []
         self._start_bytes = self.bytes_sent = 0
 
     def chunks(self, size_bytes: int) -> int:
-        """Collectives for a bucket of this size: chunks as long as those of the plan's bucket next in size."""
+        """Number of collectives for a bucket of this size: chunks as long as those of the plan's next larger bucket."""
         assert self.plan is not None
         like = min(self.plan.buckets, key=lambda bucket: abs(bucket.size_bytes - size_bytes))
         return max(round(size_bytes * like.chunks / like.size_bytes), 1)
 
     def account(self) -> list[dict[str, Any]]:
-        """Account of each group of the last step, as `Reducer.account` gives it."""
+        """Account of each group of the last step, as in `Reducer.account`."""
         return [one.account() for one in self._travelling]
 
     def begin(self, bucket: Any) -> Future[Tensor]:
-        """Compress a bucket of DistributedDataParallel; the future holds the mean over the ranks.
+        """Compress a bucket of DistributedDataParallel; the future resolves to the mean over the ranks.
 
         Raises:
-            InputError: Its gradient is sparse.
-            PlanError: Ranks differ in plan or compression, or the plan is that of another model or number of ranks.
+            InputError: The gradient is sparse.
+            PlanError: Ranks differ in plan or compression, or the plan is for another model or number of ranks.
             PeerError: A peer is gone.
         """
         flat: Tensor = bucket.buffer()
@@ -171,10 +171,10 @@ class HookState(WithPools):
         return future
 
     def reduce(self, bucket: Any) -> Future[Tensor]:
-        """All-reduce a bucket of DistributedDataParallel in chunks; the future holds the mean over the ranks.
+        """All-reduce a bucket of DistributedDataParallel in chunks; the future resolves to the mean over the ranks.
 
         Raises:
-            InputError: Its gradient is sparse.
+            InputError: The gradient is sparse.
             PlanError: The plan was made for another number of ranks.
             PeerError: A peer is gone.
         """
@@ -219,7 +219,7 @@ class HookState(WithPools):
         check_ranks(self.plan, transport.world_size)
         return transport
 
-    def _open(self, device: torch.device) -> Carrier:
+    def _open(self, device: torch.device) -> GroupSender:
         """Join a group of our own: DistributedDataParallel goes on using its group meanwhile."""
         default = _existing(self.process_group)
         ranks = dist.get_process_group_ranks(default)
@@ -243,7 +243,7 @@ class HookState(WithPools):
         transport = Transport(group, timeout_s=self.timeout_s, store=store)
         self._check_agreement(transport)
         self.pools.to(device)
-        self._carrier = Carrier(transport, self.pools, self.compression)
+        self._carrier = GroupSender(transport, self.pools, self.compression)
         return self._carrier
 
     def _expect_dense(self, flat: Tensor, parameters: Sequence[Tensor]) -> None:
@@ -274,7 +274,7 @@ class HookState(WithPools):
     def _groups(
         self, names: tuple[str, ...], start_bytes: int, size_bytes: int
     ) -> list[tuple[tuple[str, ...], Bucket]]:
-        """What a bucket of DistributedDataParallel travels in: itself, or the plan's groups if it holds pieces."""
+        """Groups in which a bucket of DDP travels: itself, or the plan's groups if it holds pieces."""
         members = [member for name in names for member in self.pools.members_of(name)]
         if self._by_name and self.plan is not None:
             self._check_known(members)
@@ -361,11 +361,11 @@ def _reduce(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[T
 
 
 def bucket_caps(plan: FusionPlan) -> dict[str, Any]:
-    """Arguments of DistributedDataParallel that make its buckets those of the plan, or nearly.
+    """Arguments of DistributedDataParallel that make its buckets approximate the plan's.
 
-    DistributedDataParallel closes a bucket once it holds its cap, in the order in which gradients got ready
-    in the first step. Where it takes a cap for each bucket, its buckets are those of the plan from the second
-    step on, if the plan keeps that order; where it takes a single cap, that is the median of the plan's.
+    DistributedDataParallel closes a bucket once it holds its cap, in the order in which gradients got ready in the
+    first step. If it supports a cap per bucket, its buckets equal the plan's from the second step on, if the plan
+    keeps that order; if it takes a single cap, that is the median of the plan's.
     """
     sizes = [bucket.size_bytes / _MIB for bucket in plan.buckets]
     if "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel.__init__).parameters:

@@ -1,4 +1,4 @@
-"""Collectives of flat buffers: those that wait, with the bytes that leave a rank, and all-reduces under way."""
+"""Collectives of flat buffers: blocking ones, with counts of sent bytes, and asynchronous all-reduces."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["AllReduces", "Exchanges"]
 
 
 class Exchanges:
-    """Collectives that wait; all ranks call them in one order.
+    """Blocking collectives; all ranks must call them in the same order.
 
     Args:
         transport: Transport between the ranks.
-        what: Whose gradients, for messages.
+        what: Owner of the gradients, for messages.
     """
 
     def __init__(self, transport: Transport, what: str) -> None:
         self.transport, self.what = transport, what
         self.sent_bytes = 0
-        """What left this rank so far: of an all-reduce as by a ring."""
+        """Bytes sent by this rank so far: of an all-reduce as by a ring."""
 
     def all_reduce(self, flat: Tensor) -> None:
-        """Sum over the ranks in place, [elements]."""
+        """Sum over the ranks, in place, [elements]."""
         ranks = self.transport.world_size
         staged = self.transport.staged(flat)
         if ranks > 1:
@@ -38,7 +38,7 @@ class Exchanges:
         self.sent_bytes += 2 * (ranks - 1) * flat.nbytes // ranks
 
     def all_gather(self, own: Tensor) -> Tensor:
-        """Bytes of all ranks: uint8 [bytes], as many on each -> [ranks, bytes]."""
+        """Gather equal-sized tensors of all ranks: [elements] -> [ranks, elements]."""
         ranks = self.transport.world_size
         staged = self.transport.staged(own)
         rows = staged.new_empty(ranks * own.numel())
@@ -50,14 +50,14 @@ class Exchanges:
         return rows.view(ranks, -1).to(own.device)
 
     def all_to_all(self, parts: Mapping[int, Tensor], sizes: Mapping[int, int]) -> dict[int, Tensor]:
-        """Send each rank its part; all ranks take part, also with nothing to send.
+        """Send each rank its part; all ranks participate, even with nothing to send.
 
         Args:
             parts: Bytes to send, uint8 [bytes], by rank.
-            sizes: Bytes that come, by rank.
+            sizes: Bytes to receive, by rank.
 
         Returns:
-            Bytes that came, uint8 [bytes] by rank, for the ranks in `sizes`.
+            Received bytes, uint8 [bytes] by rank, for the ranks in `sizes`.
         """
         ranks, own = range(self.transport.world_size), self.transport.rank
         device = next(iter(parts.values())).device
@@ -78,11 +78,11 @@ class Exchanges:
 
 
 class AllReduces:
-    """All-reduces without a codec, started on the thread of back-propagation.
+    """All-reduces without a codec, started on the back-propagation thread.
 
     Args:
         transport: Transport between the ranks.
-        collective: Instead of the group's all-reduce, called on a thread of its own.
+        collective: Function called on a separate thread, replacing the group's all-reduce.
     """
 
     def __init__(self, transport: Transport, collective: Callable[[Tensor], None] | None) -> None:
@@ -94,12 +94,12 @@ class AllReduces:
         return len(self._works)
 
     def start(self, tensor: Tensor, what: str, planned: bool = True) -> None:
-        """Start one; those that the plan does not know go by the group's all-reduce."""
+        """Start one; those not in the plan use the group's all-reduce."""
         if planned and self._thread is not None:
             if tensor.is_cuda:
                 torch.cuda.current_stream(tensor.device).synchronize()
             assert self._collective is not None
-            tell(self._collective, tensor)
+            notify_handover(self._collective, tensor)
             self._works.append((what, self._thread.submit(self._collective, tensor)))
             return
 
@@ -122,11 +122,11 @@ class AllReduces:
                 self.transport.wait_for(work, what)
 
     def forget(self) -> None:
-        """Forget the works that were waited for."""
+        """Drop completed works."""
         self._works = []
 
 
-def tell(collective: Callable[[Tensor], None], tensor: Tensor) -> None:
-    """Tell a collective that wants to know that a tensor was handed over."""
+def notify_handover(collective: Callable[[Tensor], None], tensor: Tensor) -> None:
+    """Notify a collective, if it supports this, that a tensor was handed over."""
     if (handed_over := getattr(collective, "handed_over", None)) is not None:
         handed_over(tensor)

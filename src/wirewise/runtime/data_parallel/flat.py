@@ -1,4 +1,4 @@
-"""The gradients of a bucket, one behind the other in memory."""
+"""Gradients of a bucket, contiguous in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARALLEL = 1 << 15
 
 
 class Slot(NamedTuple):
-    """A gradient in a bucket, or a piece of one."""
+    """Gradient in a bucket, or a piece of one."""
 
     name: str
     parameter: nn.Parameter
@@ -31,18 +31,18 @@ class Slot(NamedTuple):
 
     @property
     def kind(self) -> Any:
-        """Gradients of one kind share a buffer."""
+        """Kind of gradient; gradients of one kind share a buffer."""
         return self.parameter.dtype, self.parameter.device
 
 
 class Copies:
-    """Copies of gradients into their views: large ones by `copy_checked`, all others by torch.
+    """Copies of gradients to their views: large ones by `copy_checked`, others by torch.
 
     Args:
-        views: Place of each gradient, by parameter.
+        views: View of each gradient, by parameter.
 
     Attributes:
-        finite: Parameters whose large gradients were copied in this back-propagation, and are finite.
+        finite: Parameters whose large gradients were copied in this back-propagation and found finite.
     """
 
     def __init__(self, views: Mapping[nn.Parameter, Tensor]) -> None:
@@ -51,7 +51,7 @@ class Copies:
         self.finite: set[nn.Parameter] = set()
 
     def copy(self, parameter: nn.Parameter, check: bool) -> None:
-        """Copy a gradient, and check it where it is large and that takes no longer."""
+        """Copy a gradient, and check that it is finite if it is large and the check is free."""
         gradient, target = parameter.grad, self._targets[parameter]
         assert gradient is not None
         if not check or target.numel() < _LARGE or not _alike(gradient, target):
@@ -89,13 +89,13 @@ def _small_parts(slots: Sequence[Slot]) -> NDArray[np.int64]:
 
 
 class FlatBucket:
-    """Gradients as views of flat buffers, one buffer for each type and device.
+    """Gradients as views of flat buffers, one buffer per dtype and device.
 
     Args:
-        slots: What lies in each of the buffers, in its order.
+        slots: Contents of each buffer, in order.
         flats: 1-D buffers, [slots].
-        views: Views of the gradients; of a parameter in pieces, all of it.
-        chunks: Pieces of about equal size that the bucket travels in.
+        views: Views of the gradients; whole for a parameter in pieces.
+        chunks: Number of pieces of about equal size to communicate.
         copies: Copies of the gradients into these views, for all buckets that share them.
     """
 
@@ -112,7 +112,7 @@ class FlatBucket:
         self._copied: list[tuple[Tensor, Tensor]] = []
         """Buffers whose gradients travel as a copy, and the copies."""
         self.pieces = self._cut(flats)
-        """What travels, views of the buffers, or of copies of fewer bits."""
+        """Pieces that travel, views of the buffers, or of copies of fewer bits."""
         self.missing: set[nn.Parameter] = set()
         """Parameters whose gradients this back-propagation has not brought yet."""
         self.checks = False
@@ -132,23 +132,23 @@ class FlatBucket:
         ]
 
     def narrow(self, to: torch.dtype) -> None:
-        """Let gradients of float32 travel in a type of fewer bits: `round` before, `widen` after."""
+        """Communicate float32 gradients in a narrower dtype: `round` before, `widen` after."""
         wires = [torch.empty_like(f, dtype=to) if f.dtype == torch.float32 else f for f in self.flats]
         self.pieces = self._cut(wires)
         self._copied = [(f, wire) for f, wire in zip(self.flats, wires, strict=True) if wire is not f]
 
     def round(self) -> None:
-        """Copy the gradients to what travels, where that is a copy."""
+        """Copy the gradients to the communicated buffer, if that is separate."""
         for flat, wire in self._copied:
             wire.copy_(flat)
 
     def widen(self) -> None:
-        """Copy what has travelled to the gradients, where that is a copy."""
+        """Copy the communicated buffer to the gradients, if that is separate."""
         for flat, wire in self._copied:
             flat.copy_(wire)
 
     def clear(self) -> None:
-        """Gradients are zero, and views of the buffers."""
+        """Zero the gradients, as views of the buffers."""
         for flat in self.flats:
             flat.zero_()
         for parameter in self.parameters:
@@ -157,14 +157,14 @@ class FlatBucket:
                 parameter.grad = view
 
     def begin(self) -> None:
-        """All gradients are missing."""
+        """Mark all gradients as missing."""
         self.missing = set(self.parameters)
         self._copies.finite.clear()
         self._versions = [flat._version for flat in self.flats]
         self._streams.clear()
 
     def own(self, parameter: nn.Parameter) -> None:
-        """Make the gradient a view of the buffer: copied unless it is one already, zeros if there is none."""
+        """Make the gradient a view of the buffer: copied if separate, zeros if there is none."""
         view = self.views[parameter]
         if parameter.grad is not view:
             with torch.no_grad():
@@ -177,9 +177,9 @@ class FlatBucket:
             self._streams.add(torch.cuda.current_stream(view.device))
 
     def is_finite(self, number: int) -> bool:
-        """Whether large gradients were seen to be finite as they were copied, and small ones are, seen here at once.
+        """Whether large gradients were found finite when copied, and small ones are finite now.
 
-        False also where something may have changed them since, as a hook of the user's behind ours.
+        Also False if they may have changed since, for example by a user's hook that runs after ours.
         """
         flat, known = self.flats[number], self._copies.finite
         if not self.checks or flat._version != self._versions[number]:
@@ -188,7 +188,7 @@ class FlatBucket:
         return all(parameter in known for parameter in large) and parts_finite(flat, self._small[number])
 
     def join(self) -> None:
-        """Let the current stream wait for every stream that wrote a gradient."""
+        """Make the current stream wait for every stream that wrote a gradient."""
         for flat in self.flats:
             if flat.is_cuda:
                 current = torch.cuda.current_stream(flat.device)
@@ -197,17 +197,17 @@ class FlatBucket:
 
     @torch.no_grad()
     def divide(self, by: int) -> None:
-        """Divide all gradients; `join` before."""
+        """Divide all gradients; call `join` before."""
         for flat in self.flats:
             flat.div_(by)
 
 
 def flat_buckets(groups: Sequence[Sequence[Slot]], chunks: Sequence[int]) -> list[FlatBucket]:
-    """A bucket for each group.
+    """Make a bucket for each group.
 
     Args:
-        groups: Slots in their order; pieces of a parameter follow each other, in one group or in several.
-        chunks: Chunks of each bucket, [groups].
+        groups: Slots in order; pieces of a parameter are consecutive, in one group or in several.
+        chunks: Number of chunks of each bucket, [groups].
     """
     number = iter(chunks)
     return [bucket for chain in _chains(groups) for bucket in _in_one_memory(chain, number)]

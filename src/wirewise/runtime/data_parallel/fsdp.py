@@ -1,4 +1,4 @@
-"""Compressed reduce-scatter for models that torch's FSDP2 (`fully_shard`) shards."""
+"""Compressed reduce-scatter for models sharded by torch's FSDP2 (`fully_shard`)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def compress_fsdp(
     seed: int = 0,
     timeout_s: float = 120.0,
 ) -> ShardedCompression:
-    """Let every sharded module of a model reduce-scatter its gradients as payloads of a codec.
+    """Make every sharded module of a model reduce-scatter its gradients as codec payloads.
 
-    Each rank encodes the share of each other rank, sends it, and adds up in float32 what it receives for its own; what
-    was not sent is added to the next gradient. Parameters are gathered as before.
+    Each rank encodes the shard of each other rank, sends it, and sums in float32 what it receives for its own; the
+    unsent remainder is added to the next gradient. Parameters are gathered as before.
 
         for layer in model.layers:
             fully_shard(layer)
@@ -44,13 +44,13 @@ def compress_fsdp(
         model: Model after `fully_shard`.
         codec: Name of a gradient codec of one round whose payloads need not be the same on all ranks.
         options: Options of the codec.
-        block: Elements that have a scale, norm or k of their own; borders of parameters are not known here.
-        feedback: Whether there is a residual, where the codec keeps one.
-        seed: Seed of random draws.
-        timeout_s: Seconds to wait for a message.
+        block: Elements with a common scale, norm or k; parameter boundaries are unknown here.
+        feedback: Whether to keep a residual, if the codec has one.
+        seed: Seed of random rounding and selection.
+        timeout_s: Timeout of a message, in seconds.
 
     Raises:
-        InputError: No sharded module, or a codec that cannot be used.
+        InputError: There is no sharded module, or the codec is unsupported.
     """
     modules = {name: module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
     if not modules:
@@ -71,30 +71,29 @@ def compress_fsdp(
 
 
 class ShardedCompression:
-    """What `compress_fsdp` returns: the account, and what codecs remember."""
+    """Result of `compress_fsdp`: statistics, and error-feedback state."""
 
     def __init__(self, comms: dict[str, _Compressed]) -> None:
         self._comms = comms
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that this rank has sent so far for gradients."""
+        """Gradient bytes sent by this rank so far."""
         return sum(comm.sent_bytes for comm in self._comms.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Residuals of this rank and steps so far, by module name; for a checkpoint with as many ranks."""
+        """Residuals of this rank and its step count, by module name; for checkpoints with the same number of ranks."""
         return {
             name: {"step": comm.step, "residual": None if comm.residual is None else comm.residual.clone()}
             for name, comm in self._comms.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of this rank.
+        """Load the state of this rank.
 
         Raises:
-            InputError: The state is of other sharded modules; then nothing was changed. A state of another number of
-                ranks is
-                refused in the next step.
+            InputError: The state is of other sharded modules; nothing is changed then. A state of another number of
+                ranks is refused in the next step.
         """
         if state.keys() != self._comms.keys():
             other = sorted(state.keys() ^ self._comms.keys())

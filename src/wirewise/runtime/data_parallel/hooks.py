@@ -1,4 +1,4 @@
-"""Hooks on parameters that do not keep alive whom they call."""
+"""Hooks on parameters that do not keep their callee alive."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["WeakHook"]
 
 
 class WeakHook:
-    """A method as a hook, which does nothing once its object is gone.
+    """Bound method as a hook, which does nothing once its object is gone.
 
-    torch holds hooks of parameters in C++, where Python's collector sees no cycle: an object whose method is a hook and
-    that has the parameter, or the model, would stay until the process ends.
+    torch stores parameter hooks in C++, where Python's collector sees no cycle: an object that holds the parameter or
+    the model, and whose method is a hook, would live until the process ends.
 
     Args:
-        method: Bound method, called with the parameter whose gradient is there.
+        method: Bound method, called with the parameter whose gradient is ready.
     """
 
     def __init__(self, method: Callable[[nn.Parameter], None]) -> None:

@@ -1,4 +1,4 @@
-"""Which parameter and which module a plan means by a name."""
+"""Resolution of the parameter and module names in a plan."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ __all__ = [
 
 
 def check_decisions(plan: FusionPlan, carried: Collection[str], who: str, instead: str) -> None:
-    """Raise if a plan decides on more than its executor carries out: nothing of a plan is left out silently.
+    """Raise if a plan makes decisions that its executor cannot execute, so that none is silently ignored.
 
     Args:
         plan: Plan to check.
-        carried: Names in `FusionPlan.decisions` that are carried out.
-        who: What carries the plan out, in words.
-        instead: What to do about the others.
+        carried: Names in `FusionPlan.decisions` that the executor supports.
+        who: Name of the executor, in words.
+        instead: Remedy for the others.
 
     Raises:
         PlanError: The message names the fields.
@@ -51,7 +51,7 @@ def check_decisions(plan: FusionPlan, carried: Collection[str], who: str, instea
 
 
 def check_capturable(plan: FusionPlan) -> None:
-    """Raise if a plan decides on more than a captured step carries out.
+    """Raise if a plan makes decisions that a captured step cannot execute.
 
     Raises:
         PlanError: The message names the fields.
@@ -65,7 +65,7 @@ def check_capturable(plan: FusionPlan) -> None:
 
 
 def check_ranks(plan: FusionPlan, ranks: int) -> None:
-    """Raise unless there are as many ranks as the plan was made for.
+    """Raise unless the number of ranks is that of the plan.
 
     Raises:
         PlanError: There are more, or fewer.
@@ -78,12 +78,11 @@ def check_ranks(plan: FusionPlan, ranks: int) -> None:
 
 
 def parameters_of(model: nn.Module, plan: FusionPlan) -> list[dict[str, nn.Parameter]]:
-    """Parameters of each bucket by what it lists; a parameter of two modules may go by either name.
+    """Parameters of each bucket by the plan's names; a parameter of two modules may have either name.
 
     Raises:
-        PlanError: Names that the model does not have or does not train, trained parameters that are in no
-            bucket, or a shared parameter in two places; the message lists them. A parameter of another size than
-            that which the plan splits.
+        PlanError: The model lacks or does not train a named parameter, a trained parameter is in no bucket, a shared
+            parameter occurs twice, or a split parameter has another size; the message lists them.
     """
     named = dict(model.named_parameters(remove_duplicate=False))
     place = {named[name]: name for name in plan.parameters if name in named}
@@ -111,10 +110,10 @@ def parameters_of(model: nn.Module, plan: FusionPlan) -> list[dict[str, nn.Param
 
 
 def check_pieces(plan: FusionPlan, named: Mapping[str, Tensor]) -> None:
-    """Raise unless the parameters that the plan splits make as many pieces as it has.
+    """Raise unless the parameters split by the plan have the same number of pieces.
 
     Raises:
-        PlanError: The message names the first that does not.
+        PlanError: The message names the first mismatch.
     """
     counts = Counter(plan.parameter_of(name) for bucket in plan.buckets for name in bucket.parameters)
     for name, size in plan.splits.items():
@@ -140,10 +139,10 @@ def _check_sizes(plan: FusionPlan, named: Mapping[str, nn.Parameter]) -> None:
 
 
 def slots_of(model: nn.Module, plan: FusionPlan) -> list[list[Slot]]:
-    """What each bucket holds, by the model's first name of each parameter.
+    """Slots of each bucket, by the model's first name of each parameter.
 
     Raises:
-        PlanError: Names or sizes of the plan are not those of the model; the message lists them.
+        PlanError: Names or sizes in the plan differ from the model's; the message lists them.
     """
     own = {p: name for name, p in model.named_parameters()}
     return [
@@ -152,7 +151,7 @@ def slots_of(model: nn.Module, plan: FusionPlan) -> list[list[Slot]]:
 
 
 def _slot(listed: str, parameter: nn.Parameter, plan: FusionPlan, own: str = "") -> Slot:
-    """What a bucket lists, by the model's own name of the parameter."""
+    """Slot of a bucket, by the model's own name of the parameter."""
     piece = piece_of(listed, plan.splits)
     if piece is None:
         return Slot(own, parameter, parameter.numel())
@@ -164,7 +163,7 @@ def modules_of(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:
     """Modules by name.
 
     Raises:
-        PlanError: The model has no such modules; the message lists them.
+        PlanError: The model lacks such modules; the message lists them.
     """
     known, wanted = dict(model.named_modules()), list(names)
     unknown = [name for name in wanted if name not in known]
@@ -177,7 +176,7 @@ def modules_of(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:
 
 
 def check_unchanged(model: nn.Module, planned: Collection[nn.Parameter]) -> None:
-    """Raise if parameters were frozen, or trained ones added, since the plan was matched to the model.
+    """Raise if parameters were frozen, or trained ones added, since the plan was matched with the model.
 
     Raises:
         PlanError: The message lists them.
@@ -204,7 +203,7 @@ def check_unchanged(model: nn.Module, planned: Collection[nn.Parameter]) -> None
 def check_agreement(
     transport: Transport, model: nn.Module, plan: FusionPlan, compression: Compression | None = None
 ) -> None:
-    """Raise on every rank unless all have the same plan, compression and parameters of the same shapes.
+    """Raise on every rank unless all have the same plan, compression and parameter shapes.
 
     Raises:
         PlanError: They differ; the message names the ranks that differ from rank 0.
@@ -220,7 +219,7 @@ def check_agreement(
 
 
 def ranks_that_differ(transport: Transport, told: str) -> list[int]:
-    """Ranks whose text is another one than that of rank 0; a collective call.
+    """Ranks whose text differs from that of rank 0; a collective call.
 
     Raises:
         PeerError: A peer is gone.
@@ -232,6 +231,6 @@ def ranks_that_differ(transport: Transport, told: str) -> list[int]:
 
 
 def listed(names: Sequence[str], shown: int = 20) -> str:
-    """The first names in words, for messages."""
+    """Format the first names for messages."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more

@@ -1,4 +1,4 @@
-"""What groups of gradients hold: parameters, and pieces of them where a plan splits some."""
+"""Members of gradient groups: parameters, and pieces of them if a plan splits some."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Members", "ParameterSlice"]
 
 
 class ParameterSlice(NamedTuple):
-    """A parameter in a group, or a piece of one."""
+    """Parameter in a group, or a piece of one."""
 
     place: int
-    """Number of the parameter."""
+    """Index of the parameter."""
     size: int
     """Number of elements."""
     begin: int = 0
     """First element of the slice in the parameter."""
     number: int = 0
-    """Number of the piece."""
+    """Index of the piece."""
     shape: tuple[int, ...] | None = None
     """Shape of a whole parameter, if it is known."""
 
@@ -30,8 +30,8 @@ class Members:
     """Members by name.
 
     Args:
-        sizes: Elements of each parameter; the order numbers them.
-        shapes: Shapes of parameters, where they are known.
+        sizes: Number of elements of each parameter; the order numbers them.
+        shapes: Shapes of parameters, if known.
     """
 
     def __init__(self, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:
@@ -44,7 +44,7 @@ class Members:
         self.add(sizes, shapes)
 
     def add(self, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]]) -> None:
-        """Take in parameters that were not known before; they get the next numbers."""
+        """Add new parameters, with the next numbers."""
         self._shapes |= {name: tuple(shape) for name, shape in shapes.items()}
         for name, size in sizes.items():
             if self.sizes.setdefault(name, size) != size:
@@ -59,12 +59,12 @@ class Members:
         return ParameterSlice(self._places[name], self.sizes[name], shape=self._shapes.get(name))
 
     def of(self, parameter: str) -> list[str]:
-        """Names of its pieces in order, or its own if it is whole."""
+        """Names of a parameter's pieces in order, or its own name if it is whole."""
         size = self.splits.get(parameter)
         return [parameter] if size is None else list(pieces(parameter, self.sizes[parameter], size))
 
     def cut(self, parameter: str, size: int | None) -> None:
-        """Cut it into pieces of so many elements; None: it is whole."""
+        """Split a parameter into pieces of `size` elements; None makes it whole."""
         for piece in self.of(parameter):
             self._pieces.pop(piece, None)
         self.splits.pop(parameter, None)

@@ -1,4 +1,4 @@
-"""A model that trains on several ranks as its plan says."""
+"""Model trained data-parallel under a plan."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _log = logger("data_parallel")
 
 
 class TrainingStep(NamedTuple):
-    """A training step that can be captured as one graph, which a plan with regions needs (DisCo, TPDS 2022)."""
+    """Training step that can be captured as one graph, which a plan with regions needs (DisCo, TPDS 2022)."""
 
     loss: Callable[[nn.Module, Any], Tensor]
-    """`loss(model, batch)`, a scalar; it calls the model, and computes with the tensors of both and no others."""
+    """`loss(model, batch)`, a scalar; it calls the model, and uses no tensors other than those of model and batch."""
     batch: Any
-    """Any nest of tensors; under regions all batches have its shapes."""
+    """Example batch, any pytree of tensors; with regions, all batches must have its shapes."""
     compiler: Literal["inductor", "none"] = "inductor"
-    """What makes a region one kernel; see `compile_step`."""
+    """Compiler of regions; see `compile_step`."""
     rest: Literal["eager", "compiled"] = "eager"
-    """How operators in no region run; see `compile_step`."""
+    """Execution of operators outside regions; see `compile_step`."""
 
 
 def parallel(
@@ -57,30 +57,30 @@ def parallel(
     timeout_s: float = 120.0,
     store: Any = None,
 ) -> DataParallel:
-    """The model with all that the plan decides; the training loop stays as it is on one rank.
+    """Wrap a model to train under a plan; the training loop stays the same as on one rank.
 
     Parameters and buffers become those of rank 0. The loop calls the returned model, then `loss.backward()`,
     `plan.accumulation` times, then `optimizer.step()`. With `step` it may call `model.step(batch)` in place of the
     first two under every plan, and must where the plan has regions.
 
     Args:
-        model: Names of the plan are those of its parameters and modules.
-        plan: Plan that is the same on all ranks. All of it is carried out; regions go together with chunks only.
+        model: Model whose parameters and modules are named by the plan.
+        plan: Plan that is the same on all ranks. All of it is executed; regions can be combined with chunks only.
         optimizer: Optimizer of the model's parameters; its steps wait for the gradients.
-        process_group: Group of gloo or NCCL, or its transport; none: the default group.
-        step: The loss and an example batch, for `model.step`.
-        unused: What to do with a parameter without gradient, "error" or "zeros" (see `Reducer`).
-        until: When gradients must be there, "backward" or "step" (see `Reducer`).
+        process_group: Process group of gloo or NCCL, or its transport. Defaults to the default group.
+        step: Loss and example batch, for `model.step`.
+        unused: Handling of a parameter without gradient, "error" or "zeros" (see `Reducer`).
+        until: When gradients must be available, "backward" or "step" (see `Reducer`).
         collective: Function that sums a flat tensor over all ranks in place, instead of the group's all-reduce.
-        compression: How the codecs of the plan are used.
-        broadcast_buffers: Whether buffers, such as the statistics of BatchNorm, follow rank 0 at every step,
-            as in DistributedDataParallel.
-        timeout_s: Seconds to wait for a bucket. A group of NCCL keeps to its own timeout.
-        store: A torch store that all ranks share, for a group that is not the default one.
+        compression: Options of the plan's codecs.
+        broadcast_buffers: Whether to broadcast buffers, such as BatchNorm statistics, from rank 0 at every step, as
+            in DistributedDataParallel.
+        timeout_s: Timeout of a bucket, in seconds. An NCCL group has its own timeout.
+        store: Torch store shared by all ranks, for a group that is not the default one.
 
     Raises:
-        PlanError: The plan does not fit the model or the group, is not the same on all ranks, or has regions next to
-            decisions that a captured step cannot carry out, or without `step`; the message names the fields.
+        PlanError: The plan does not fit the model or the group, differs between ranks, or has regions with decisions
+            that a captured step cannot execute, or without `step`; the message names the fields.
         InputError: The step cannot be captured.
         PeerError: A peer is gone.
     """
@@ -101,19 +101,19 @@ def parallel(
 
 
 class DataParallel(nn.Module):
-    """What `parallel` returns.
+    """Model wrapped by `parallel`.
 
-    A checkpoint of `state_dict()` is that of the model, the same on all ranks. What codecs remember is another one on
-    each rank: `pools.state_dict()`.
+    A checkpoint of `state_dict()` is that of the model, the same on all ranks. Error-feedback state differs between
+    ranks and is in `pools.state_dict()`.
 
     Args:
         module: The user's model.
-        plan: The first plan.
+        plan: Plan to begin with.
         transport: Transport between the ranks.
-        reducer: Makes a reducer for a plan.
-        broadcast_buffers: Whether buffers follow rank 0 at every step.
+        reducer: Function that makes a reducer for a plan.
+        broadcast_buffers: Whether to broadcast buffers from rank 0 at every step.
         step: Loss and example batch, for `step`.
-        capture: Makes the compiled step of a plan with regions; none: such plans are refused.
+        capture: Function that makes the compiled step of a plan with regions. None to refuse such plans.
     """
 
     def __init__(
@@ -145,16 +145,16 @@ class DataParallel(nn.Module):
 
     @property
     def plan(self) -> FusionPlan:
-        """The plan that is carried out."""
+        """Current plan."""
         return self.reducer.plan
 
     @property
     def pools(self) -> Pools:
-        """What codecs remember on this rank."""
+        """Error-feedback state on this rank."""
         return self.reducer.pools
 
     def use(self, plan: FusionPlan) -> None:
-        """Go on with another plan, between two steps; what codecs remember stays; on an error the present plan does.
+        """Switch to another plan between two steps, keeping error-feedback state; on an error the current plan stays.
 
         Raises:
             PlanError: The plan does not fit the model or the group; the message names the fields.
@@ -189,11 +189,11 @@ class DataParallel(nn.Module):
         return self._capture(plan) if plan.regions and self._capture is not None else None
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let the steps of an optimizer wait for the gradients, under this plan and all others."""
+        """Make the steps of an optimizer wait for the gradients, under this plan and all later ones."""
         optimizer.register_step_pre_hook(lambda *_: self.reducer.finish())
 
     def register_comm_hook(self, state: Any, hook: Callable[..., Any]) -> None:
-        """Refuse a communication hook of DistributedDataParallel: the plan is what carries gradients here.
+        """Refuse a DistributedDataParallel communication hook, as the plan defines gradient communication here.
 
         Raises:
             InputError: Always; the message names the hook.
@@ -204,10 +204,10 @@ class DataParallel(nn.Module):
         )
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Leave gradients unsummed inside, as `Reducer.no_sync` does.
+        """Skip gradient reduction inside the context, as `Reducer.no_sync` does.
 
         Raises:
-            PlanError: The plan has regions, whose step reduces gradients each time.
+            PlanError: The plan has regions, whose step always reduces gradients.
         """
         if self._compiled is not None:
             raise PlanError(
@@ -217,13 +217,13 @@ class DataParallel(nn.Module):
         return self.reducer.no_sync()
 
     def step(self, batch: Any) -> Tensor:
-        """Forward, loss and back-propagation under any plan; returns the loss of this rank's batch, detached.
+        """Run forward, loss and backward under any plan; returns the detached loss of this rank's batch.
 
-        Gradients add up to those that are there, as in a loop of one's own; under regions they replace them.
+        Gradients accumulate, as in a custom loop; under regions they replace earlier ones.
 
         Raises:
-            InputError: There is no `step` to do so, or under regions the batch has other shapes than the example, or
-                the model is in another mode.
+            InputError: There is no `step`, or under regions the batch has other shapes than the example, or the model
+                is in another mode.
             PeerError: A peer is gone.
         """
         if self._compiled is not None:
@@ -238,10 +238,10 @@ class DataParallel(nn.Module):
         return loss.detach()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Output of the model; under bfloat16 it computes in autocast, and floating outputs are float32 again.
+        """Run the model; under bfloat16 in autocast, with floating-point outputs converted back to float32.
 
         Raises:
-            PlanError: The plan has regions, and gradients are asked for in the mode that its step was captured in.
+            PlanError: The plan has regions, and gradients are enabled in the mode in which its step was captured.
         """
         if self._compiled is not None and torch.is_grad_enabled() and self._compiled.carries_out(self.module):
             raise PlanError(

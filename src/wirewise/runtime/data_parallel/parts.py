@@ -1,4 +1,4 @@
-"""A range of a group of gradients as one payload, and the news that something in it is not finite."""
+"""Range of a gradient group as one payload, with a flag for non-finite values."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ __all__ = ["NonfiniteGradient", "PayloadCodec"]
 
 
 class NonfiniteGradient(NamedTuple):
-    """A gradient that is not finite."""
+    """Report of a non-finite gradient."""
 
     rank: int
     """Rank that found it; -1: the sum over the ranks is not finite."""
     place: int
-    """Number of the parameter (`Pools.place`)."""
+    """Index of the parameter (`Pools.place`)."""
 
     @staticmethod
     def from_rows(rows: Tensor) -> list[NonfiniteGradient]:
-        """Faults that payloads report, uint8 [n, bytes]."""
+        """Non-finite gradients reported by payloads, uint8 [n, bytes]."""
         ends = rows[:, -PayloadCodec.FLAG_BYTES :].clone(memory_format=torch.contiguous_format)
         flags = ends.view(torch.int32).tolist()
         return [NonfiniteGradient(rank, place - 1) for rank, place in flags if place]
 
     @staticmethod
     def of_sum(flat: Tensor, names: Sequence[str], pools: Pools) -> list[NonfiniteGradient]:
-        """The gradient that is not finite in a sum that nobody encoded; looked for only where a step may be skipped."""
+        """Non-finite gradient in an unencoded sum; only searched for if the step may be skipped."""
         if pools.compression.nonfinite == "raise" or flat.isfinite().all():
             return []
         return [NonfiniteGradient.in_sum(flat, names, pools)]
 
     @staticmethod
     def in_sum(flat: Tensor, names: Sequence[str], pools: Pools) -> NonfiniteGradient:
-        """Which parameter of a sum is not finite."""
+        """Find the parameter of a sum that is not finite."""
         members = [pools.member(name) for name in names]
         return NonfiniteGradient(-1, members[_first_bad(flat, [member.size for member in members])].place)
 
 
 class PayloadCodec:
-    """Encodes and decodes elements `begin` to `end` of a group; a payload is the codec's, then a flag of 8 bytes.
+    """Codec of elements `begin` to `end` of a group; a payload is the codec's, then a flag of 8 bytes.
 
     Args:
         codec: Codec of the group.
-        compression: Block and seed.
-        members: Members of the group, [t]; their shapes are used where none of them is cut.
-        begin: Number of the first element.
-        end: One behind the last element.
-        share: Number of the share that it is; draws of different shares of a tensor are independent.
-        shares: How many there are.
+        compression: Options with block and seed.
+        members: Members of the group, [t]; their shapes are used if none of them is split.
+        begin: Index of the first element.
+        end: End of the elements, exclusive.
+        share: Index of the shard; random numbers of different shards of a tensor are independent.
+        shares: Number of shards.
     """
 
     FLAG_BYTES = 8
@@ -102,7 +102,7 @@ class PayloadCodec:
             self.size_bytes += codec.size_bytes(self._segments)
 
     def buffer(self, device: torch.device) -> Tensor:
-        """Memory for a payload, uint8 [size_bytes]."""
+        """Allocate memory for a payload, uint8 [size_bytes]."""
         return torch.zeros(self.size_bytes, dtype=torch.uint8, device=device)
 
     def encode(
@@ -117,17 +117,17 @@ class PayloadCodec:
         whole: bool = True,
         checked: bool = False,
     ) -> None:
-        """Encode [elements]; what is not finite leaves `memory` as it was and sets the flag.
+        """Encode [elements]; a non-finite value leaves `memory` unchanged and sets the flag.
 
         Args:
             values: Elements to encode, float32.
-            memory: What the codec remembers of these elements; None: nothing (see `GradientCodec.encode`).
+            memory: Error-feedback state of these elements. None if there is none (see `GradientCodec.encode`).
             out: Payload to write, uint8 [size_bytes].
-            step: Step of training.
-            rank: Number of this rank.
-            again: Whether these are sums that were encoded before, so that draws are others.
-            whole: Whether all rounds follow at once, without sums over the ranks between them.
-            checked: Whether the values were seen to be finite (see `GradientCodec.encode`).
+            step: Step of the training.
+            rank: Index of this rank.
+            again: Whether these are sums that were encoded before, which need different random numbers.
+            whole: Whether all rounds follow at once, without sums over the ranks in between.
+            checked: Whether the values are known to be finite (see `GradientCodec.encode`).
         """
         out[-self.FLAG_BYTES :].zero_()
         if self._segments is None:
@@ -146,7 +146,7 @@ class PayloadCodec:
             self.advance(number, out, values, memory)
 
     def encode_again(self, values: Tensor, owed: Tensor | None, out: Tensor, step: int, rank: int) -> None:
-        """Encode sums, [elements], with what was not sent of those before, by a codec with whatever memories."""
+        """Encode sums, [elements], plus the unsent remainder of earlier ones, by a codec with any memories."""
         if owed is None or len(self.codec.memories) == 1:
             self.encode(values, None if owed is None else [owed], out, step, rank, again=True)
             return
@@ -157,11 +157,11 @@ class PayloadCodec:
             owed += values
 
     def rounds(self) -> list[slice]:
-        """Bytes of a payload that each round sums up."""
+        """Byte range of a payload summed in each round."""
         return [] if self._segments is None else list(self.codec.parts(self._segments))
 
     def advance(self, number: int, payload: Tensor, values: Tensor, memory: list[Tensor] | None) -> None:
-        """Go on after a round; values and memory are those that `encode` was given, unchanged since."""
+        """Write the next round; values and memory are those passed to `encode`, unchanged since."""
         if self._segments is not None and self.codec.rounds > 1:
             codes = payload[: -self.FLAG_BYTES]
             self.codec.advance(number, codes, values, self._memory(memory), self._segments)
@@ -177,11 +177,11 @@ class PayloadCodec:
             self.codec.decode_sum(codes, self._segments, out, scale=scale, seed=seed, step=step)
 
     def codes(self, rows: Tensor) -> Tensor:
-        """Payloads without their flags, uint8 [n, bytes]; of one payload a view."""
+        """Payloads without their flags, uint8 [n, bytes]; a view for a single payload."""
         return rows[:, : -self.FLAG_BYTES].contiguous()
 
     def flag(self, payload: Tensor, fault: NonfiniteGradient) -> None:
-        """Write a fault into a payload."""
+        """Write a fault to a payload's flag."""
         words = torch.tensor([fault.rank, fault.place + 1], dtype=torch.int32)
         payload[-self.FLAG_BYTES :].copy_(words.view(torch.uint8))
 

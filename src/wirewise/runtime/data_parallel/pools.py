@@ -1,4 +1,4 @@
-"""What codecs remember between steps, by parameter name: it outlives plans, DDP's buckets and checkpoints."""
+"""Error-feedback state between steps, by parameter name: it outlives plans, DDP's buckets and checkpoints."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ if TYPE_CHECKING:
 __all__ = ["Pools", "WithPools", "resize"]
 
 KINDS = ("residual", "owner", "momentum", "factor")
-"""What a rank did not send of its own gradients, or of sums of which it owns a share (scheme "divisible"); others are
+"""Values that a rank did not send of its own gradients, or of sums of which it owns a share (scheme "divisible");
+others are
 what codecs call so (`GradientCodec.memories`)."""
 
 Names = tuple[str, ...]
 
 
 class Pools:
-    """Residuals and momentum of this rank. Those of a group lie in one flat buffer, made when they are first needed.
+    """Residuals and momentum of this rank; those of a group lie in one flat buffer, allocated on first use.
 
-    A rank's residual and what it owes as the owner of a share both wait for the mean with the weight 1 / ranks, so one
-    can be added to the other when shares change.
+    A rank's residual and its remainder as the owner of a shard both enter the mean with weight 1 / ranks, so one can
+    be added to the other when shards change.
 
     Args:
         sizes: Elements of each parameter by name; the order numbers the parameters for random draws, so it is the same
             on all ranks and under all plans.
-        compression: Whether there is feedback.
-        device: Device that buffers lie on.
+        compression: Whether to use error feedback.
+        device: Device of the buffers.
         shapes: Shapes of parameters by name, for codecs of matrices.
 
     Attributes:
-        step: Steps so far; random draws depend on it.
-        world_size: Ranks that share the work; 0: not known yet.
+        step: Number of steps so far, on which random numbers depend.
+        world_size: Number of ranks; 0 if not known yet.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Pools:
         self._saved: dict[tuple[str, str], Tensor | None] = {}
 
     def add(self, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]] | None = None) -> None:
-        """Take in parameters that were not known before; they get the next numbers."""
+        """Add new parameters, with the next numbers."""
         self._members.add(sizes, shapes or {})
 
     def to(self, device: torch.device | str) -> None:
@@ -71,17 +72,17 @@ class Pools:
             self.load_state_dict(state)
 
     def member(self, name: str) -> ParameterSlice:
-        """What groups mean by a name, a parameter's or a piece's."""
+        """Look up a group member by the name of a parameter or a piece."""
         return self._members[name]
 
     def members_of(self, name: str) -> list[str]:
-        """Names of the pieces of a parameter, or its own if it is whole."""
+        """Names of a parameter's pieces, or its own name if it is whole."""
         return self._members.of(name)
 
     def split(self, splits: Mapping[str, int]) -> None:
-        """Let groups hold these parameters in pieces of so many elements (`plans.splits`), all others whole.
+        """Split these parameters into pieces of the given number of elements (`plans.splits`); others are whole.
 
-        What waits to be sent stays with its elements. Factors of matrices, which pieces do not have, are forgotten.
+        Unsent remainders stay with their elements. Low-rank factors, which pieces do not have, are dropped.
         """
         for name in {**self._members.splits, **splits}:
             if self._members.splits.get(name) != splits.get(name):
@@ -102,7 +103,7 @@ class Pools:
                 self._put(kind, name, whole)
 
     def _whole(self, kind: str, name: str) -> Tensor | None:
-        """Copy of what is remembered of a parameter, [elements]; None: nothing."""
+        """Copy of what is remembered of a parameter, [elements]; nothing if None."""
         held, members = self._held[kind], self.members_of(name)
         if not any(member in held for member in members):
             return None
@@ -117,13 +118,13 @@ class Pools:
             self.group(kind, (one,)).copy_(whole[member.begin : member.begin + member.size])
 
     def memory(self, codec: GradientCodec, names: Names) -> list[Tensor] | None:
-        """What `codec.encode` reads and writes for a group, float32 [elements] each; None: it keeps nothing."""
+        """State that `codec.encode` updates for a group, float32 [elements] each. None if the codec keeps none."""
         if not codec.memories or (codec.memory == "residual" and not self.compression.feedback):
             return None
         return [self.group(kind, names) for kind in codec.memories]
 
     def group(self, kind: str, names: Names) -> Tensor:
-        """Buffer of a group, float32 [elements]; contents move along by name when groups change."""
+        """Buffer of a group, float32 [elements]; contents follow their names when groups change."""
         held = self._held[kind]
         present = held.get(names[0])
         if present is None or not self.is_group(kind, names):
@@ -141,7 +142,7 @@ class Pools:
         return present is not None and present.names == names and all(held.get(n) is present for n in names)
 
     def take(self, kind: str, names: Names) -> Tensor | None:
-        """Remove what is remembered of a group and return it, [elements]; None: there is nothing."""
+        """Remove and return the state of a group, [elements]. None if there is none."""
         held = self._held[kind]
         if not any(name in held for name in names):
             return None
@@ -151,23 +152,23 @@ class Pools:
         return taken
 
     def rescale(self, factor: float) -> None:
-        """Multiply what waits to be sent, when the loss is scaled by another factor from now on.
+        """Multiply unsent remainders by a factor, when the loss scale changes.
 
-        With `torch.amp.GradScaler`: the scale after `update()` by that before.
+        With `torch.amp.GradScaler`, the factor is the scale after `update()` over that before.
         """
         for kind in ("residual", "owner", "momentum"):
             for held in set(self._held[kind].values()):
                 held.pool.flat.mul_(factor)
 
     def save(self, names: Names) -> None:
-        """Copy what is remembered of a group, in case the step fails."""
+        """Save a copy of a group's state, in case the step fails."""
         for kind in KINDS:
             for name in names:
                 held = self._held[kind].get(name)
                 self._saved.setdefault((kind, name), held.of(name).clone() if held is not None else None)
 
     def end_step(self, failed: bool = False) -> None:
-        """Keep what the step remembers; if it failed, bring back what was saved."""
+        """End a step; if it failed, restore the saved state."""
         if failed:
             for (kind, name), saved in self._saved.items():
                 if saved is not None or name in self._held[kind]:
@@ -189,10 +190,10 @@ class Pools:
         return {"step": self.step, "world_size": self.world_size, "sizes": dict(self.sizes), **pools}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the checkpoint of this rank.
+        """Load the checkpoint of this rank.
 
         Raises:
-            InputError: The state is of another world size or another model; then nothing was changed.
+            InputError: The state is of another world size or another model; nothing is changed then.
         """
         self._check(state)
         self.add(state["sizes"])
@@ -232,16 +233,16 @@ class _Held:
 
 
 class WithPools:
-    """What exchanges gradients of a model, with what its codecs remember."""
+    """Base class of gradient exchanges with error-feedback state."""
 
     pools: Pools
 
     def state_dict(self) -> dict[str, Any]:
-        """What codecs remember on this rank, by parameter name; each rank keeps its own (`Pools.state_dict`)."""
+        """Error-feedback state on this rank, by parameter name; each rank keeps its own (`Pools.state_dict`)."""
         return self.pools.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of this rank, between two steps; of another world size through `pools.resize`.
+        """Load the state of this rank, between two steps; convert another world size by `pools.resize` first.
 
         Raises:
             InputError: The state is of another world size or model.
@@ -250,16 +251,16 @@ class WithPools:
 
 
 def resize(states: Sequence[Mapping[str, Any]], ranks: int) -> dict[str, Any]:
-    """The state that each rank of a new world loads: nothing that waits to be sent is lost.
+    """Convert the states of all old ranks to that of each rank of a new world, losing nothing unsent.
 
-    Every rank gets the mean over the old ranks of the residual and of what they owed as owners.
+    Every rank gets the mean over the old ranks of their residuals and of their remainders as owners.
 
     Args:
         states: `Pools.state_dict()` of every old rank.
         ranks: Size of the new world.
 
     Raises:
-        InputError: No states, not one of each old rank, no ranks, or states of different steps.
+        InputError: There are no states or no ranks, a rank's state is missing, or states are of different steps.
     """
     if not states or len({state["step"] for state in states}) > 1 or ranks < 1:
         steps = sorted({int(state["step"]) for state in states})

@@ -1,4 +1,4 @@
-"""All-reduces carried out by messages between two ranks each: every hop can be seen, as no library's can."""
+"""All-reduces executed by point-to-point messages, so that every hop is observable, unlike in a library's."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["AllReduce", "Observer"]
 
 
 class AllReduce:
-    """Sums a flat tensor over all ranks in place, by the messages of a program.
+    """All-reduce of a flat tensor in place, by the messages of a program.
 
-    All ranks get the same sum bit by bit, since each element is added up in one place and in a fixed order, if
-    the program adds up each chunk in one place. A message of a rank is sent once those of the step before have
-    come. All-reduces of one transport run one after the other and in the same order on all ranks;
-    `Reducer(collective=all_reduce)` sees to that.
+    All ranks get bit-identical sums if the program reduces each chunk on one rank, as each element is then summed
+    once in a fixed order. A message of a rank is sent once those of the previous step have arrived. All-reduces of
+    one transport must run in sequence and in the same order on all ranks, as `Reducer(collective=all_reduce)`
+    ensures.
 
     Args:
         transport: Transport between the ranks.
-        program: An all-reduce of all these ranks, such as `collective.named_program` makes; none: a ring.
-        observer: Is told of every message that this rank sends or gets.
+        program: All-reduce over all these ranks, as made by `collective.named_program`. Defaults to a ring.
+        observer: Called for every message that this rank sends or receives.
 
     Raises:
-        InputError: A program of another collective, or of other ranks.
+        InputError: The program is for another collective, or other ranks.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Mean or sum of gradients over ranks, in the buckets of a plan, while back-propagation still runs."""
+"""Mean or sum of gradients over ranks, in the buckets of a plan, overlapped with back-propagation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from wirewise.errors import InputError, PlanError
 from wirewise.plans import FusionPlan
-from wirewise.runtime.data_parallel.carrier import Carrier, Travelling
+from wirewise.runtime.data_parallel.carrier import GroupSender, InFlightGroup
 from wirewise.runtime.data_parallel.compression import Compression, check_plan
 from wirewise.runtime.data_parallel.exchanges import AllReduces, Exchanges
 from wirewise.runtime.data_parallel.flat import FlatBucket, flat_buckets
@@ -28,8 +28,8 @@ from wirewise.runtime.data_parallel.matching import (
     slots_of,
 )
 from wirewise.runtime.data_parallel.pools import Pools, WithPools
-from wirewise.runtime.points import reach
-from wirewise.runtime.ranges import profiled
+from wirewise.runtime.points import notify_point
+from wirewise.runtime.ranges import profile_range
 from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["Reducer"]
@@ -39,46 +39,46 @@ Until = Literal["backward", "step", "finish"]
 Scale = Literal["mean", "sum"]
 
 _CARRIED = ("chunks", "codec", "scheme", "decode", "splits", "accumulation")
-"""Decisions of a plan that a reducer carries out."""
+"""Decisions of a plan that a reducer executes."""
 
 
 class Reducer(WithPools):
-    """Averages or sums the gradients of a model over all ranks as its plan says.
+    """Reducer that averages or sums the gradients of a model over all ranks under a plan.
 
-    A bucket starts to travel when its last gradient is there and every bucket before it has started, so all
-    ranks start them in one order. With `attach(optimizer)` a script keeps `loss.backward(); optimizer.step()`.
-    With `plan.accumulation` above 1 the script calls `backward()` as often before `step()`; gradients add up
-    and travel in the last of them.
+    A bucket is launched when its last gradient is ready and every earlier bucket has been launched, so all ranks
+    launch them in the same order. With `attach(optimizer)` a script keeps `loss.backward(); optimizer.step()`. With
+    `plan.accumulation` above 1 the script calls `backward()` that many times before `step()`; gradients accumulate
+    and are reduced in the last call.
 
     Args:
         model: Model that is the same on every rank; not wrapped by DistributedDataParallel.
-        plan: Plan for as many ranks as there are, the same on all.
-        process_group: Group of gloo or NCCL; none: the default group.
-        unused: What to do with a parameter without gradient: "error", or "zeros", as
-            `DistributedDataParallel(find_unused_parameters=True)` does: it counts as zero, and one that no
-            rank used keeps what it had.
-        until: When gradients must be there. "backward": when `backward()` returns, so that they can be clipped.
-            "step": at `optimizer.step()`. "finish": only the back-propagations between `begin()` and `finish()` are
-            reduced, others are left alone; gradients start at zero there, also that of a parameter which no rank uses,
-            and other collectives may use the process group meanwhile, in one order on all ranks.
+        plan: Plan for this number of ranks, the same on all.
+        process_group: Process group of gloo or NCCL. Defaults to the default group.
+        unused: Handling of a parameter without gradient: "error", or "zeros", as in
+            `DistributedDataParallel(find_unused_parameters=True)`: it counts as zero, and one unused on all ranks
+            keeps its gradient.
+        until: When gradients must be available. "backward": when `backward()` returns, so that they can be clipped.
+            "step": at `optimizer.step()`. "finish": only back-propagations between `begin()` and `finish()` are
+            reduced, others are ignored; gradients start at zero there, also for parameters unused on all ranks, and
+            other collectives may use the process group meanwhile, in the same order on all ranks.
         scale: "mean", or "sum" for plans without codecs and schemes.
-        wire: Type in which the gradients of float32 travel and are added up, for plans without codecs and schemes; a
-            codec sends from a thread of its own, keeps what was rounded off and looks for NaN. None: their own type.
-        collective: Instead of the group's all-reduce: sums a flat tensor over all ranks in place (`programs`);
-            called on a thread of its own, in one order on all ranks. Where it has a method `handed_over`, that
-            is told of each tensor before (`profile.Tracer.collective`).
-        compression: How the codecs of the plan are used. Under a plan with codecs, or with another scheme than
-            all-reduce, nothing else may use the process group between `backward()` and the moment of `until`.
-        pools: What codecs remember, of a reducer before; none: nothing yet.
-        alone: Whether nobody else carries out what a plan decides beside its gradients, as `parallel` does; such
-            plans are refused then.
-        timeout_s: Seconds to wait for a bucket. A group of NCCL keeps to its own timeout.
-        store: A torch store that all ranks share, for a group that is not the default one; with it errors name
-            the rank that failed first.
+        wire: Dtype in which float32 gradients are communicated and summed, for plans without codecs and schemes; a
+            codec would use a separate thread, error feedback and a NaN check. Defaults to the gradients' own dtype.
+        collective: Function that sums a flat tensor over all ranks in place, replacing the group's all-reduce
+            (`programs`); called on a separate thread, in the same order on all ranks. Its method `handed_over`, if it
+            has one, is called with each tensor before (`profile.Tracer.collective`).
+        compression: Options of the plan's codecs. Under a plan with codecs, or with another scheme than all-reduce,
+            nothing else may use the process group between `backward()` and the time of `until`.
+        pools: Error-feedback state of an earlier reducer. Defaults to none.
+        alone: Whether the plan's decisions beyond gradients are executed by nobody else, unlike under `parallel`;
+            such plans are then refused.
+        timeout_s: Timeout of a bucket, in seconds. An NCCL group has its own timeout.
+        store: Torch store shared by all ranks, for a group that is not the default one; with it, errors name the rank
+            that failed first.
 
     Raises:
-        PlanError: The plan fits neither the model nor the group, is not the same on all ranks, or decides on more; the
-            message names the fields.
+        PlanError: The plan fits neither the model nor the group, differs between ranks, or makes further decisions;
+            the message names the fields.
         PeerError: A peer is gone.
     """
 
@@ -133,7 +133,7 @@ class Reducer(WithPools):
             bucket.checks = planned.codec != "none" and self.compression.codec(planned.codec).looks_first
             if wire is not None and self.transport.world_size > 1:
                 bucket.narrow(wire)
-        self._carrier: Carrier | None = None
+        self._carrier: GroupSender | None = None
         self._accounts: list[dict[str, Any]] = []
         self._lock = threading.RLock()
         self._handles: list[Any] = []
@@ -144,7 +144,7 @@ class Reducer(WithPools):
     def _forget(self) -> None:
         """Begin a step."""
         self._direct.forget()
-        self._travelling: list[Travelling] = []
+        self._travelling: list[InFlightGroup] = []
         self._launched = 0
         self._passes = 0
         self._used: set[nn.Parameter] = set()
@@ -153,11 +153,13 @@ class Reducer(WithPools):
         self._blank: set[nn.Parameter] = set()
 
     def open(self) -> None:
-        """Hook into the model; done by the constructor, and again after `close`."""
+        """Register hooks on the model; called by the constructor, and needed again after `close`."""
         if not self._handles:
             self.pools.split(self._splits)
             if self._carried:
-                self._carrier = Carrier(self.transport, self.pools, self.compression, sum_up=self._collective)
+                self._carrier = GroupSender(
+                    self.transport, self.pools, self.compression, sum_up=self._collective
+                )
             ready = WeakHook(self._ready)
             hooks = [p.register_post_accumulate_grad_hook(ready) for p in self._buckets_of]
             if self.until != "finish":
@@ -166,7 +168,7 @@ class Reducer(WithPools):
             self._handles = hooks
 
     def close(self) -> None:
-        """Wait for what travels and take the hooks off the model; gradients stay."""
+        """Wait for buckets in flight and remove the hooks from the model; gradients are kept."""
         self.wait()
         for handle in self._handles:
             handle.remove()
@@ -176,7 +178,7 @@ class Reducer(WithPools):
             self._carrier = None
 
     def abandon(self) -> None:
-        """Take the hooks off the model without waiting: the process group is gone, and with it what travelled."""
+        """Remove the hooks from the model without waiting, when the process group and its buckets are lost."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -189,17 +191,17 @@ class Reducer(WithPools):
     def account(self) -> list[dict[str, Any]]:
         """Account of each group of the last step: codec, scheme, sent_bytes, encode_s, communicate_s and decode_s.
 
-        Without codecs and schemes in the plan it is empty: then torch's all-reduce does all.
+        Empty for a plan without codecs and schemes, which uses torch's all-reduce.
         """
         return self._accounts
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let `optimizer.step()` wait for the gradients."""
+        """Make `optimizer.step()` wait for the gradients."""
         optimizer.register_step_pre_hook(lambda *_: self.finish())
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Back-propagations inside only add to the gradients; the next one outside reduces them."""
+        """Only accumulate gradients inside the context; the next back-propagation outside reduces them."""
         self._held = True
         try:
             yield
@@ -213,14 +215,14 @@ class Reducer(WithPools):
 
     @property
     def active(self) -> bool:
-        """Whether a back-propagation goes on whose gradients are reduced."""
+        """Whether a back-propagation with reduction is running."""
         return self._in_pass
 
     def begin(self, beside: Tensor | None = None) -> None:
         """Announce a back-propagation whose gradients are to be reduced, with until="finish".
 
         Args:
-            beside: Summed over the ranks in place meanwhile, e.g. the loss.
+            beside: Tensor to sum over the ranks in place meanwhile, such as the loss.
 
         Raises:
             PeerError: A peer is gone.
@@ -234,12 +236,24 @@ class Reducer(WithPools):
         if beside is not None and self.transport.world_size > 1:
             self._direct.start(beside, "the sum that travels beside the gradients", planned=False)
 
-    def finish(self) -> None:
-        """Reduce gradients that have not been yet, as in a step with fewer micro-steps, and wait for all.
+    def add_nothing(self) -> None:
+        """Participate in the reduction of a step without back-propagation, with unused="zeros"; call `finish` after it.
 
         Raises:
-            InputError: A parameter has no gradient, or one that a codec is to encode is not finite.
-            PlanError: Parameters were frozen or added since the plan.
+            InputError: With unused="error", as no parameter has a gradient.
+            PeerError: A peer is gone.
+        """
+        self.wait()
+        for bucket in self.buckets:
+            bucket.begin()
+        self._launch_rest()
+
+    def finish(self) -> None:
+        """Reduce the remaining gradients, as in a step with fewer micro-steps, and wait for all.
+
+        Raises:
+            InputError: A parameter has no gradient, or one to encode is not finite.
+            PlanError: Parameters were frozen or added since the plan was applied.
             PeerError: A peer is gone.
         """
         announced = self._in_pass and self.until == "finish"
@@ -250,15 +264,15 @@ class Reducer(WithPools):
         self.wait()
 
     def wait(self) -> None:
-        """Wait for all buckets that travel.
+        """Wait for all buckets in flight.
 
         Raises:
-            InputError: A gradient that was encoded is not finite (`Compression.nonfinite`).
+            InputError: An encoded gradient is not finite (`Compression.nonfinite`).
             PeerError: A peer is gone.
         """
         if not self._launched:
             return
-        with profiled("wait for buckets"):
+        with profile_range("wait for buckets"):
             self._direct.wait()
         for bucket in self.buckets:
             bucket.widen()
@@ -273,7 +287,7 @@ class Reducer(WithPools):
                         parameter.grad = None
         self._forget()
 
-    def _finish(self, carrier: Carrier) -> None:
+    def _finish(self, carrier: GroupSender) -> None:
         travelling, self._travelling = self._travelling, []
         try:
             if self._flags_sum is not None:
@@ -346,6 +360,7 @@ class Reducer(WithPools):
                     self.wait()
 
     def _launch_ready(self) -> None:
+        # In the plan's order, whichever is ready first: backends match collectives of ranks by the order of calls.
         while self._launched < len(self.buckets) and not self.buckets[self._launched].missing:
             self._launch()
 
@@ -382,7 +397,7 @@ class Reducer(WithPools):
 
     def _launch(self) -> None:
         number, bucket = self._launched, self.buckets[self._launched]
-        reach("bucket", number)
+        notify_point("bucket", number)
         self._launched += 1
         if self._carrier is not None:
             self._carry(self._carrier, number)
@@ -394,7 +409,7 @@ class Reducer(WithPools):
             for piece in bucket.pieces:
                 self._direct.start(piece, f"the all-reduce of bucket {number}")
 
-    def _carry(self, carrier: Carrier, number: int) -> None:
+    def _carry(self, carrier: GroupSender, number: int) -> None:
         bucket, planned = self.buckets[number], self.plan.buckets[number]
         bucket.join()
         for part, (flat, slots) in enumerate(zip(bucket.flats, bucket.slots, strict=True)):

@@ -1,4 +1,4 @@
-"""A captured step cut into parts that run one after the other: regions of a plan, and what lies between them."""
+"""Partition of a captured step into parts that run in sequence: regions of a plan, and operators between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tag, fx
 
 from wirewise.errors import PlanError
-from wirewise.runtime.data_parallel.capture import is_operator, parts_of_result, produces
+from wirewise.runtime.data_parallel.capture import is_operator, parts_of_result, producer_of
 from wirewise.runtime.data_parallel.matching import listed
 
 __all__ = ["Segment", "cut", "module_of"]
@@ -20,7 +20,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Segment:
-    """Operators that run as one function."""
+    """Operators executed as one function."""
 
     nodes: tuple[fx.Node, ...]
     """Operators in topological order, with the parts of their results."""
@@ -33,27 +33,27 @@ class Segment:
 
     @property
     def eager(self) -> bool:
-        """Whether a compiler should leave them alone."""
-        return stays_eager(self.nodes[0])
+        """Whether a compiler should leave the operators alone."""
+        return is_eager_only(self.nodes[0])
 
 
 def cut(
     module: fx.GraphModule, regions: Sequence[Sequence[str]], urgent: Iterable[Sequence[fx.Node]] = ()
 ) -> list[Segment]:
-    """The parts of a step in the order in which they run.
+    """Partition a step into parts, in execution order.
 
-    An operator in several regions is in each of their parts, and those outside read the first one's. Operators in
-    no region, or alone in one, make parts as long as the order allows, those that no compiler takes parts of their
-    own.
+    An operator in several regions is in each of their parts, and operators outside read the first one's result.
+    Operators in no region, or alone in one, form parts as long as the order allows; uncompilable ones form separate
+    parts.
 
     Args:
-        module: A functional graph (`capture`), with operators that no region names where some were added.
-        regions: Names of operators.
-        urgent: Chains of added operators that run as soon as they can; a part ends with each, so that its value
-            leaves at once.
+        module: Functional graph (`capture`), possibly with added operators that no region names.
+        regions: Operator names of each region.
+        urgent: Chains of added operators to run as early as possible; a part ends with each, so that its value is
+            sent at once.
 
     Raises:
-        PlanError: Unknown operators, or regions that wait for each other; the message names them.
+        PlanError: Operators are unknown, or regions depend on each other cyclically; the message names them.
     """
     nodes = [node for node in module.graph.nodes if is_operator(node)]
     units = [*_named(nodes, regions)]
@@ -74,7 +74,7 @@ def _groups(
     # Whether the last group takes units that stay eager or others; None: it takes no more.
     takes: bool | None = None
     for unit in order:
-        alone, eager = len(units[unit]) > 1, any(map(stays_eager, units[unit]))
+        alone, eager = len(units[unit]) > 1, any(map(is_eager_only, units[unit]))
         if alone or takes is not eager:
             groups.append([])
         groups[-1].append(unit)
@@ -82,8 +82,8 @@ def _groups(
     return groups
 
 
-def stays_eager(node: fx.Node) -> bool:
-    """Whether no compiler should take an operator: it draws random numbers, or has a workspace of oneDNN."""
+def is_eager_only(node: fx.Node) -> bool:
+    """Whether an operator must not be compiled: it is random, or has a oneDNN workspace."""
     target: Any = node.target
     return Tag.nondeterministic_seeded in target.tags or "mkldnn" in target._schema.name
 
@@ -107,7 +107,9 @@ def _order(
     """Units as they get ready, first come first served, but the urgent at once; else by their last operator."""
     provider = _providers(units)
     # A copy of a value inside a unit serves that unit.
-    needs = [{provider[read] for read in map(produces, _reads(unit)) if read in provider} for unit in units]
+    needs = [
+        {provider[read] for read in map(producer_of, _reads(unit)) if read in provider} for unit in units
+    ]
     users: list[list[int]] = [[] for _ in units]
     for unit, reads in enumerate(needs):
         for read in reads:
@@ -152,7 +154,7 @@ def _parts(
     parts = []
     for number, (group, nodes) in enumerate(zip(groups, own, strict=True)):
         whole = [part for node in nodes for part in (node, *parts_of_result(node))]
-        given = [node for node in whole if node in wanted and provider[produces(node)] == number]
+        given = [node for node in whole if node in wanted and provider[producer_of(node)] == number]
         region = len(units[group[0]]) > 1
         parts.append(Segment(tuple(whole), tuple(reads[number]), tuple(given), region))
     return parts
@@ -161,12 +163,12 @@ def _parts(
 def _reads(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     """Values from outside that these operators read, each once."""
     inside = set(nodes)
-    reads = (read for node in nodes for read in node.all_input_nodes if produces(read) not in inside)
+    reads = (read for node in nodes for read in node.all_input_nodes if producer_of(read) not in inside)
     return list(dict.fromkeys(reads))
 
 
 def module_of(part: Segment) -> fx.GraphModule:
-    """A part as a function of its inputs; it returns its outputs as a tuple."""
+    """Convert a part to a function of its inputs that returns its outputs as a tuple."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in part.inputs:

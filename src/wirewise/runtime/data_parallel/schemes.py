@@ -1,4 +1,4 @@
-"""How the payloads of a group travel: all schemes of a plan, each in three acts.
+"""Schemes to exchange the payloads of a group, each in three phases.
 
 `encode` runs on the thread of back-propagation, `travel` on that of communication, and `decode` where the plan says.
 Every rank decodes the same payloads in the same order, so all hold the same bits.
@@ -27,7 +27,7 @@ __all__ = ["SCHEMES", "Scheme", "TensorGroup"]
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """Parameters whose gradients travel together."""
+    """Parameters whose gradients are communicated together."""
 
     names: tuple[str, ...]
     pools: Pools
@@ -36,7 +36,7 @@ class TensorGroup:
     world_size: int
     chunks: int = 1
     sum_up: Callable[[Tensor], None] | None = None
-    """Instead of the all-reduce of the process group for what has no codec."""
+    """Replacement for the process group's all-reduce of uncompressed gradients."""
 
     @property
     def total(self) -> int:
@@ -44,37 +44,37 @@ class TensorGroup:
         return sum(self.pools.member(name).size for name in self.names)
 
     def part(self, begin: int, end: int, share: int = 0, shares: int = 1) -> PayloadCodec:
-        """A range of the elements as a payload of its own."""
+        """Make the payload codec of a range of the elements."""
         assert self.codec is not None
         members = [self.pools.member(name) for name in self.names]
         return PayloadCodec(self.codec, self.pools.compression, members, begin, end, share, shares)
 
     def cuts(self, shares: int) -> list[tuple[int, int]]:
-        """First element and end of shares of about equal size."""
+        """First element and end of shards of about equal size."""
         return list(itertools.pairwise(self.total * share // shares for share in range(shares + 1)))
 
 
 class Scheme(ABC):
-    """One group under one scheme; its buffers serve every step."""
+    """Exchange of one group under one scheme; its buffers are reused in every step."""
 
     def __init__(self, group: TensorGroup) -> None:
         self.group, self.pools = group, group.pools
         self.faults: list[NonfiniteGradient] = []
-        """What was not finite in this step, the same on all ranks once it has travelled."""
+        """Values that were not finite in this step, the same on all ranks once it has travelled."""
 
     @abstractmethod
     def encode(self, flat: Tensor, checked: bool = False) -> None:
-        """Take the gradients, [elements], and what the pools remember; `checked`: they were seen to be finite."""
+        """Encode the gradients, [elements], plus error-feedback state; `checked` means they are known to be finite."""
 
     @abstractmethod
     def travel(self, flat: Tensor, exchanges: Exchanges) -> None:
-        """All collectives, with what is encoded and decoded between them."""
+        """Run all collectives, with encoding and decoding in between."""
 
     def decode(self, flat: Tensor) -> None:  # noqa: B027 - what travels uncompressed is there already
         """Write the mean over the ranks."""
 
     def _settle(self) -> None:
-        """What is owed as the owner of shares, now that the group has none, waits with the residual."""
+        """Move what is owed as the owner of shares, now that the group has none, to the residual."""
         if (owed := self.pools.take("owner", self.group.names)) is not None:
             self.pools.group("residual", self.group.names).add_(owed)
 
@@ -101,8 +101,39 @@ class Uncompressed(Scheme):
         self.faults = NonfiniteGradient.of_sum(flat, self.group.names, self.pools)
 
 
+class UncompressedGather(Scheme):
+    """All-gather of the gradients, which every rank sums in rank order: one round, for gradients of few bytes."""
+
+    def encode(self, flat: Tensor, checked: bool = False) -> None:
+        self._send_all(flat)
+        flat.div_(self.group.world_size)
+
+    def travel(self, flat: Tensor, exchanges: Exchanges) -> None:
+        # Not `sum(0)`, whose order of addition may depend on the shape.
+        first, *others = exchanges.all_gather(flat)
+        for row in others:
+            first += row
+        flat.copy_(first)
+        self.faults = NonfiniteGradient.of_sum(flat, self.group.names, self.pools)
+
+
+class UncompressedShares(UncompressedGather):
+    """Each rank sums one share of the gradients in rank order; then all shares are gathered."""
+
+    def travel(self, flat: Tensor, exchanges: Exchanges) -> None:
+        ranks, own = list(range(self.group.world_size)), self.group.rank
+        cuts = self.group.cuts(len(ranks))
+        share = _scatter_sum(flat, cuts, ranks, own, exchanges)
+        # Shares differ by an element, and an all-gather takes equal ones.
+        padded = flat.new_zeros(max(end - begin for begin, end in cuts))
+        padded[: len(share)] = share
+        for (begin, end), row in zip(cuts, exchanges.all_gather(padded), strict=True):
+            flat[begin:end] = row[: end - begin]
+        self.faults = NonfiniteGradient.of_sum(flat, self.group.names, self.pools)
+
+
 class AllReducePayloads(Scheme):
-    """Payloads that can be added up."""
+    """All-reduce of payloads that can be summed."""
 
     def __init__(self, group: TensorGroup) -> None:
         super().__init__(group)
@@ -134,7 +165,7 @@ class AllReducePayloads(Scheme):
             self._part.advance(number, self._payload, flat, self._memory)
 
     def _found(self, flat: Tensor, told: list[NonfiniteGradient]) -> list[NonfiniteGradient]:
-        """What ranks have told, or what left the range of the wire's type in the sum."""
+        """Faults that ranks report, or values that left the range of the wire's type in the sum."""
         if not told:
             self.decode(flat)
         return told or [NonfiniteGradient.in_sum(flat, self.group.names, self.pools)]
@@ -145,7 +176,7 @@ class AllReducePayloads(Scheme):
 
 
 class AllGather(Scheme):
-    """Every rank gets the payloads of all."""
+    """All-gather of payloads."""
 
     def __init__(self, group: TensorGroup) -> None:
         super().__init__(group)
@@ -167,7 +198,7 @@ class AllGather(Scheme):
 
 
 class Divisible(Scheme):
-    """Each rank adds up one share and encodes it again, with a residual of its own; then all shares are gathered."""
+    """Each rank reduces one shard and encodes it again, with a separate residual; then all shards are gathered."""
 
     def __init__(self, group: TensorGroup) -> None:
         super().__init__(group)
@@ -193,7 +224,7 @@ class Divisible(Scheme):
             self._owed = self.pools.group("owner", names)[begin:end]
 
     def _hand_over(self, memory: Tensor, begin: int, end: int) -> None:
-        """What is owed of shares that another rank owns now waits with the residual."""
+        """Move what is owed of shares that another rank owns now to the residual."""
         owed = self.pools.group("owner", self.group.names)
         for outside in (slice(None, begin), slice(end, None)):
             memory[outside] += owed[outside]
@@ -222,7 +253,7 @@ class Divisible(Scheme):
 
 
 class Hierarchical(Scheme):
-    """Reduce-scatter in the host, payloads among hosts, all-gather in the host; shares need not be of equal size."""
+    """Reduce-scatter in the host, payloads among hosts, all-gather in the host; shards may be unequal."""
 
     def __init__(self, group: TensorGroup) -> None:
         super().__init__(group)
@@ -309,6 +340,8 @@ def _scatter_sum(
 
 SCHEMES: dict[tuple[bool, str], type[Scheme]] = {
     (False, "all_reduce"): Uncompressed,
+    (False, "all_gather"): UncompressedGather,
+    (False, "divisible"): UncompressedShares,
     (False, "hierarchical"): Hierarchical,
     (True, "all_reduce"): AllReducePayloads,
     (True, "all_gather"): AllGather,

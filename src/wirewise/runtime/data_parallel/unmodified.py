@@ -1,6 +1,6 @@
-"""Carries out a plan in a script that knows nothing of it, in place of DistributedDataParallel.
+"""Execution of a plan in an unmodified script, in place of DistributedDataParallel.
 
-What replaces the class is called in every rank before the script imports it.
+The class is replaced in every rank before the script imports it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wirewise.runtime.data_parallel.parallel import DataParallel
 from wirewise.runtime.data_parallel.reducer import Reducer, Unused
 from wirewise.runtime.transport import transport_of
 
-__all__ = ["carry_out", "is_for", "load_plan", "replace_wrapper"]
+__all__ = ["is_for", "load_plan", "replace_wrapper", "wrap_ddp"]
 
 
 def load_plan(path: str) -> FusionPlan:
@@ -38,7 +38,7 @@ def load_plan(path: str) -> FusionPlan:
 
 
 def replace_wrapper(base: type, **attributes: Any) -> None:
-    """Make DistributedDataParallel a subclass of `base`, wherever a script imports it from.
+    """Replace DistributedDataParallel by a subclass of `base`, wherever a script imports it from.
 
     Args:
         base: Wrapper that takes the arguments of DistributedDataParallel.
@@ -49,20 +49,20 @@ def replace_wrapper(base: type, **attributes: Any) -> None:
     nn.parallel.distributed.DistributedDataParallel = replacement  # type: ignore[misc]
 
 
-def carry_out(
+def wrap_ddp(
     plan: FusionPlan,
     compression: Compression | None = None,
     begun: Callable[[DataParallel], None] = lambda _: None,
     *,
     others: bool = False,
 ) -> None:
-    """Make DistributedDataParallel a wrapper that carries out this plan.
+    """Replace DistributedDataParallel by a wrapper that executes this plan.
 
     Args:
-        plan: Plan of every model that is wrapped.
-        compression: How the codecs of the plan are used.
+        plan: Plan of every wrapped model.
+        compression: Options of the plan's codecs.
         begun: Called with each model once it is wrapped.
-        others: Leave models that the plan is not for to DistributedDataParallel, instead of an error.
+        others: Leave models that do not match the plan to DistributedDataParallel, instead of raising.
     """
     kept = nn.parallel.DistributedDataParallel if others else None
     replace_wrapper(
@@ -71,7 +71,7 @@ def carry_out(
 
 
 def is_for(plan: FusionPlan, model: nn.Module) -> bool:
-    """Whether a plan has the trained parameters of a model, and as many bytes."""
+    """Whether a plan has the trained parameters of a model, with the same total bytes."""
     trained = {name: p.numel() * p.element_size() for name, p in model.named_parameters() if p.requires_grad}
     return set(plan.parameters) == trained.keys() and plan.size_bytes == sum(trained.values())
 

@@ -1,4 +1,4 @@
-"""Training on unequal ranks: rows of the batch in uneven shares, gradients that meet in several ways."""
+"""Training on unequal ranks: batch rows in uneven shards, gradients exchanged by several schemes."""
 
 from __future__ import annotations
 

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from wirewise.errors import InputError
 from wirewise.runtime.transport import Transport
 
-__all__ = ["FactorExchange", "factors_pay"]
+__all__ = ["FactorExchange", "factors_are_smaller"]
 
 
-def factors_pay(rows: int, inputs: int, outputs: int, ranks: int) -> bool:
+def factors_are_smaller(rows: int, inputs: int, outputs: int, ranks: int) -> bool:
     """Whether factors have fewer bytes than an all-reduce of the weight's gradient.
 
     Args:
-        rows: Rows of a rank, those of all places of a sample counted.
+        rows: Rows of a rank, counting all positions of a sample.
         inputs: Width of the layer's input.
         outputs: Width of the layer's output.
         ranks: Number of ranks with the layer.
@@ -32,16 +32,16 @@ def factors_pay(rows: int, inputs: int, outputs: int, ranks: int) -> bool:
 
 
 class FactorExchange:
-    """Gradients of linear layers from the factors of all ranks.
+    """Gradients of linear layers computed from the factors of all ranks.
 
-    The layers compute as before, but their weights get no gradient in the backward pass; `exchange` fetches what every
-    rank has seen, and `multiply` makes the gradient of it. A layer may be called once in a step.
+    The layers compute as before, but their weights get no gradient in the backward pass; `exchange` gathers the
+    factors of every rank, and `multiply` computes the gradient from them. A layer may be called once in a step.
 
     Args:
         layers: Linear layers by name.
-        shares: Rows of the batch on each rank of the group.
-        group: Ranks that have the layers; factors go around them.
-        tag: Number of the exchange, one of its own in the group.
+        shares: Batch rows on each rank of the group.
+        group: Ranks that have the layers and exchange factors in a ring.
+        tag: Tag of the exchange, unique in the group.
         what: Name of the exchange for error messages.
     """
 
@@ -63,11 +63,11 @@ class FactorExchange:
             layer.forward = self._forward(name, layer)  # type: ignore[method-assign]
 
     def begin(self) -> None:
-        """Forget the factors of the step before."""
+        """Drop the factors of the previous step."""
         self._factors = {name: [] for name in self._layers}
 
     def exchange(self) -> None:
-        """Send this rank's factors, and wait for those of all.
+        """Exchange the factors of all ranks.
 
         Raises:
             InputError: A layer was called more than once, or not at all.
@@ -94,7 +94,7 @@ class FactorExchange:
         ]
 
     def multiply(self) -> None:
-        """Make the gradients of what was exchanged."""
+        """Compute the gradients from the exchanged factors."""
         for number, layer in enumerate(self._layers.values()):
             x, delta = (torch.cat([one[2 * number + side] for one in self._everyone]) for side in (0, 1))
             layer.weight.grad = delta.t() @ x
@@ -103,7 +103,7 @@ class FactorExchange:
         self._everyone = []
 
     def close(self) -> None:
-        """Give the layers their own forward pass back."""
+        """Restore the layers' own forward pass."""
         for layer in self._layers.values():
             layer.__dict__.pop("forward", None)
 

@@ -1,4 +1,4 @@
-"""Exchange of gradients beside the backward pass: on the same ranks one set of parameters after the other."""
+"""Gradient exchange overlapped with the backward pass, one set of parameters after another on the same ranks."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from torch import Tensor, nn
 from wirewise.errors import InputError
 from wirewise.runtime.transport import Transport
 
-__all__ = ["GradientQueue", "ParameterServers", "RingAllReduce", "SharedGradients", "members"]
+__all__ = ["GradientQueue", "ParameterServers", "RingAllReduce", "SharedGradients", "subgroup_transports"]
 
 _LOOK_S = 0.25
 
 
 class SharedGradients(Protocol):
-    """Gradients that ranks have addends of, until they are exchanged."""
+    """Gradients of which ranks have partial sums until they are exchanged."""
 
     bytes_sent: int
     """Payload that this rank has sent so far."""
 
     def begin(self) -> None:
-        """Set gradients to zero."""
+        """Zero the gradients."""
         ...
 
     def exchange(self) -> None:
-        """Put the sum in the place of the addends, and wait for it."""
+        """Replace the partial sums by their sum; blocks until it has arrived."""
         ...
 
 
@@ -58,11 +58,11 @@ class _Flat:
 
 
 class RingAllReduce(_Flat):
-    """Sums around a ring.
+    """Ring all-reduce of gradients.
 
     Args:
         parameters: Parameters, the same on all ranks of the group.
-        group: Ranks that have addends.
+        group: Ranks that have partial sums.
         what: Name of the exchange for error messages.
     """
 
@@ -78,12 +78,12 @@ class RingAllReduce(_Flat):
 
 
 class ParameterServers:
-    """Sums on the ranks that own parameters: they get the addends of all others, and send them the sums.
+    """Parameter servers: owners of parameters receive the partial sums of all others, and send back the sums.
 
     Args:
-        parameters: Parameters by the number of their owner in the group, the same on all its ranks in the same order.
-        group: Ranks that have addends.
-        tag: Number of the exchange, one of its own in the group; the next number is used too.
+        parameters: Parameters by the group rank of their owner, the same on all ranks in the same order.
+        group: Ranks that have partial sums.
+        tag: Tag of the exchange, unique in the group; the next number is used too.
         what: Name of the exchange for error messages.
     """
 
@@ -119,15 +119,15 @@ class ParameterServers:
 
 
 class GradientQueue:
-    """Exchanges gradients in a thread of its own, one set after the other.
+    """Thread that exchanges gradients, one set after another.
 
-    Sets become ready in the same order on all ranks. Of those that are ready on all of them, the one of the least
-    priority goes first; where priorities differ, ranks agree on how many are ready before each exchange.
+    Sets become ready in the same order on all ranks. Of those that are ready on all of them, the one with the lowest
+    number goes first; where priorities differ, ranks agree on how many are ready before each exchange.
 
     Args:
-        sets: Sets of this rank in the order in which the backward pass makes them.
-        priorities: Priority of each set; none: all alike.
-        group: Ranks that exchange them; needed where priorities differ.
+        sets: Sets of this rank, in the order in which the backward pass completes them.
+        priorities: Priority of each set, lower first. Defaults to equal.
+        group: Ranks that exchange them; required if priorities differ.
     """
 
     def __init__(
@@ -143,11 +143,11 @@ class GradientQueue:
 
     @property
     def bytes_sent(self) -> int:
-        """Payload that this rank has sent so far."""
+        """Payload bytes sent by this rank so far."""
         return sum(one.bytes_sent for one in self._sets)
 
     def begin(self) -> None:
-        """Begin a step: all gradients are zero."""
+        """Start a step with zero gradients."""
         for one, ready, done in zip(self._sets, self._ready, self._done, strict=True):
             ready.clear()
             done.clear()
@@ -156,11 +156,11 @@ class GradientQueue:
         self._thread.start()
 
     def ready(self, one: SharedGradients) -> None:
-        """Say that this rank's addends are all there."""
+        """Mark this rank's partial sums of a set as complete."""
         self._ready[self._sets.index(one)].set()
 
     def wait(self, one: SharedGradients) -> None:
-        """Wait for the exchange of one set; errors as `finish`."""
+        """Wait for the exchange of one set; errors as in `finish`."""
         self._done[self._sets.index(one)].wait()
         if self._error is not None:
             raise self._error
@@ -177,7 +177,7 @@ class GradientQueue:
             raise self._error
 
     def give_up(self) -> None:
-        """Exchange nothing more; the thread ends once what it waits for is there or given up too."""
+        """Stop exchanging; the thread ends once its current wait has ended or been abandoned."""
         self._given_up.set()
 
     def _work(self) -> None:
@@ -205,14 +205,14 @@ class GradientQueue:
         return -int(self._group.slowest(-own, "the number of gradients that are ready"))
 
 
-def members(transport: Transport) -> Callable[[Sequence[int], str], Transport]:
-    """Maker of the transports of some ranks of a group; only those ranks call it, each with the same label.
+def subgroup_transports(transport: Transport) -> Callable[[Sequence[int], str], Transport]:
+    """Make a factory of transports for subgroups; only their ranks call it, each with the same label.
 
-    All ranks of the group call this one, as they agree on a number: the store has what earlier groups of the same label
-    left, and a rank that finds it there would look for its peers where they no longer are.
+    All ranks of the group call this function, to agree on a number: the store still has entries of earlier groups of
+    the same label, whose addresses are stale.
 
     Raises:
-        InputError: The group is none of gloo, or there is no store.
+        InputError: The group is not gloo's, or there is no store.
     """
     group: Any = transport.group
     if not isinstance(group, dist.ProcessGroupGloo):

@@ -1,4 +1,4 @@
-"""Values whose rows go from the ranks that make them to those that need them, and gradients that come back."""
+"""Movement of values from the ranks that compute their rows to those that need them, and of gradients back."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ import torch
 from torch import Tensor
 
 from wirewise.plans import RowMove
+from wirewise.runtime.pipeline.messages import ValueSpec
 from wirewise.runtime.transport import PendingExchange, Transport
 
 __all__ = ["Rows", "ValueMove"]
 
 Rows = Mapping[int, tuple[int, int]]
 """First row of the batch and the one after the last, by rank."""
-
-_DTYPES = (
-    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16,
-    torch.int8, torch.uint8, torch.bool, torch.complex64,
-)  # fmt: skip
-_HEADER = 12
 
 
 def _moves(source: Rows, target: Rows) -> list[RowMove]:
@@ -33,16 +28,16 @@ def _moves(source: Rows, target: Rows) -> list[RowMove]:
 
 
 class ValueMove:
-    """A value on its way from the rows of the module that makes it to those of modules that take it, and back.
+    """Value moved between the row layouts of producing and consuming modules, and its gradient moved back.
 
-    All ranks that make or take it carry moves out in the same order: that of the forward pass, and another for
-    gradients. Kind and shape are told once, with the first move.
+    All ranks that produce or consume it execute moves in the same order: that of the forward pass, and another for
+    gradients. Dtype and shape are sent once, with the first move.
 
     Args:
         name: Name of the value, for error messages.
-        number: Number that no other move of the transport has.
-        source: Rows of the ranks that make the value.
-        target: Rows of the ranks that take it.
+        number: Number unique among the moves of the transport.
+        source: Rows of the ranks that produce the value.
+        target: Rows of the ranks that consume it.
         transport: Messages between all ranks.
     """
 
@@ -62,13 +57,13 @@ class ValueMove:
         self._buffers: dict[bool, dict[int, Tensor]] = {}
         self._told: PendingExchange | None = None
         self.shape: torch.Size | None = None
-        """Shape of the value but for its rows; None: not known yet."""
+        """Shape of the value but for its rows; None if not known yet."""
         self.dtype, self.device = torch.float32, torch.device("cpu")
         self.trained = True
         """Whether the value has a gradient."""
 
     def open(self, *, forward: bool) -> None:
-        """Post the receives of a move whose shape is known, so that bytes travel as soon as they are sent."""
+        """Post the receives of a move of known shape, so that bytes are received as soon as they are sent."""
         self._buffers[forward] = {
             one.source: torch.empty(
                 (one.stop - one.start, *(self.shape or ())), dtype=self.dtype, device=self.device
@@ -78,12 +73,15 @@ class ValueMove:
         what = f"the {'rows' if forward else 'gradient'} of {self.name!r}"
         self._open[forward] = self._transport.open(what, self._tag + (not forward), self._buffers[forward])
 
-    def tell(self, value: Tensor) -> None:
-        """Say what kind of value this is, without waiting for those who take it and `hear`."""
+    def send_kind(self, value: Tensor) -> None:
+        """Send the kind of a value, without waiting for the ranks that `receive_kind`.
+
+        Raises:
+            InputError: More dimensions, or another type, than messages have.
+        """
         self.trained = value.requires_grad
         self.shape, self.dtype, self.device = value.shape[1:], value.dtype, value.device
-        words = [int(self.trained), _DTYPES.index(value.dtype), value.dim() - 1, *value.shape[1:]]
-        header = torch.tensor(words + [0] * (_HEADER - len(words)))
+        header = ValueSpec(self.shape, self.dtype, self.trained).pack(f"rows of {self.name!r}")
         self._told = self._transport.open(f"the shape of {self.name!r}", self._tag + 2, {})
         for one in self._sent(forward=True):
             if one.target not in self._source:
@@ -91,22 +89,22 @@ class ValueMove:
         self._told.launch()
         self.open(forward=True)
 
-    def hear(self, device: torch.device) -> None:
+    def receive_kind(self, device: torch.device) -> None:
         """Learn what kind of value comes, and on which device of this rank it is to be."""
-        headers = {one.source: torch.empty(_HEADER, dtype=torch.int64) for one in self._received(True)}
+        headers = {one.source: ValueSpec.empty() for one in self._received(True)}
         self._transport.exchange(f"the shape of {self.name!r}", self._tag + 2, {}, headers)
         if self.shape is None:
-            trained, kind, dims, *sizes = next(iter(headers.values())).tolist()
-            self.trained, self.dtype, self.device = bool(trained), _DTYPES[kind], device
-            self.shape = torch.Size(sizes[:dims])
+            told = ValueSpec.unpack(next(iter(headers.values())))
+            self.trained, self.dtype, self.device = told.wants_gradient, told.dtype, device
+            self.shape = told.shape
             self.open(forward=True)
 
     def send(self, value: Tensor, *, forward: bool) -> None:
         """Post this rank's messages.
 
         Args:
-            value: Rows that this rank has on the side that sends.
-            forward: Whether it is the value, else its gradient.
+            value: Rows of this rank on the sending side.
+            forward: True for the value, False for its gradient.
         """
         first, _ = self._rows[forward][self._transport.rank]
         for one in self._sent(forward=forward):
@@ -117,8 +115,8 @@ class ValueMove:
         """Wait for this rank's rows on the side that receives.
 
         Args:
-            own: Rows that this rank has on the side that sends; None: it has none.
-            forward: Whether it is the value, else its gradient.
+            own: Rows of this rank on the sending side. None if it has none.
+            forward: True for the value, False for its gradient.
 
         Raises:
             PeerError: A peer is gone.
@@ -137,7 +135,7 @@ class ValueMove:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def finish(self) -> int:
-        """Wait until all that was sent may be freed; number of bytes that this rank has sent."""
+        """Wait until sent buffers may be freed; returns the number of bytes sent by this rank."""
         pending = list(self._open.values())
         for one in (*pending, *([self._told] if self._told is not None else [])):
             one.wait_sends()

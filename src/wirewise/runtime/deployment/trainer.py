@@ -1,4 +1,4 @@
-"""Training under a deployment plan: each rank runs its modules on its rows, and gradients meet as the plan says."""
+"""Training under a deployment plan: each rank runs its modules on its rows, and gradients are exchanged as planned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wirewise.runtime.deployment.gradients import (
     ParameterServers,
     RingAllReduce,
     SharedGradients,
-    members,
+    subgroup_transports,
 )
 from wirewise.runtime.deployment.moves import Rows, ValueMove
 from wirewise.runtime.pipeline.groups import check_same_plan
@@ -37,25 +37,25 @@ _MIXING = (nn.modules.batchnorm._BatchNorm,)
 
 
 class Deployment:
-    """Trains a model on unequal ranks, as a plan says; every rank of the plan makes one and calls `step` with it.
+    """Trainer of a model on unequal ranks under a plan; every rank of the plan creates one.
 
-    A step gives what one process would have with the whole batch: the loss is the mean over all rows, and after it
-    parameters have the gradients of that mean, on every rank that has their module. Any optimizer may follow.
+    A step is equivalent to one process with the whole batch: the loss is the mean over all rows, and parameters then
+    have the gradients of that mean, on every rank that has their module. Any optimizer may follow.
 
     Args:
-        layers: The model, or a list of modules in which each feeds the next; modules treat each row of the batch by
-            itself. All ranks give the same.
+        layers: The model, or a list of modules in sequence; modules treat each row of the batch independently. The
+            same on all ranks.
         plan: Ranks, rows and communication of each module, the same on all ranks.
-        loss: Mean loss over rows, from the model's output and the targets; None: the model gives it, from inputs and
-            targets (`LayerGraph(model, several=True)`).
-        process_group: Ranks of the plan, gloo; none: the default group.
-        around: Context in which each pass of a module is computed, without its messages.
-        timeout_s: Seconds to wait for any one message before the peer counts as silent.
-        store: A torch store that all ranks share, for a group that is not the default one.
+        loss: Mean loss over rows, from the model's output and the targets. None if the model returns it, from inputs
+            and targets (`LayerGraph(model, several=True)`).
+        process_group: Ranks of the plan, gloo. Defaults to the default group.
+        around: Context manager around the compute of each pass of a module, without its messages.
+        timeout_s: Seconds to wait for a message before its sender counts as hung.
+        store: Torch store shared by all ranks, for a group that is not the default one.
 
     Raises:
-        PlanError: The plan does not fit the model or the group, or ranks have different ones.
-        InputError: Something else that cannot be used as given.
+        PlanError: The plan does not fit the model or the group, or differs between ranks.
+        InputError: Another argument is invalid.
         PeerError: A peer is gone.
     """
 
@@ -93,7 +93,7 @@ class Deployment:
         for (source, name), number in self._targets.items():
             if self._first.setdefault((source, number), name) == name:
                 self._kinds[source].append(number)
-        group_of = members(transport)
+        group_of = subgroup_transports(transport)
         moving = group_of(range(transport.world_size), "deployment rows")
         self._moves = self._made_moves(moving)
         self._out, self._back = self._orders()
@@ -101,30 +101,30 @@ class Deployment:
         self._factors: list[tuple[str, tuple[int, ...], FactorExchange]] = []
         """Sufficient factors in the order of the backward pass: name of a group's first module, ranks."""
         self._waits: dict[str, list[tuple[tuple[int, ...], SharedGradients]]] = {}
-        """What is ready for exchange once a module was passed backward, by its name; with the ranks."""
+        """Gradients to exchange once a module was passed backward, by its name; with the ranks."""
         self._queues = self._made_queues(group_of)
         self.bytes_sent = 0
         """Payload that this rank has sent in all steps."""
         self.align()
 
     def parameters(self) -> list[nn.Parameter]:
-        """Trained parameters of this rank, each once, for an optimizer."""
+        """Trained parameters of this rank, without duplicates, for an optimizer."""
         found = (p for module in self.modules.values() for p in module.parameters() if p.requires_grad)
         return list(dict.fromkeys(found))
 
     def step(self, *batch: Tensor) -> Tensor:
-        """Forward and backward pass over a batch, and the exchange of its gradients.
+        """Run forward and backward over a batch, and exchange its gradients.
 
         Args:
-            batch: What the model takes, and the targets for `loss`: all rows on every rank, of which this rank's are
+            batch: Inputs of the model, and the targets for `loss`: all rows on every rank, of which this rank's are
                 read, [batch, ...] each.
 
         Returns:
-            This rank's addend of the mean loss, 0 without the last module; `total` sums them.
+            This rank's partial sum of the mean loss, 0 without the last module; `total` sums them.
 
         Raises:
-            InputError: Another number of tensors, or of rows than the plan's.
-            PeerError: A peer is gone; parameters are those before the step.
+            InputError: The number of tensors or of rows is not the plan's.
+            PeerError: A peer is gone; parameters are unchanged by the step.
         """
         names = [*self.layers.inputs, *(["targets"] if self._loss is not None else [])]
         if len(batch) != len(names):
@@ -159,14 +159,14 @@ class Deployment:
         return found
 
     def total(self, addend: Tensor) -> float:
-        """Sum of what all ranks have, such as their addends of the loss."""
+        """Sum a value over all ranks, such as their partial sums of the loss."""
         return float(self.transport.total(float(addend), "the sum of the losses"))
 
     def align(self) -> None:
-        """Give every module the parameters and buffers of its first rank, on all ranks, whether they run it or not.
+        """Broadcast every module's parameters and buffers from its first rank to all ranks.
 
-        The model has the whole state then, on every rank. Ranks that compute sums themselves, as under duplicate,
-        differ in the last bits where their processors do; this makes them equal again.
+        Every rank then has the whole state. Ranks that compute sums redundantly, as under duplicate, may differ in
+        the last bits if their CPUs do; this makes them equal again.
         """
         with torch.no_grad():
             for name, module in self.layers.modules.items():
@@ -175,7 +175,7 @@ class Deployment:
                     self._from(first, tensor, f"the state of {name}.{part}")
 
     def close(self) -> None:
-        """End threads, and give modules back as they were."""
+        """End threads, and restore the modules."""
         for queue in self._queues.values():
             queue.give_up()
         for *_, factors in self._factors:
@@ -201,7 +201,7 @@ class Deployment:
                     outputs[name] = self._checked(name, module(*given))
                 for move in self._moves[name].values():
                     if move.shape is None:
-                        move.tell(outputs[name])
+                        move.send_kind(outputs[name])
                     move.send(outputs[name].detach(), forward=True)
         return outputs, leaves
 
@@ -225,7 +225,7 @@ class Deployment:
                 value, trained = own.detach(), own.requires_grad
             else:
                 if not move.makes and move.shape is None:
-                    move.hear(self._device(name))
+                    move.receive_kind(self._device(name))
                 value = move.receive(None if own is None else own.detach(), forward=True)
                 trained = move.trained
             leaves[key] = value.requires_grad_(trained)

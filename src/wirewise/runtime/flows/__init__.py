@@ -1,9 +1,9 @@
-"""Carry out placed tasks: flows over TCP in chunks that go by priority."""
+"""Execution of placed tasks: flows over TCP in chunks, by priority."""
 
 from wirewise.runtime.flows.engine import FlowEngine
 from wirewise.runtime.flows.execution import ExecutionTimes, TaskExecution, execute
 from wirewise.runtime.flows.meeting import Connections
-from wirewise.runtime.flows.orders import CHUNK_BYTES, ORDERS, Grants, TokenBucket
+from wirewise.runtime.flows.orders import CHUNK_BYTES, ORDERS, GrantLedger, TokenBucket
 
 __all__ = [
     "CHUNK_BYTES",
@@ -11,7 +11,7 @@ __all__ = [
     "Connections",
     "ExecutionTimes",
     "FlowEngine",
-    "Grants",
+    "GrantLedger",
     "TaskExecution",
     "TokenBucket",
     "execute",

@@ -1,8 +1,8 @@
-"""Sends flows in chunks, always the next chunk of the flow that goes first; no rate needs the kernel's help.
+"""Engine that sends flows in chunks, always the next chunk of the first flow by priority; needs no kernel shaping.
 
-A flow is announced to its receiver, which grants chunks of what was announced to it at the rate of its interface. A
-sender sends what it was granted at the rate of its own. What waits, waits at the ends, where the order is decided,
-and no queue builds up in the network.
+A flow is announced to its receiver, which grants chunks of announced flows at the rate of its interface. A sender
+sends granted chunks at the rate of its own. Queues are therefore at the ends, where the order is decided, and not in
+the network.
 
 This is the engine of flows between tasks; that of collectives, `runtime.collective.engine`, sends the chunks of a
 program in the program's order, as soon as they can go, and has neither grants nor rates.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.flows.meeting import FLOWS, WORDS, Connections
-from wirewise.runtime.flows.orders import CHUNK_BYTES, ORDERS, Grants, SendQueue, TokenBucket
+from wirewise.runtime.flows.orders import CHUNK_BYTES, ORDERS, GrantLedger, SendQueue, TokenBucket
 
 __all__ = ["FlowEngine"]
 
@@ -27,7 +27,7 @@ _UNSENT_BYTES = 64 * 1024
 _HEADER = struct.Struct("!ii")
 """Op and bytes that follow."""
 _WORD = struct.Struct("!iiqi")
-"""What is said, op, bytes, iteration."""
+"""Frame: kind, op, bytes, iteration."""
 _ENDED, _ANNOUNCED, _GRANTED = range(3)
 _BUFFER_BYTES = 1 << 20
 _IDLE_S = 1.0
@@ -39,14 +39,14 @@ class _Frames:
     def __init__(self) -> None:
         self._head, self._op, self._left = b"", -1, 0
 
-    def walk(self, data: memoryview, heard: Callable[[int, int], None]) -> None:
+    def walk(self, data: memoryview, on_bytes: Callable[[int, int], None]) -> None:
         """Report (op, bytes) of what arrived."""
         place = 0
         while place < len(data):
             if self._left:
                 taken = min(self._left, len(data) - place)
                 self._left -= taken
-                heard(self._op, taken)
+                on_bytes(self._op, taken)
             else:
                 taken = min(_HEADER.size - len(self._head), len(data) - place)
                 self._head += bytes(data[place : place + taken])
@@ -57,17 +57,17 @@ class _Frames:
 
 
 class FlowEngine:
-    """What one host sends and receives.
+    """Sends and receives of one host.
 
     Args:
         peers: Connections to the other hosts.
-        out_bytes_per_s: Bytes per second that it sends at most.
-        in_bytes_per_s: Bytes per second that it lets others send to it at most, together.
+        out_bytes_per_s: Maximum send rate, in bytes per second.
+        in_bytes_per_s: Maximum total receive rate, in bytes per second.
         order: One of `ORDERS`.
-        chunk_bytes: Bytes that are sent at most before the order is looked at again.
+        chunk_bytes: Maximum bytes sent between two decisions on the order.
 
     Raises:
-        InputError: Unknown order, or a rate or chunk that is not above 0.
+        InputError: The order is unknown, or a rate or chunk size is not positive.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class FlowEngine:
         self.peers = peers
         self.arrived: Callable[[int, int], None] = lambda op, size: None
         """Called with (op, bytes) of every piece of a flow."""
-        self.told: Callable[[int], None] = lambda op: None
+        self.on_op_ended: Callable[[int], None] = lambda op: None
         """Called with each op that another host said has ended."""
         self._outbox = SendQueue(TokenBucket(out_bytes_per_s, chunk_bytes, order), order)
-        self._grants = Grants(TokenBucket(in_bytes_per_s, chunk_bytes, order), order)
+        self._grants = GrantLedger(TokenBucket(in_bytes_per_s, chunk_bytes, order), order)
         self._rest: dict[int, memoryview] = {}
-        """What is left of a frame that a connection took only a part of, by host."""
+        """Rest of a frame that a connection took only a part of, by host."""
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._words: dict[int, bytes] = {}
         """Beginning of a word, by host."""
@@ -97,7 +97,7 @@ class FlowEngine:
         self._prepare()
 
     def close(self) -> None:
-        """Let go of the connections, which stay open."""
+        """Release the connections, which stay open."""
         self._selector.close()
         for connection in (*self.peers.out.values(), *self.peers.into.values()):
             connection.settimeout(self.peers.timeout_s)
@@ -108,7 +108,7 @@ class FlowEngine:
         return bool(self._rest) or not self._outbox.empty
 
     def send(self, host: int, op: int, size_bytes: int, iteration: int) -> None:
-        """Let a flow of one byte or more to a host begin.
+        """Start a flow of at least one byte to a host.
 
         Raises:
             PeerError: The host is gone.
@@ -116,8 +116,8 @@ class FlowEngine:
         self._outbox.add(host, op, size_bytes, iteration, time.monotonic())
         self._say(host, _ANNOUNCED, op, size_bytes, iteration)
 
-    def tell(self, host: int, op: int) -> None:
-        """Tell a host that an op has ended.
+    def notify(self, host: int, op: int) -> None:
+        """Notify a host that an op has ended.
 
         Raises:
             PeerError: The host is gone.
@@ -125,10 +125,10 @@ class FlowEngine:
         self._say(host, _ENDED, op)
 
     def step(self, until_s: float) -> bool:
-        """Send what may go now and take in what has come; waits for one of them at most until a time.
+        """Send and receive what is possible now; blocks for either until a deadline.
 
         Args:
-            until_s: Time until which to wait, by `time.monotonic`.
+            until_s: Deadline on the clock of `time.monotonic`, in seconds.
 
         Returns:
             Whether anything moved.
@@ -200,7 +200,7 @@ class FlowEngine:
         self._words[host] = text[whole:]
         for what, op, size, iteration in _WORD.iter_unpack(text[:whole]):
             if what == _ENDED:
-                self.told(op)
+                self.on_op_ended(op)
             elif what == _ANNOUNCED:
                 self._grants.announce(host, op, size, iteration, time.monotonic())
             else:

@@ -1,7 +1,7 @@
-"""One host of a placement plan: its tasks in their order, their flows over the network.
+"""One host of a placement plan: its tasks in order, and their flows over the network.
 
-Executions are emulated: a task sleeps its time. Flows are real bytes. An op that ends on one host while others wait
-for it elsewhere is told to their hosts.
+Executions are emulated: a task sleeps its time. Flows are real bytes. The end of an op is notified to hosts whose ops
+depend on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Vector = NDArray[np.float64]
 
 
 class ExecutionTimes(NamedTuple):
-    """When ops began and ended, in seconds since the hosts began together; NaN: on another host."""
+    """Start and end times of ops, in seconds since the common start of the hosts; NaN on another host."""
 
     start_s: Vector
     """[n]"""
@@ -37,12 +37,12 @@ class ExecutionTimes(NamedTuple):
 
 
 class TaskExecution:
-    """The ops of one host.
+    """Executor of the ops of one host.
 
     Args:
         graph: Graph of all iterations; the same on all hosts.
         place: Host of each task, [T].
-        rank: Number of this host.
+        rank: Index of this host.
         engine: Engine that carries its flows.
     """
 
@@ -59,13 +59,13 @@ class TaskExecution:
         self._awaited = int(((self.ends == rank) | (self.begins == rank)).sum())
         """Ops that still have to end here, or to leave."""
         self._origin_s = 0.0
-        engine.arrived, engine.told = self._arrived, self._release
+        engine.arrived, engine.on_op_ended = self._arrived, self._release
 
     def run(self, timeout_s: float) -> ExecutionTimes:
-        """Carry all out.
+        """Execute all ops.
 
         Raises:
-            PeerError: Nothing happened for too long, or a host is gone.
+            PeerError: Nothing happened within the timeout, or a host is gone.
         """
         self._origin_s = moved_s = time.monotonic()
         for op in np.flatnonzero((self._pending == 0) & (self.begins == self.rank)):
@@ -94,7 +94,7 @@ class TaskExecution:
             if self._size[op]:
                 self.engine.send(target, op, int(self._size[op]), int(self.graph.iteration[op]))
             else:
-                self.engine.tell(target, -1 - op)
+                self.engine.notify(target, -1 - op)
             self._awaited -= 1
         elif self.graph.duration[op] > 0:
             heapq.heappush(self._running, (now + float(self.graph.duration[op]), op))
@@ -117,7 +117,7 @@ class TaskExecution:
             op = self._ended.pop()
             for host in np.unique(self.begins[self._followers(op)]):
                 if host != self.rank:
-                    self.engine.tell(int(host), op)
+                    self.engine.notify(int(host), op)
             self._release(op)
 
     def _release(self, op: int) -> None:
@@ -146,19 +146,20 @@ class TaskExecution:
 def execute(
     plan: PlacementPlan, tasks: TaskSet, peers: Connections, links: Links, *, chunk_bytes: int = CHUNK_BYTES
 ) -> ExecutionTimes:
-    """Carry out this host's part of a plan; all hosts call it together.
+    """Execute this host's part of a plan; a collective call of all hosts.
 
     Args:
-        plan: Places and policy.
-        tasks: Sizes and times; sizes are rounded to whole bytes.
+        plan: Placement and flow policy.
+        tasks: Sizes and times; sizes are rounded to bytes.
         peers: Connections of this host.
-        links: Rates of payload that hosts' interfaces carry.
-        chunk_bytes: Bytes that are sent at most before the order of flows is looked at again.
+        links: Payload bandwidths of the hosts' interfaces.
+        chunk_bytes: Maximum bytes sent between two decisions on the order of flows.
 
     Raises:
         PlanError: The plan was made for other tasks.
-        InputError: The plan's policy needs rates that chunks do not give.
-        PeerError: A host is gone, or nothing happened for the timeout of the connections, by which ends may differ too.
+        InputError: The plan's policy needs rates that chunks cannot provide.
+        PeerError: A host is gone, or nothing happened within the timeout of the connections, by which ends may differ
+            too.
     """
     plan.check_tasks(tasks.kinds)
     place = np.array([plan.places[task.name] for task in tasks.tasks], np.int64)

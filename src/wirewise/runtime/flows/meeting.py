@@ -1,4 +1,4 @@
-"""Connections among the hosts of a job: for flows and for words, each to every other host and from it."""
+"""Connections among the hosts of a job, for flows and for control, in both directions between every two hosts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Connections:
     """All connections of one host, open until the end of its context.
 
     Args:
-        transport: Messages between the hosts, one rank each; all connect at the same moment, once for each store.
+        transport: Messages between the hosts, one rank each; all connect at the same time, once per store.
 
     Attributes:
         out: Connections to send on, by host and purpose.
         into: Connections to receive from, by host and purpose.
 
     Raises:
-        PeerError: A host did not come in time.
+        PeerError: A host did not connect in time.
     """
 
     def __init__(self, transport: Transport) -> None:

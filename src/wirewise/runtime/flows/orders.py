@@ -1,4 +1,4 @@
-"""Which flow goes next, at both of its ends, and how much of it.
+"""Order and rate of flows, at both of their ends.
 
 The receiving end grants chunks of what was announced to it, so that its interface never has a queue; the sending end
 sends what it was granted at the rate of its own. Both follow one order of flows.
@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from wirewise.errors import InputError
 
-__all__ = ["CHUNK_BYTES", "ORDERS", "BandwidthShares", "EqualShares", "Grants", "SendQueue", "TokenBucket"]
+__all__ = [
+    "CHUNK_BYTES",
+    "ORDERS",
+    "BandwidthShares",
+    "EqualShares",
+    "GrantLedger",
+    "SendQueue",
+    "TokenBucket",
+]
 
 CHUNK_BYTES = 256 * 1024
 """Most that is granted or sent before the order is looked at again."""
@@ -39,15 +47,15 @@ _SHARED = ("oes",)
 
 
 class TokenBucket:
-    """Tokens of an interface: it is busy for as long as what was let through takes.
+    """Token bucket of an interface, which is busy for the transmission time of the bytes let through.
 
     Args:
-        rate_bytes_per_s: Bytes per second of the interface.
-        chunk_bytes: Most that is let through at once.
-        order: One of `ORDERS`; what is let through at once is less where it gives flows shares.
+        rate_bytes_per_s: Rate of the interface, in bytes per second.
+        chunk_bytes: Maximum burst, in bytes.
+        order: One of `ORDERS`; bursts are smaller if it gives flows equal shares.
 
     Raises:
-        InputError: A figure is not above 0.
+        InputError: A rate or size is not positive.
     """
 
     def __init__(self, rate_bytes_per_s: float, chunk_bytes: int = CHUNK_BYTES, order: str = "iter") -> None:
@@ -62,37 +70,37 @@ class TokenBucket:
         """Time before which the interface is busy; `time.monotonic`."""
 
     def take(self, size_bytes: int, now_s: float) -> None:
-        """Let bytes through; what a late process missed is made up for, but of a pause no more than some chunks."""
+        """Let bytes through; time lost by a late process is made up for, but of a pause at most some chunks."""
         saved_s = _SAVED * self.chunk_bytes / self.rate
         self.free_s = max(self.free_s, now_s - saved_s) + size_bytes / self.rate
 
 
 class BandwidthShares:
-    """No shares: a flow may take whatever the interface has."""
+    """No shares: a flow may use the whole interface."""
 
     def begin(self, op: int, now_s: float) -> None:
-        """A flow is ready."""
+        """Handle a flow that becomes ready."""
 
     def end(self, op: int, now_s: float) -> None:
-        """A flow has passed."""
+        """Handle a flow that has ended."""
 
     def take(self, op: int, size_bytes: int, now_s: float) -> None:
-        """A piece of a flow passes."""
+        """Account for a piece of a flow that was sent."""
 
     def free_s(self, op: int, size_bytes: int) -> float:
-        """Time (`time.monotonic`) before which a flow's share has no room for a piece, if no other begins or ends."""
+        """Earliest time (`time.monotonic`) at which a flow's share has room for a piece, if no flow starts or ends."""
         return 0.0
 
 
 class EqualShares(BandwidthShares):
-    """Each of n ready flows has 1 / n of the rate, and what it leaves of that is lost.
+    """Equal shares: each of n ready flows has 1 / n of the rate, and unused rate is lost.
 
-    This is the degree split of Luo, Bao, Wu, INFOCOM 2022. A piece goes at the end of the time that it takes at the
+    This is the degree split of Luo, Bao, Wu, INFOCOM 2022. A piece is sent at the end of its transmission time at the
     flow's share, so that a flow ends when its last byte would.
 
     Args:
-        rate_bytes_per_s: Bytes per second of the interface.
-        saved_bytes: Most of its share that a late flow makes up for.
+        rate_bytes_per_s: Rate of the interface, in bytes per second.
+        saved_bytes: Maximum bytes of its share that a late flow makes up for.
     """
 
     def __init__(self, rate_bytes_per_s: float, saved_bytes: int) -> None:
@@ -103,22 +111,22 @@ class EqualShares(BandwidthShares):
         """Place of each ready flow in what was offered."""
 
     def begin(self, op: int, now_s: float) -> None:
-        """A flow is ready: the others' shares shrink."""
+        """Handle a flow that becomes ready: the others' shares shrink."""
         self._advance(now_s)
         self._passed[op] = self._offered
 
     def end(self, op: int, now_s: float) -> None:
-        """A flow has passed: the others' shares grow."""
+        """Handle a flow that has ended: the others' shares grow."""
         self._advance(now_s)
         del self._passed[op]
 
     def take(self, op: int, size_bytes: int, now_s: float) -> None:
-        """A piece of a flow passes."""
+        """Account for a piece of a flow that was sent."""
         self._advance(now_s)
         self._passed[op] = max(self._passed[op], self._offered - self._saved_bytes) + size_bytes
 
     def free_s(self, op: int, size_bytes: int) -> float:
-        """Time before which the flow has no room for a piece, as `BandwidthShares.free_s`."""
+        """Earliest time at which the flow has room for a piece, as in `BandwidthShares.free_s`."""
         missing = self._passed[op] + size_bytes - self._offered
         return self._since_s + missing * len(self._passed) / self._rate
 
@@ -141,7 +149,7 @@ class _Flow:
 
 
 class _End:
-    """What both ends of flows have: an interface, an order, and the shares that the order gives flows.
+    """State of both ends of flows: an interface, an order, and the shares that the order gives flows.
 
     Args:
         bucket: Bucket of the interface, inwards or outwards.
@@ -177,8 +185,8 @@ class _End:
         return self._shares.free_s(flow.op, self._piece(flow))
 
 
-class Grants(_End):
-    """What other hosts want to send here, and how much of it they were allowed to."""
+class GrantLedger(_End):
+    """Announced flows of other hosts to this one, and bytes granted to them."""
 
     def __init__(self, bucket: TokenBucket, order: str) -> None:
         super().__init__(bucket, order)
@@ -189,14 +197,14 @@ class Grants(_End):
         """Bytes of each flow that have not arrived."""
 
     def announce(self, host: int, op: int, size_bytes: int, iteration: int, now_s: float) -> None:
-        """A host has a flow for this one."""
+        """Register an announced flow from a host."""
         flow = self._came(host, op, size_bytes, iteration, now_s)
         self._sort_in(flow)
         self._waiting.append(flow)
         self._coming[op] = size_bytes
 
     def arrived(self, host: int, op: int, size_bytes: int, now_s: float) -> None:
-        """A host sent so much of what it was allowed."""
+        """Account for received bytes of a granted flow."""
         self._owed[op if self._each else host] -= size_bytes
         self._coming[op] -= size_bytes
         if not self._coming[op]:
@@ -204,7 +212,7 @@ class Grants(_End):
             self._shares.end(op, now_s)
 
     def next(self, now_s: float) -> tuple[int, int, int] | None:
-        """Host, op and bytes that may be sent next; None: nothing now."""
+        """Next grant: host, op and bytes. None if nothing can be granted now."""
         if now_s < self.bucket.free_s:
             return None
         due = [flow for flow in self._able() if self._free_s(flow) <= now_s]
@@ -222,7 +230,7 @@ class Grants(_End):
 
     @property
     def when_s(self) -> float:
-        """When something may be granted next; infinite: not before more arrives."""
+        """Time of the next possible grant; infinite if it depends on further arrivals."""
         return max(self.bucket.free_s, min((self._free_s(flow) for flow in self._able()), default=math.inf))
 
     def _able(self) -> list[_Flow]:
@@ -232,7 +240,7 @@ class Grants(_End):
 
 
 class SendQueue(_End):
-    """Flows to other hosts: of the chunks that receivers granted, the next one of the flow that goes first."""
+    """Queue of flows to other hosts; sends the next granted chunk of the flow with the highest priority."""
 
     def __init__(self, bucket: TokenBucket, order: str) -> None:
         super().__init__(bucket, order)
@@ -240,25 +248,25 @@ class SendQueue(_End):
 
     @property
     def empty(self) -> bool:
-        """Whether every flow has gone."""
+        """Whether every flow has been sent."""
         return not self._flows
 
     def add(self, host: int, op: int, size_bytes: int, iteration: int, now_s: float) -> None:
-        """A flow is ready."""
+        """Add a flow that is ready."""
         self._flows[op] = self._came(host, op, size_bytes, iteration, now_s)
 
     def grant(self, op: int, size_bytes: int) -> None:
-        """The receiver allows more of a flow, which goes behind its equals."""
+        """Add bytes granted to a flow, which moves behind flows of equal priority."""
         flow = self._flows[op]
         flow.granted += size_bytes
         self._sort_in(flow)
 
     def hosts(self, now_s: float) -> set[int]:
-        """Hosts to which something may go."""
+        """Hosts to which a chunk may be sent."""
         return {flow.host for flow in self._due(now_s)}
 
     def when_s(self, now_s: float) -> float:
-        """When more may go than now; infinite: not before a grant comes."""
+        """Time at which more can be sent; infinite if it depends on further grants."""
         times = (max(self.bucket.free_s, self._free_s(flow)) for flow in self._flows.values() if flow.granted)
         return min((time_s for time_s in times if time_s > now_s), default=math.inf)
 

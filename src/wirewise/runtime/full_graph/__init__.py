@@ -19,7 +19,7 @@ from wirewise.runtime.full_graph.memory_model import MemoryTerms, memory_terms
 from wirewise.runtime.full_graph.modes import GRADIENT_BITS, MODES, ExchangeMode, mode
 from wirewise.runtime.full_graph.neighbourhood import Neighbourhood
 from wirewise.runtime.full_graph.trainer import Trainer, TrainerOptions, gradient_reducer
-from wirewise.runtime.full_graph.turns import Trained, train_in_turns
+from wirewise.runtime.full_graph.turns import ModeRun, train_interleaved
 from wirewise.runtime.full_graph.warm import warm
 from wirewise.runtime.transport import Transport
 
@@ -38,11 +38,11 @@ __all__ = [
     "Lane",
     "LocalGraph",
     "MemoryTerms",
+    "ModeRun",
     "Neighbourhood",
     "PartTensors",
     "PhaseClock",
     "Ticket",
-    "Trained",
     "Trainer",
     "TrainerOptions",
     "Transport",
@@ -55,6 +55,6 @@ __all__ = [
     "mode",
     "peak_resident_bytes",
     "resident_bytes",
-    "train_in_turns",
+    "train_interleaved",
     "warm",
 ]

@@ -1,4 +1,4 @@
-"""Gives messages their bit widths during training: traces, asks the planner, and tells both ends."""
+"""Bit widths of messages during training: traces values, calls the planner, and distributes the plan to both ends."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _AS_FAST = 1.02
 
 
 class BitController:
-    """Decides the bits of the training lanes of one exchange.
+    """Controller of the bit widths of the training lanes of one exchange.
 
     Args:
         exchange: Exchange that the lanes belong to.
-        tensors: The part, for the scores of its messages.
-        replan_every: Epochs between two decisions.
-        plan: Bits to use as they are, in place of deciding.
+        tensors: Part tensors, for the scores of its messages.
+        replan_every: Number of epochs between two decisions.
+        plan: Fixed bit widths, in place of decisions.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class BitController:
         self.exchange, self.tensors = exchange, tensors
         self.replan_every, self.plan = replan_every, plan
         self.decision: bitwidth.AutoDecision | None = None
-        """What the automatic planner decided last, with its predictions."""
+        """Last decision of the automatic planner, with its predictions."""
         self.costs: ExchangeCosts | None = None
         self._scores: dict[int, np.ndarray] | None = None
         self._online: PairEstimator | None = None
@@ -68,7 +68,7 @@ class BitController:
             lane.set_static_bits()
 
     def before_epoch(self, epoch: int) -> None:
-        """Decide anew where that is due; a collective call."""
+        """Decide again if due; a collective call."""
         bits, every = self.exchange.mode.bits, self.replan_every
         if self.plan is not None or isinstance(bits, int) or self.exchange.transport.world_size == 1:
             return
@@ -157,7 +157,7 @@ class BitController:
             return 1.0
         if self._scores is None:
             paper = self.exchange.mode.planner == "paper"
-            self._scores = self.tensors.main_hood().message_scores(self.exchange, squared_sum=paper)
+            self._scores = self.tensors.main_neighbourhood().message_scores(self.exchange, squared_sum=paper)
         return self._scores[peer]
 
     def _measure(self, lanes: Mapping[str, Lane]) -> ExchangeCosts:
@@ -251,7 +251,7 @@ class BitController:
         check_tables({lane.name: lane}, self.exchange.transport)
 
     def current_plan(self) -> BitWidthPlan:
-        """The bits that hold now, of all ranks, as a plan; a collective call."""
+        """Current bit widths of all ranks, as a plan; a collective call."""
         channels = []
         for name, lane in self.exchange.training_lanes().items():
             for sender, receiver, values in self._of_all_ranks(lane.send_bits):
@@ -293,7 +293,7 @@ class BitController:
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next decision starts from; the lanes keep bits, traces and arrivals."""
+        """State for the next decision; the lanes keep bits, traces and arrivals."""
         return {"costs": self.costs, "decision": self.decision, "online": self._online, "usual": self._usual}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

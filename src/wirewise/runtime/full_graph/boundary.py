@@ -1,4 +1,4 @@
-"""Which boundary rows travel in an epoch: those of a route, a random share of them, or the blocks that changed."""
+"""Boundary rows sent in an epoch: those of a route, a random sample, or changed blocks."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ class Route:
     send_ids: Mapping[int, np.ndarray]
     """Global node ids of these rows, int64 [n]; they key the stochastic rounding."""
     receive_counts: Mapping[int, int]
-    """Rows that come from each peer."""
+    """Number of rows from each peer."""
     owner_sends: bool
     """True when owners send to holders (forward); False when partial gradients return."""
 
     def reversed(self, receive_rows: Mapping[int, Tensor], receive_ids: Mapping[int, np.ndarray]) -> Route:
-        """Route over this boundary the other way; `receive_rows` are the rows that this rank received into."""
+        """Reverse route over this boundary; `receive_rows` are the rows that this rank received into."""
         counts = {peer: len(rows) for peer, rows in self.send_rows.items()}
         return Route(receive_rows, receive_ids, counts, not self.owner_sends)
 
 
 class BoundarySampler:
-    """Draws the rows of each boundary list that travel in an epoch.
+    """Sampler of the boundary rows sent in an epoch.
 
-    Owner and holder of a row draw the same without talking. This is the boundary node sampling of BNS-GCN.
+    Both ends sample the same rows without communication. This is the boundary node sampling of BNS-GCN.
 
     Args:
-        route: The full lists.
-        rate: Share of each list that travels, in (0, 1]; at 1 nothing is drawn.
-        rank: Number of this rank.
-        seed: Keys the draws, together with the epoch and the two ranks.
-        device: Device that needs the positions.
+        route: Route with the full lists.
+        rate: Sampled fraction of each list, in (0, 1]; 1 disables sampling.
+        rank: Index of this rank.
+        seed: Seed of the samples, together with the epoch and the two ranks.
+        device: Device of the sampled positions.
     """
 
     def __init__(self, route: Route, rate: float, *, rank: int, seed: int, device: torch.device) -> None:
         self.route, self.rate = route, rate
         self.rank, self.seed, self.device = rank, seed, device
         self.scale = 1.0 / rate
-        """What a sampled row is multiplied with, so that sums over the boundary keep their expectation."""
+        """Factor of a sampled row, so that sums over the boundary keep their expectation."""
 
     def draw(self, epoch: int) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-        """Positions sent to and received from each peer, ascending int64; no entries where whole lists travel."""
+        """Sampled positions sent to and received from each peer, ascending int64; no entries for whole lists."""
         if self.rate >= 1.0:
             return {}, {}
         route = self.route
@@ -74,14 +74,14 @@ class BoundarySampler:
 
 
 class BlockSkipper:
-    """Chooses the peers that get their block of rows again; the others go on with the block that they hold.
+    """Selector of peers to which a block of rows is sent again; others reuse their cached block.
 
-    This is the adaptive skipping of SANCUS. Partial gradients, which return to the owners, are never skipped.
+    This is the adaptive skipping of SANCUS. Partial gradients, which are returned to owners, are never skipped.
 
     Args:
-        route: The rows of each block.
-        drift: A block is skipped while its relative change since it was last sent is at most this.
-        limit: Epochs that a block may be skipped in a row; 0 sends every block in every epoch.
+        route: Route with the rows of each block.
+        drift: Maximum relative change since the last send for which a block is skipped.
+        limit: Maximum number of epochs that a block is skipped in a row; 0 sends every block in every epoch.
     """
 
     def __init__(self, route: Route, *, drift: float, limit: int) -> None:
@@ -92,7 +92,7 @@ class BlockSkipper:
         self._age: dict[int, int] = {}
 
     def choose(self, x: Tensor) -> set[int]:
-        """Peers that get rows of `x` [n, d] in this epoch; counts the epoch for the others."""
+        """Choose the peers to which rows of `x` [n, d] are sent in this epoch; counts the epoch for the others."""
         if not self.active:
             return set(self.route.send_rows)
         chosen = set()
@@ -112,7 +112,7 @@ class BlockSkipper:
         return float((block - last).norm() / last.norm().clamp_min(1e-12)) <= self.drift
 
     def state_dict(self) -> dict[str, object]:
-        """The blocks as they were last sent, and for how many epochs each was skipped since."""
+        """Blocks as last sent, and the number of epochs that each was skipped since."""
         return {"last": self._last, "age": self._age}
 
     def load_state_dict(self, state: Mapping) -> None:

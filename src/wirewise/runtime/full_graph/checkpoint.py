@@ -1,12 +1,12 @@
 """Save and resume a trainer so that the next epochs are bit-identical.
 
 Dropout, stochastic rounding and boundary sampling are functions of (seed, epoch), so there is no generator state to
-save: weights, optimizer, bit tables, traces, measured costs and rows that were received but not used yet are all.
-They are stored as tensors, numbers and texts only (`plain`), and a file with anything else is refused before any of
-it runs: a checkpoint from elsewhere can spoil a training, but not do more.
+save, only weights, optimizer, bit tables, traces, measured costs and received but unused rows. They are stored as
+tensors, numbers and texts only (`to_plain`), and a file with anything else is refused before any of it runs: a
+checkpoint from elsewhere can spoil a training, but not do more.
 
-A folder holds the checkpoints of one trainer: `epoch-000010/rank-0.pt` and so on. One is complete, and counts, when
-it has the files of exactly the ranks of the job.
+A folder holds the checkpoints of one trainer: `epoch-000010/rank-0.pt` and so on. A checkpoint is complete if it has
+the files of exactly the ranks of the job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 
 from wirewise.errors import InputError
 from wirewise.files import make_folder
-from wirewise.runtime.full_graph.plain import plain, restored
+from wirewise.runtime.full_graph.plain import from_plain, to_plain
 from wirewise.runtime.full_graph.trainer import Trainer
 from wirewise.runtime.state_files import read_state, write_state
 
@@ -34,27 +34,27 @@ _FORMAT = 4
 def save(trainer: Trainer, folder: str | os.PathLike, *, extra: Mapping[str, Any] | None = None) -> Path:
     """Write this rank's file of the checkpoint of the current epoch; every rank must call it.
 
-    The file appears complete or not at all.
+    The file is written atomically.
 
     Args:
-        trainer: What to save.
-        folder: The checkpoints of this trainer; it is made where it is missing.
-        extra: What the caller wants back from `load`: numbers, texts, arrays and tensors by name.
+        trainer: Trainer to save.
+        folder: Folder of this trainer's checkpoints; created if missing.
+        extra: Values for `load` to return: numbers, texts, arrays and tensors by name.
 
     Raises:
-        InputError: The folder cannot be written.
+        InputError: The folder is not writable.
     """
     path = _file(folder, trainer.epoch, trainer.transport.rank)
     make_folder(path.parent)
-    write_state(path, state_of(trainer) | {"extra": plain(extra or {})})
+    write_state(path, state_of(trainer) | {"extra": to_plain(extra or {})})
     return path
 
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
-    """All that the next epochs of this rank depend on, as plain data; tensors of weights are references.
+    """State on which the next epochs of this rank depend, as plain data; weights are references.
 
-    Messages that are still in flight (stale modes) are waited for: rows that have landed but were not used yet are in
-    it, so they outlive both the rank that sent them and the one that uses them.
+    Messages in flight (stale modes) are waited for: received but unused rows are included, so that they survive the
+    loss of sender and receiver.
 
     Raises:
         PeerError: A peer is gone.
@@ -63,21 +63,21 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         **_identity(trainer),
         "epoch": trainer.epoch,
         # A decision on bits may be due before the model has used any.
-        "hoods": list(trainer.tensors.hoods),
+        "hoods": list(trainer.tensors.neighbourhood_kinds),
         "model": trainer.model.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
-        "lanes": plain(
+        "lanes": to_plain(
             {
                 name: {"width": lane.width, "state": lane.state_dict()}
                 for name, lane in trainer.exchange.training_lanes().items()
             }
         ),
-        "bits": plain(trainer.bits.state_dict()),
+        "bits": to_plain(trainer.bits.state_dict()),
     }
 
 
 def restore(trainer: Trainer, state: Mapping[str, Any]) -> None:
-    """Put a fresh trainer where the one of `state_of` was.
+    """Restore the state from `state_of` in a new trainer.
 
     Raises:
         InputError: The state is of another world size, mode, seed or partition, or damaged.
@@ -100,10 +100,10 @@ def restore(trainer: Trainer, state: Mapping[str, Any]) -> None:
 def prune(trainer: Trainer, folder: str | os.PathLike, *, keep: int = 2) -> None:
     """Remove this rank's files of all but the newest `keep` checkpoints; a collective call after `save`.
 
-    Nothing is removed before every rank has saved, so that a complete checkpoint is there at any time.
+    Nothing is removed before every rank has saved, so that a complete checkpoint exists at any time.
 
     Raises:
-        PeerError: A rank died or fell silent.
+        PeerError: A rank is dead or hung.
     """
     trainer.transport.all_reduce(torch.zeros(1, device=trainer.tensors.device), "checkpoint")
     rank = trainer.transport.rank
@@ -113,10 +113,10 @@ def prune(trainer: Trainer, folder: str | os.PathLike, *, keep: int = 2) -> None
 
 
 def discard(folder: str | os.PathLike, *, after: int = -1) -> None:
-    """Remove the files of all ranks of every checkpoint of an epoch later than `after`.
+    """Remove all ranks' files of checkpoints of epochs later than `after`.
 
-    A run that goes on from an earlier epoch calls it first: files of its ranks must not complete those that another
-    run left behind.
+    A run that resumes from an earlier epoch calls it first, so that its files do not complete leftovers of another
+    run.
     """
     for epoch, ranks in ranks_by_epoch(folder).items():
         if epoch > after:
@@ -125,7 +125,7 @@ def discard(folder: str | os.PathLike, *, after: int = -1) -> None:
 
 
 def ranks_by_epoch(folder: str | os.PathLike) -> dict[int, set[int]]:
-    """The ranks whose files are there, for each epoch that has any."""
+    """Ranks with a file, for each epoch."""
     found: dict[int, set[int]] = {}
     for path in Path(folder).glob("epoch-*/rank-*.pt"):
         match = re.fullmatch(r"epoch-(\d{6,})/rank-(\d+)\.pt", f"{path.parent.name}/{path.name}")
@@ -135,13 +135,13 @@ def ranks_by_epoch(folder: str | os.PathLike) -> dict[int, set[int]]:
 
 
 def latest(folder: str | os.PathLike, world_size: int) -> int | None:
-    """The newest epoch that has the files of `world_size` ranks, no more and no fewer, or None."""
+    """Newest epoch with the files of exactly `world_size` ranks. None if there is none."""
     every = set(range(world_size))
     return max((epoch for epoch, ranks in ranks_by_epoch(folder).items() if ranks == every), default=None)
 
 
 def load(trainer: Trainer, folder: str | os.PathLike, epoch: int) -> dict[str, Any]:
-    """Put a fresh trainer where the saved one was; returns what was given to `save` as `extra`.
+    """Restore a saved state into a new trainer; returns the `extra` passed to `save`.
 
     Raises:
         InputError: The file is missing, damaged, holds code, or is of another world size, mode, seed or partition.
@@ -155,7 +155,7 @@ def load(trainer: Trainer, folder: str | os.PathLike, epoch: int) -> dict[str, A
         )
     try:
         restore(trainer, state)
-        return dict(restored(state["extra"]))
+        return dict(from_plain(state["extra"]))
     except (InputError, KeyError) as error:
         raise InputError(
             f"the checkpoint {path}: {error}. Remove its folder to go on from the checkpoint before it"
@@ -167,15 +167,15 @@ def _take(trainer: Trainer, state: Mapping[str, Any]) -> None:
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.epoch = state["epoch"]
     for kind in state.get("hoods", ()):
-        trainer.tensors.hood(kind)
-    for name, saved in restored(state["lanes"]).items():
+        trainer.tensors.neighbourhood(kind)
+    for name, saved in from_plain(state["lanes"]).items():
         direction, layer = re.fullmatch(r"([a-z]+)(\d+)", name).groups()  # type: ignore[union-attr]
         trainer.exchange.lane(direction, int(layer), saved["width"]).load_state_dict(saved["state"])
-    trainer.bits.load_state_dict(restored(state["bits"]))
+    trainer.bits.load_state_dict(from_plain(state["bits"]))
 
 
 def _identity(trainer: Trainer) -> dict[str, Any]:
-    """What a checkpoint and the trainer that takes it must have in common."""
+    """Properties that a checkpoint and the trainer that takes it must have in common."""
     return {
         "format": _FORMAT,
         "world_size": trainer.transport.world_size,

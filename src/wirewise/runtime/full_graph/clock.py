@@ -15,7 +15,7 @@ marginal: all other computing of the model; reduce: waiting for the gradient all
 
 
 class PhaseClock:
-    """Adds up seconds by phase; phases nest, and an inner phase is not counted in the outer one."""
+    """Accumulator of seconds by phase; phases nest, and an inner phase is not counted in the outer one."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -24,7 +24,7 @@ class PhaseClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time of the block as `name`."""
+        """Time the block as a phase."""
         self.push(name)
         try:
             yield

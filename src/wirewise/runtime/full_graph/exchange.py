@@ -1,12 +1,12 @@
-"""Halo rows for any convolution, forward and backward, with computing between sending and receiving.
+"""Halo rows for any convolution, forward and backward, with compute between send and receive.
 
     x, ticket = exchange.start(x, layer)     # encode and send boundary rows
     ...                                      # compute on own rows while bytes are on the wire
     rows = exchange.finish(ticket)           # the halo rows, [num_halo, width]
 
-Autograd runs the same in reverse: the gradient of `rows` is sent to the owners as soon as it is known, the
-gradients of the own rows are computed while it travels, and what the peers returned is added at the end.
-Partial gradients travel towards the owners ("push"), which is right for directed graphs too.
+Autograd runs the same in reverse: the gradient of `rows` is sent to the owners as soon as it is known, the gradients
+of the own rows are computed meanwhile, and the peers' partial gradients are added at the end. Partial gradients are
+pushed to the owners, which is also correct for directed graphs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wirewise.runtime.full_graph.boundary import Route
 from wirewise.runtime.full_graph.clock import PhaseClock
 from wirewise.runtime.full_graph.lane import Buffers, Lane
 from wirewise.runtime.full_graph.modes import ExchangeMode
-from wirewise.runtime.ranges import profiled
+from wirewise.runtime.ranges import profile_range
 from wirewise.runtime.transport import Transport
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _MAX_LAYERS = 32
 
 @dataclass
 class Ticket:
-    """An exchange that was started and must be finished."""
+    """Started exchange, to be passed to `finish`."""
 
     layer: int
     width: int
@@ -49,23 +49,23 @@ class Ticket:
     token: Tensor
     """Empty tensor that ties `finish` to `start` in the autograd graph."""
     kept: Tensor | None = None
-    """Halo rows that came before, for a forward pass that is computed again; nothing is sent for it."""
+    """Halo rows received earlier, for a recomputed forward pass, which sends nothing."""
 
 
 class HaloExchange:
-    """Exchanges boundary rows between the parts of a graph.
+    """Exchange of boundary rows between the parts of a graph.
 
     Args:
         part: This rank's part.
         transport: Messages between the ranks.
-        mode: How rows travel.
+        mode: Format of the rows on the wire.
         seed: Seed of stochastic rounding and boundary sampling.
-        member: Number that differs between exchanges which share one process group.
+        member: Number that distinguishes exchanges in one process group.
         device: Device of the rows.
-        dtype: Type of the rows, float32 or float64; rows of the other type have lanes of their own. float64 rows
-            travel as they are, whatever the mode.
-        clock: Collects the time of the phases.
-        journal: Keeps the messages of training, and has those of an earlier run.
+        dtype: Dtype of the rows, float32 or float64; rows of the other dtype have separate lanes. float64 rows are
+            sent unquantized in every mode.
+        clock: Clock that accumulates the time of the phases.
+        journal: Log of training messages, also with those of an earlier run.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class HaloExchange:
         return rows, ids
 
     def lane(self, direction: str, layer: int, width: int, dtype: torch.dtype | None = None) -> Lane:
-        """The lane of one layer in one direction ("forward", "backward" or "evaluate"), made on first use."""
+        """Lane of one layer in one direction ("forward", "backward" or "evaluate"), created on first use."""
         bits, dtype = self.evaluation_bits, dtype or self.dtype
         if dtype not in (torch.float32, torch.float64):
             raise InputError(
@@ -188,7 +188,7 @@ class HaloExchange:
         x: Float[Tensor, "own d"],
         layer: int,
         *,
-        hood: Neighbourhood | None = None,
+        neighbourhood: Neighbourhood | None = None,
         kept: Tensor | None = None,
     ) -> tuple[Float[Tensor, "own d"], Ticket]:
         """Encode and send the boundary rows of `x`.
@@ -198,9 +198,9 @@ class HaloExchange:
 
         Args:
             x: Own rows, central first.
-            layer: Number of the convolution in the model.
-            hood: The aggregation that will `finish` this exchange; needed with backward="pull".
-            kept: Halo rows of the same call before, where a forward pass is computed again: only gradients travel.
+            layer: Index of the convolution in the model.
+            neighbourhood: Aggregation that will `finish` this exchange; required with backward="pull".
+            kept: Halo rows of the earlier call, if a forward pass is recomputed, so that only gradients are sent.
 
         Raises:
             CodecError: A message holds NaN or infinity.
@@ -211,8 +211,8 @@ class HaloExchange:
                 f"layer {layer} got {x.shape[0]} rows; expected the {self.part.num_own} own rows of part "
                 f"{self.part.rank}, central rows first"
             )
-        with profiled("halo: send"):
-            own, token = _Start.apply(x, self, layer, hood, kept is None)
+        with profile_range("halo: send"):
+            own, token = _Start.apply(x, self, layer, neighbourhood, kept is None)
         return own, Ticket(layer, x.shape[1], x.dtype, token, kept)
 
     def finish(self, ticket: Ticket) -> Float[Tensor, "halo d"]:
@@ -222,7 +222,7 @@ class HaloExchange:
                 f"mode {self.mode.name} returns output gradients (pull), which needs a linear aggregation; "
                 "use the built-in layers or a mode with push"
             )
-        with profiled("halo: receive"):
+        with profile_range("halo: receive"):
             return _Finish.apply(ticket.token, self, ticket)
 
     def __call__(self, x: Float[Tensor, "own d"], layer: int) -> tuple[Tensor, Float[Tensor, "halo d"]]:
@@ -231,7 +231,7 @@ class HaloExchange:
         return own, self.finish(ticket)
 
     def forward_lane(self, layer: int, width: int, dtype: torch.dtype | None = None) -> Lane:
-        """The lane that carries activations now: of training or of evaluation."""
+        """Lane that currently carries activations: of training or of evaluation."""
         return self.lane("forward" if self.training else "evaluate", layer, width, dtype)
 
     def post_gradients(self, layer: int, grad: Float[Tensor, "rows d"]) -> None:
@@ -242,11 +242,11 @@ class HaloExchange:
 
     @property
     def posted(self) -> int:
-        """Number of exchanges that this rank has begun; in each it waits for all neighbours."""
+        """Number of exchanges started by this rank; in each it waits for all neighbours."""
         return sum(lane.posted for lane in list(self.lanes.values()))
 
     def drain(self) -> None:
-        """Wait for everything in flight, so that nothing is left over for another exchange."""
+        """Wait for everything in flight, so that nothing is left for a later exchange."""
         for lane in self.lanes.values():
             lane.drain()
 
@@ -260,9 +260,14 @@ class _Start(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, exchange: HaloExchange, layer: int, hood: Neighbourhood | None, sends: bool
+        ctx: Any,
+        x: Tensor,
+        exchange: HaloExchange,
+        layer: int,
+        neighbourhood: Neighbourhood | None,
+        sends: bool,
     ) -> tuple[Tensor, Tensor]:
-        ctx.exchange, ctx.layer, ctx.hood = exchange, layer, hood
+        ctx.exchange, ctx.layer, ctx.neighbourhood = exchange, layer, neighbourhood
         if not sends:
             return x.view_as(x), x.new_empty(())
         lane = exchange.forward_lane(layer, x.shape[1], x.dtype)
@@ -280,7 +285,9 @@ class _Start(torch.autograd.Function):
         pull = exchange.mode.backward == "pull"
         for received in lane.collect():
             if pull:
-                received.aggregate(ctx.hood.reversed_of(received.peer), grad[exchange.part.num_central :])
+                received.aggregate(
+                    ctx.neighbourhood.reversed_of(received.peer), grad[exchange.part.num_central :]
+                )
             else:
                 received.add(exchange.forward_route.send_rows[received.peer], grad)
         return grad, None, None, None, None

@@ -16,8 +16,8 @@ from wirewise.errors import PeerError
 from wirewise.runtime.full_graph.boundary import BlockSkipper, BoundarySampler, Route
 from wirewise.runtime.full_graph.clock import PhaseClock
 from wirewise.runtime.full_graph.modes import ExchangeMode
-from wirewise.runtime.full_graph.received import Received
-from wirewise.runtime.pipeline.messages import Description, MessageJournal
+from wirewise.runtime.full_graph.received import ReceivedRows
+from wirewise.runtime.pipeline.messages import MessageJournal, ValueSpec
 from wirewise.runtime.transport import PendingExchange, Transport
 
 __all__ = ["Buffers", "Lane", "check_tables"]
@@ -36,9 +36,9 @@ class _Slot:
 
 
 class Buffers:
-    """Memory of the float32 messages of a layer, for lanes that take turns: forward, backward and evaluation.
+    """Buffers for a layer's float32 messages, shared by lanes used alternately: forward, backward and evaluation.
 
-    What one direction received into, the other one sends from.
+    The receive buffer of one direction is the send buffer of the other.
     """
 
     def __init__(self) -> None:
@@ -47,30 +47,30 @@ class Buffers:
         """The exchange that used them last."""
 
     def take(self, peer: int, owned: bool, size_bytes: int, device: torch.device) -> Tensor:
-        """The buffer of the rows that this rank owns and `peer` needs, or the other way round."""
+        """Buffer of the rows owned by this rank and needed by `peer`, or vice versa."""
         found = self._held.get((peer, owned))
         if found is None or len(found) != size_bytes:
             found = self._held[peer, owned] = torch.empty(size_bytes, dtype=torch.uint8, device=device)
         return found
 
     def wait(self) -> None:
-        """Wait until all of them may be written again."""
+        """Wait until all buffers may be overwritten."""
         if self.pending is not None:
             self.pending.drain()
             self.pending.wait_sends()
 
 
 class Lane:
-    """Sends and receives the boundary rows of one layer in one direction, epoch after epoch.
+    """Lane that sends and receives the boundary rows of one layer in one direction.
 
     Args:
         name: Name of the exchange, "forward1".
-        number: Number that is unique among the lanes of all modes of the job; tags and random streams use it.
+        number: Number unique among the lanes of all modes of the job, used by tags and random streams.
         width: Columns of a row.
         route: Rows that each rank sends to each other one.
         mode: Bits, staleness, sampling.
-        journal: Keeps messages as they are encoded, and has those of an earlier run.
-        shared: Buffers of lanes that are never in flight at once; None: the lane has its own.
+        journal: Log of encoded messages, also with those of an earlier run.
+        shared: Buffers of lanes that are never in flight together. Defaults to separate buffers.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Lane:
         self._skipper = BlockSkipper(route, drift=mode.skip_drift, limit=mode.skip_limit)
 
     def set_bits(self, send: Mapping[int, np.ndarray], receive: Mapping[int, np.ndarray]) -> None:
-        """Give every message its width (uint8 [n] by peer) and lay the buffers out anew."""
+        """Set every message's bit width (uint8 [n] by peer), and lay out the buffers again."""
         for slot in self._slots:
             if slot.pending is not None:
                 slot.pending.wait_sends()
@@ -131,12 +131,12 @@ class Lane:
         self._arrival_s = {}
 
     def forget_trace(self) -> None:
-        """Start tracing anew."""
+        """Restart tracing."""
         self.variance = {p: np.zeros_like(v) for p, v in self.variance.items()}
         self.traced_epochs = 0
 
     def set_static_bits(self) -> None:
-        """Give every message the mode's width, or 8 bits until a planner decides."""
+        """Set every message to the mode's bit width, or 8 bits until a planner decides."""
         bits = self.mode.bits if isinstance(self.mode.bits, int) else 8
         self.set_bits(
             {p: np.full(len(r), bits, np.uint8) for p, r in self.route.send_rows.items()},
@@ -159,9 +159,9 @@ class Lane:
 
         Args:
             x: Rows of the sender, of which the route's are sent.
-            epoch: Keys the stochastic rounding and the boundary sample.
-            trace: Add the spread of every quantized message to `variance`.
-            wait: Return only when the rows of the peers have landed (no overlap).
+            epoch: Key of the stochastic rounding and the boundary sample.
+            trace: Add the range of every quantized message to `variance`.
+            wait: Return only when the rows of the peers have arrived (no overlap).
 
         Raises:
             CodecError: A message holds NaN or infinity.
@@ -219,15 +219,15 @@ class Lane:
                     spread = ranges.cpu().numpy().astype(np.float64)
                     self.variance[peer] += self.width / 6.0 * spread * spread
         assert slot.pending is not None
-        described = Description(buffer.shape, buffer.dtype, False)
+        described = ValueSpec(buffer.shape, buffer.dtype, False)
         if self.journal.sent(peer, self.number, (epoch, 0), buffer, described):
             slot.pending.send(peer, buffer)
 
-    def collect(self) -> Iterator[Received]:
-        """Rows of the peers, each as soon as it has landed; with `stale` those of the previous epoch.
+    def collect(self) -> Iterator[ReceivedRows]:
+        """Yield the rows of each peer as they arrive; with `stale`, those of the previous epoch.
 
         Raises:
-            PeerError: A peer closed its connection or sent nothing within the timeout.
+            PeerError: A peer closed its connection or timed out.
         """
         slot = self._current
         if self.mode.stale:
@@ -255,25 +255,27 @@ class Lane:
             for peer in set(self._receivable()) - seen:
                 yield self._received(slot, peer)
 
-    def _received(self, slot: _Slot, peer: int) -> Received:
+    def _received(self, slot: _Slot, peer: int) -> ReceivedRows:
         positions = slot.received.get(peer)
         buffer = self._part(slot.receive[peer], positions)
-        return Received(peer, buffer, self.receive_layouts[peer], positions, self._sampler.scale, self.clock)
+        return ReceivedRows(
+            peer, buffer, self.receive_layouts[peer], positions, self._sampler.scale, self.clock
+        )
 
     def take_arrivals(self) -> dict[int, float]:
-        """Least seconds from the start of an exchange to the landing of each peer's message, since the last call."""
+        """Minimum seconds from the start of an exchange to the arrival of each peer's message, since the last call."""
         taken, self._arrival_s = self._arrival_s, {}
         return taken
 
     def drain(self) -> None:
-        """Wait for everything that is in flight; what has landed is still used by the next epoch."""
+        """Wait for everything in flight; received rows are still used in the next epoch."""
         for slot in self._slots:
             if slot.pending is not None:
                 slot.pending.drain()
                 slot.pending.wait_sends()
 
     def state_dict(self) -> dict[str, object]:
-        """What the next epochs depend on: bits, traces, arrivals and rows received but not used yet."""
+        """State of the next epochs: bits, traces, arrivals, and received but unused rows."""
         self.drain()
         late = self._previous
         return {
@@ -334,7 +336,7 @@ def check_tables(lanes: Mapping[str, Lane], transport: Transport) -> None:
     """Compare the bit tables of both ends of every channel by checksum.
 
     Raises:
-        PeerError: Two ranks hold different tables for a channel.
+        PeerError: Two ranks have different tables for a channel.
     """
     for number, (name, lane) in enumerate(sorted(lanes.items())):
         mine = {p: torch.tensor([zlib.crc32(b.tobytes())]) for p, b in lane.send_bits.items()}

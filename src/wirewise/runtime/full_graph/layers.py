@@ -1,8 +1,8 @@
-"""Graph convolutions with a linear aggregation, whose whole own-row work overlaps with the exchange.
+"""Graph convolutions with linear aggregation, whose work on own rows fully overlaps with the exchange.
 
-The generic way (`wirewise.integrations.pyg`) serves any convolution; these layers additionally send the
-narrower side of the weight (W first where the output is narrower), decode halo rows inside the aggregation,
-and sum own neighbours of marginal nodes while their halo rows travel.
+The generic way (`wirewise.integrations.pyg`) serves any convolution; these layers additionally send the narrower side
+of the weight (W first if the output is narrower), decode halo rows inside the aggregation, and sum own neighbours of
+marginal nodes while their halo rows are in flight.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class GraphConvolution(nn.Module):
     """GCN, sum alpha_uv W h_u + b, or SAGE-mean, W_n mean(h_u) + W_s h_v + b.
 
     Args:
-        inputs: Width of the rows that come in.
-        outputs: Width of the rows that go out.
+        inputs: Width of the input.
+        outputs: Width of the output.
         convolution: "gcn" or "sage".
-        layer: Number in the model; layer 0 reads the input features.
-        last: Nothing follows; otherwise `gain` and `shift` belong to the LayerNorm that does.
+        layer: Index in the model; layer 0 reads the input features.
+        last: Whether it is the last layer; otherwise `gain` and `shift` belong to the LayerNorm that follows.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class GraphConvolution(nn.Module):
 
 
 class FullGraphNet(nn.Module):
-    """A stack of graph convolutions with LayerNorm, ReLU and dropout between them.
+    """Stack of graph convolutions with LayerNorm, ReLU and dropout in between.
 
     Args:
         features: Width of the input features.
@@ -64,7 +64,7 @@ class FullGraphNet(nn.Module):
         layers: Number of convolutions, at least 1.
         convolution: "gcn" or "sage".
         dropout: Probability of dropping a hidden value.
-        norm: Whether hidden rows pass a LayerNorm.
+        norm: Whether to apply LayerNorm to hidden rows.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class FullGraphNet(nn.Module):
     def kept_widths(
         hidden: int, classes: int, layers: int, convolution: str = "sage"
     ) -> list[tuple[int, int, int]]:
-        """Values that an own, a marginal and a halo row hold when most are held, for each layer.
+        """Values held per own, marginal and halo row at peak memory, for each layer.
 
         That is early in the backward pass, or for GCN late in the forward pass. A hidden layer keeps the input of
         its norm with mean and deviation, and its output where a weight multiplies it. From the second layer on it
@@ -127,20 +127,20 @@ class FullGraphNet(nn.Module):
         return self._activate(graph, conv, z, 0, graph.part.num_own)
 
     def _later(self, graph: LocalGraph, conv: GraphConvolution, h: Tensor) -> Tensor:
-        hood, exchange = graph.tensors.hood(conv.kind), graph.exchange
+        neighbourhood, exchange = graph.tensors.neighbourhood(conv.kind), graph.exchange
         central, own = graph.part.num_central, graph.part.num_own
         if conv.project_first:
-            rows, ticket = exchange.start(F.linear(h, conv.weight), conv.layer, hood=hood)
+            rows, ticket = exchange.start(F.linear(h, conv.weight), conv.layer, neighbourhood=neighbourhood)
             skip = h
         else:
-            rows, ticket = exchange.start(h, conv.layer, hood=hood)
+            rows, ticket = exchange.start(h, conv.layer, neighbourhood=neighbourhood)
             skip = rows
-        z_central, z_marginal = hood.local(rows).split([central, own - central])
+        z_central, z_marginal = neighbourhood.local(rows).split([central, own - central])
         skip_central, skip_marginal = (
             skip.split([central, own - central]) if conv.weight_self is not None else (None, None)
         )
         y_central = self._dense(graph, conv, z_central, skip_central, 0, central)
-        z_marginal = hood.finish(exchange, ticket, z_marginal)
+        z_marginal = neighbourhood.finish(exchange, ticket, z_marginal)
         y_marginal = self._dense(graph, conv, z_marginal, skip_marginal, central, own)
         return torch.cat([y_central, y_marginal])
 

@@ -1,4 +1,4 @@
-"""What a model sees of its part: inputs, neighbourhoods and the exchange."""
+"""View of a model on its part: inputs, neighbourhoods and the exchange."""
 
 from __future__ import annotations
 
@@ -46,26 +46,28 @@ class PartTensors:
         self.y = torch.from_numpy(np.asarray(part.y)).to(device)
         split = torch.from_numpy(part.split.astype(np.int64)).to(device)
         self.split_rows = {name: (split == i).nonzero()[:, 0] for i, name in enumerate(SPLITS)}
-        self._hoods: dict[str, Neighbourhood] = {}
+        self._neighbourhoods: dict[str, Neighbourhood] = {}
         self._inputs: dict[str, Any] = {}
 
-    def hood(self, kind: str) -> Neighbourhood:
-        """The aggregation of one kind ("gcn", "mean", "sum"), built once."""
-        if kind not in self._hoods:
-            self._hoods[kind] = Neighbourhood(self.part, kind, dtype=self.dtype, device=self.device)
-        return self._hoods[kind]
+    def neighbourhood(self, kind: str) -> Neighbourhood:
+        """Aggregation over in-neighbours of one kind ("gcn", "mean", "sum"), built once."""
+        if kind not in self._neighbourhoods:
+            self._neighbourhoods[kind] = Neighbourhood(self.part, kind, dtype=self.dtype, device=self.device)
+        return self._neighbourhoods[kind]
 
     @property
-    def hoods(self) -> tuple[str, ...]:
+    def neighbourhood_kinds(self) -> tuple[str, ...]:
         """Kinds of the aggregations that the model has used, in the order of their first use."""
-        return tuple(self._hoods)
+        return tuple(self._neighbourhoods)
 
-    def main_hood(self) -> Neighbourhood:
-        """The aggregation that the model uses; "mean" where it brings its own convolutions."""
-        return next(iter(self._hoods.values())) if self._hoods else self.hood("mean")
+    def main_neighbourhood(self) -> Neighbourhood:
+        """Aggregation that the model uses; "mean" if it has its own convolutions."""
+        return (
+            next(iter(self._neighbourhoods.values())) if self._neighbourhoods else self.neighbourhood("mean")
+        )
 
     def features(self) -> Any:
-        """Input features of own and halo rows: a dense tensor or sparse rows for `ops.sparse_linear`."""
+        """Input features of own and halo rows: a dense tensor, or sparse rows for `ops.sparse_linear`."""
         return self._input("raw", lambda x: x)
 
     def own_features(self) -> Any:
@@ -73,8 +75,8 @@ class PartTensors:
         return self._input("own", lambda x: _first_rows(x, self.part.num_own))
 
     def aggregated_features(self, kind: str) -> Any:
-        """Input features summed over in-neighbours, [own, F]."""
-        return self._input(kind, self.hood(kind).aggregate_inputs)
+        """Input features aggregated over in-neighbours, [own, F]."""
+        return self._input(kind, self.neighbourhood(kind).aggregate_inputs)
 
     def _input(self, key: str, make: Callable[[Any], Any]) -> Any:
         if key not in self._inputs:
@@ -110,7 +112,7 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass
 class LocalGraph:
-    """A part as one mode of a job trains on it."""
+    """Part as seen by one mode of a job during training."""
 
     tensors: PartTensors
     exchange: HaloExchange
@@ -124,18 +126,18 @@ class LocalGraph:
 
     @property
     def training(self) -> bool:
-        """Whether dropout and quantization noise are on."""
+        """Whether dropout and quantization noise are enabled."""
         return self.exchange.training
 
     def dropout_key(self, layer: int) -> int:
-        """Key of the dropout mask of one layer in this epoch; a mask depends on seed, epoch, layer, node, column."""
+        """Key of a layer's dropout mask in this epoch; masks depend on seed, epoch, layer, node and column."""
         key = (self.exchange.epoch, layer)
         if key not in self._keys:
             self._keys = {key: rng.stream_key(self.seed, self.exchange.epoch, _DROPOUT, layer)}
         return self._keys[key]
 
     def inputs_linear(self, x: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Multiply: x @ weight.T + bias for dense or sparse input features; weight is [out, F]."""
+        """Apply a linear layer, x @ weight.T + bias, to dense or sparse input features; weight is [out, F]."""
         if isinstance(x, Tensor):
             return torch.nn.functional.linear(x, weight, bias)
         return ops.sparse_linear(x, weight, bias)

@@ -1,4 +1,4 @@
-"""What a plan needs to know about this job: the cost of every channel and of the codec, measured in place."""
+"""Measurements for planning this job: the cost of every channel and of the codec, measured in place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOADED_S = 0.08
 
 
 def hosts_of(transport: Transport) -> list[int]:
-    """Number of the host of each rank: ranks with one name and one network stack share it."""
+    """Host index of each rank; ranks with the same host name and network stack share a host."""
     stack = Path("/proc/self/ns/net")
     name = f"{socket.gethostname()} {stack.readlink() if stack.exists() else ''}"
     ids = [int(i) for i in transport.all_gather(torch.tensor([zlib.crc32(name.encode())]), "host names")]
@@ -41,7 +41,7 @@ def hosts_of(transport: Transport) -> list[int]:
 
 
 def measure_links(transport: Transport, hosts: list[int]) -> Links:
-    """Fit latency and slope of every channel to the rounds of a ring, in several sizes.
+    """Measure latency and slope of every channel by ring rounds of several sizes.
 
     In a round every rank sends to one and receives from one, so all interfaces are busy, and a message takes as long as
     the slower of its two interfaces needs. (When all channels are loaded at once, the first messages to arrive make
@@ -71,7 +71,7 @@ def measure_links(transport: Transport, hosts: list[int]) -> Links:
 
 
 def measure_loaded(transport: Transport, links: Links) -> Links:
-    """The links as they are while all channels are loaded at once, equal on all ranks if `links` is.
+    """Measure the links while all channels are loaded at once; equal on all ranks if `links` is.
 
     Flows that share an interface also share its queue, and acknowledgements travel against them; rounds of a ring show
     little of that. Rounds of two sizes, each as long as its slowest rank, tell both: how many times longer a byte takes
@@ -119,9 +119,9 @@ def _probe(
 
 
 def measure_codec(width: int, *, device: torch.device, rows: int = 1024, rounds: int = 9) -> CodecCost:
-    """Time packing and unpacking of `rows` rows in every bit width; the median of a few rounds counts.
+    """Measure the time to pack and unpack `rows` rows in every bit width, as medians of several rounds.
 
-    As in a training, rows are picked from many more, and all ranks work at once and may share processors.
+    As in training, rows are gathered from many more, and all ranks work at once and may share CPUs.
     """
     x = torch.randn(_PICKED_FROM * rows, width, device=device)
     picked = torch.randperm(len(x), device=device)[:rows].sort().values

@@ -1,4 +1,4 @@
-"""How much memory a rank of a full-graph training needs, computed from counts before it starts.
+"""Memory model of a rank in full-graph training, computed from counts before it starts.
 
 docs/concepts/memory.md derives the terms.
 """
@@ -26,7 +26,7 @@ _BLOCK_ROWS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryTerms:
-    """Bytes of one rank, by what they hold."""
+    """Bytes of one rank, by use."""
 
     part: int
     """Arrays of the part."""
@@ -39,7 +39,7 @@ class MemoryTerms:
     parameters: int
     """Weights, gradients, the two moments of Adam, and gradients rounded to bfloat16, of all modes."""
     activations: int
-    """What one epoch keeps and works on; modes that take turns use it one after the other."""
+    """Memory that one epoch keeps and works on; interleaved modes use it one after the other."""
 
     @property
     def total(self) -> int:
@@ -50,16 +50,16 @@ class MemoryTerms:
 def memory_terms(
     part: Part, modes: Sequence[ExchangeMode], *, hidden: int, layers: int, convolution: str
 ) -> MemoryTerms:
-    """Bytes that training `FullGraphNet` on one part holds at its peak, on the CPU in float32 with Adam.
+    """Peak memory of training `FullGraphNet` on one part, on the CPU in float32 with Adam, in bytes.
 
-    Counts only; nothing is measured, so the formula can be asked before training. Messages whose width is planned or
-    drawn during training count with 8 bits: the width of the first epochs, and the largest that a plan gives them
-    unless float32 would cost no time.
+    The formula uses counts only, so it can be evaluated before training. Messages whose width is planned or sampled
+    during training count with 8 bits: the width of the first epochs, and the largest that a plan gives them unless
+    float32 would cost no time.
 
     Args:
         part: The part of the rank.
-        modes: Trained in turns in one process: part, inputs and matrices are there once, buffers and parameters for
-            each mode, activations of one mode at a time.
+        modes: Modes trained alternately in one process: part, inputs and matrices exist once, buffers and parameters
+            per mode, activations of one mode at a time.
         hidden: Width of the hidden rows.
         layers: Number of convolutions.
         convolution: "gcn" or "sage".

@@ -1,4 +1,4 @@
-"""The ways in which one trainer can exchange halo rows, as data.
+"""Modes of halo exchange, as data.
 
 Each published system is a combination of four choices: which bits a message gets, whether computing goes on
 while bytes are on the wire, how old received rows may be, and which share of the boundary is sent at all. Weight
@@ -20,7 +20,7 @@ GRADIENT_BITS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class ExchangeMode:
-    """How halo rows travel."""
+    """Mode of halo exchange."""
 
     name: str
     bits: int | str = 32
@@ -33,28 +33,28 @@ class ExchangeMode:
     """"push": partial gradients of halo rows return to their owners. "pull": output gradients are sent and the
     owner sums them over the reversed graph (undirected graphs only)."""
     param_bytes: int = 6
-    """Bytes of zero point and step a quantized row: 6 (fp32, bf16) or 4 (bf16, bf16)."""
+    """Bytes of zero point and step per quantized row: 6 (fp32, bf16) or 4 (bf16, bf16)."""
     gradient_bits: int = GRADIENT_BITS
     """Width of weight gradients between the ranks: 32 as computed, 16 rounded to bfloat16."""
     stale: bool = False
     """Use the rows of the previous epoch (zeros at first) and hide the whole exchange."""
     boundary_rate: float = 1.0
-    """Share of each boundary list that is sent in an epoch, rescaled by its inverse."""
+    """Fraction of each boundary list that is sent in an epoch, rescaled by its inverse."""
     skip_drift: float = 0.0
     """Do not send a boundary block whose relative change since it was last sent is at most this."""
     skip_limit: int = 0
-    """Epochs that a skipped block may age."""
+    """Maximum age of a skipped block, in epochs."""
     stochastic: bool = True
     """Stochastic rounding; otherwise to nearest."""
 
     @property
     def traced(self) -> bool:
-        """Whether value ranges of messages must be recorded for a planner."""
+        """Whether value ranges of messages are recorded for a planner."""
         return self.bits == "planned"
 
     @property
     def shares_buffers(self) -> bool:
-        """Whether the lanes of a layer use one set of buffers: rows of one size, of which none is used again later."""
+        """Whether the lanes of a layer share one set of buffers: rows of one size, none reused later."""
         return self.bits == 32 and not self.stale and self.skip_limit == 0
 
 
@@ -80,10 +80,10 @@ def mode(name: str, *, gradient_bits: int = GRADIENT_BITS) -> ExchangeMode:
 
     Args:
         name: A key of `MODES`, or `uniform-B`.
-        gradient_bits: Width of weight gradients, 32 or 16.
+        gradient_bits: Bit width of weight gradients, 32 or 16.
 
     Raises:
-        InputError: No mode has that name, or another width.
+        InputError: The mode or the width is unknown.
     """
     if gradient_bits not in (16, 32):
         raise InputError(f"gradients of {gradient_bits} bits; expected 32 (float32) or 16 (bfloat16)")

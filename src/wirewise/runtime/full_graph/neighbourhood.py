@@ -1,4 +1,4 @@
-"""Linear aggregation over a part: own neighbours while bytes travel, halo neighbours as they arrive.
+"""Linear aggregation over a part: own neighbours during the exchange, halo neighbours as they arrive.
 
 Aggregation is a sum over in-neighbours, so the neighbours that are own rows can be summed before any halo row
 is there, for central and marginal nodes alike; the rows of each peer are added when they land. Backward the
@@ -26,7 +26,7 @@ __all__ = ["Neighbourhood"]
 
 
 class Neighbourhood:
-    """Weighted in-edges of one part, split by where the source row lives.
+    """Weighted in-edges of one part, split by owner of the source row.
 
     Args:
         part: Part of this rank.
@@ -58,9 +58,9 @@ class Neighbourhood:
         return sp.csr_matrix((weight, part.indices, part.indptr), shape=shape, copy=False), self_weight
 
     def aggregate_inputs(self, x: Any) -> Any:
-        """Sum the input features of all in-neighbours once; input features never change.
+        """Aggregate the constant input features over all in-neighbours, once.
 
-        The matrix of all edges is made anew: training uses its pieces, and would keep it for nothing.
+        The matrix of all edges is built for this call alone: training uses its pieces.
 
         Args:
             x: Features of own and halo rows, [own + halo, F]: an array or `SparseRows`.
@@ -78,17 +78,17 @@ class Neighbourhood:
         return out
 
     def local(self, x: Float[Tensor, "own d"]) -> Float[Tensor, "own d"]:
-        """The part of the sum that needs own rows only, for all own nodes."""
+        """Sum over own neighbours, for all own nodes."""
         return ops.aggregate(self.own, x, self_weight=self.self_scale)
 
     def finish(
         self, exchange: HaloExchange, ticket: Ticket, z: Float[Tensor, "marginal d"]
     ) -> Float[Tensor, "marginal d"]:
-        """Add the halo rows of `ticket`, peer by peer as they land, to the local sums of the marginal nodes."""
+        """Add the halo rows of `ticket`, peer by peer as they arrive, to the local sums of the marginal nodes."""
         return _AddHalo.apply(ticket.token, z, self, exchange, ticket)
 
     def message_scores(self, exchange: HaloExchange, *, squared_sum: bool) -> dict[int, np.ndarray]:
-        """How strongly the noise of each message of this rank counts at its receiver, by receiving peer.
+        """Weight of the noise of each message of this rank at its receiver, by receiving peer.
 
         The receiver sums alpha^2 over the edges that use the row (the variance that the row's noise adds to
         the receiver's sums), or takes the square of the sum of alpha as the released AdaQP does; one
@@ -108,7 +108,7 @@ class Neighbourhood:
         return {p: t.numpy() for p, t in receives.items()}
 
     def push_gradients(self, grad: Float[Tensor, "marginal d"]) -> Float[Tensor, "halo d"]:
-        """Partial gradients of the halo rows, from those of the sums of the marginal nodes."""
+        """Partial gradients of the halo rows, from the gradients of the marginal nodes' sums."""
         out, bounds = grad.new_empty(self.part.num_halo, grad.shape[1]), self.part.halo_offsets
         for peer, csr in self.halo_of.items():
             ops.aggregate_transposed(csr, grad, out[int(bounds[peer]) : int(bounds[peer + 1])])
@@ -144,24 +144,29 @@ class _AddHalo(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, token: Tensor, z: Tensor, hood: Neighbourhood, exchange: HaloExchange, ticket: Ticket
+        ctx: Any,
+        token: Tensor,
+        z: Tensor,
+        neighbourhood: Neighbourhood,
+        exchange: HaloExchange,
+        ticket: Ticket,
     ) -> Tensor:
-        ctx.hood, ctx.exchange, ctx.layer = hood, exchange, ticket.layer
+        ctx.neighbourhood, ctx.exchange, ctx.layer = neighbourhood, exchange, ticket.layer
         exchange.clock.pop()
         out = z.clone(memory_format=torch.contiguous_format)
         lane = exchange.forward_lane(ticket.layer, ticket.width, ticket.dtype)
         for received in lane.collect():
-            received.aggregate(hood.halo_of[received.peer], out)
+            received.aggregate(neighbourhood.halo_of[received.peer], out)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        hood, exchange = ctx.hood, ctx.exchange
+        neighbourhood, exchange = ctx.neighbourhood, ctx.exchange
         grad = grad.contiguous()
         if exchange.mode.backward == "pull":
             exchange.post_gradients(ctx.layer, grad)
         else:
-            exchange.post_gradients(ctx.layer, hood.push_gradients(grad))
+            exchange.post_gradients(ctx.layer, neighbourhood.push_gradients(grad))
         return grad.new_zeros(()), grad, None, None, None
 
 

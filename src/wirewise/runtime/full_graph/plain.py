@@ -1,4 +1,4 @@
-"""State as plain data and back: dictionaries, numbers, texts and tensors, which a file can hold without any code."""
+"""Conversion of state to and from plain data: dictionaries, numbers, texts and tensors, storable without code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wirewise.cost import CodecCost, ExchangeCosts, LinkCost, LinkEstimator, Lin
 from wirewise.errors import InputError
 from wirewise.planners.bitwidth import AutoDecision
 
-__all__ = ["plain", "restored"]
+__all__ = ["from_plain", "to_plain"]
 
 _RECORDS: dict[str, type] = {
     kind.__name__: kind
@@ -34,11 +34,11 @@ _ARRAY, _RECORD, _FIELDS = "array of numpy", "record of wirewise", "fields"
 _KEEP = (bool, int, float, str, type(None), torch.Tensor)
 
 
-def plain(value: Any) -> Any:
-    """`value` with its arrays as tensors and its records as dictionaries; both marked, so that `restored` finds them.
+def to_plain(value: Any) -> Any:
+    """Convert arrays to tensors and records to dictionaries, both marked for `from_plain`.
 
     Raises:
-        TypeError: A value of a type that is not known here.
+        TypeError: A value has an unsupported type.
     """
     if isinstance(value, np.generic):
         return value.item()
@@ -47,31 +47,31 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return {_ARRAY: torch.from_numpy(np.array(value))}
     if isinstance(value, Mapping):
-        return {plain(key): plain(own) for key, own in value.items()}
+        return {to_plain(key): to_plain(own) for key, own in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(plain, value))
+        return type(value)(map(to_plain, value))
     if _RECORDS.get(type(value).__name__) is not type(value):
         raise TypeError(
             f"a checkpoint cannot hold a {type(value).__name__}; add it to the records of {__name__}"
         )
-    return {_RECORD: type(value).__name__, _FIELDS: plain(_fields(value))}
+    return {_RECORD: type(value).__name__, _FIELDS: to_plain(_fields(value))}
 
 
-def restored(value: Any) -> Any:
-    """What was given to `plain`.
+def from_plain(value: Any) -> Any:
+    """Restore the value passed to `to_plain`.
 
     Raises:
-        InputError: A record of an unknown kind, or with other fields than it has here.
+        InputError: A record is of an unknown kind, or has other fields than here.
     """
     if isinstance(value, list | tuple):
-        return type(value)(map(restored, value))
+        return type(value)(map(from_plain, value))
     if not isinstance(value, dict):
         return value
     if value.keys() == {_ARRAY}:
         return value[_ARRAY].numpy()
     if value.keys() == {_RECORD, _FIELDS}:
-        return _record(value[_RECORD], restored(value[_FIELDS]))
-    return {restored(key): restored(own) for key, own in value.items()}
+        return _record(value[_RECORD], from_plain(value[_FIELDS]))
+    return {from_plain(key): from_plain(own) for key, own in value.items()}
 
 
 def _fields(record: Any) -> dict[str, Any]:

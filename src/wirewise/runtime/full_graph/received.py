@@ -1,4 +1,4 @@
-"""Rows that a peer sent, decoded where they are needed."""
+"""Received rows, decoded where they are needed."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from wirewise import codec
 from wirewise.graph import ops
 from wirewise.runtime.full_graph.clock import PhaseClock
 
-__all__ = ["Received"]
+__all__ = ["ReceivedRows"]
 
 
 @dataclass
-class Received:
-    """Rows of one peer, still as they came over the wire."""
+class ReceivedRows:
+    """Rows of one peer in wire format."""
 
     peer: int
     buffer: Tensor
     layout: codec.MessageLayout | None
-    """Layout of the message; None: the buffer holds the rows themselves (all fp32, or float64)."""
+    """Layout of the message; None if the buffer holds the rows themselves (all fp32, or float64)."""
     positions: Tensor | None
     """Positions in the peer's full list, when only a sample was sent."""
     scale: float
     clock: PhaseClock
 
     def rows(self, count: int, width: int, dtype: torch.dtype) -> Float[Tensor, "n d"]:
-        """The decoded rows, [count, width]; rows that were not sampled are zero."""
+        """Decode the rows, [count, width]; rows that were not sampled are zero."""
         if self.layout is None:
             rows = self.buffer.view(dtype).view(-1, width)
         else:
@@ -50,7 +50,7 @@ class Received:
                 out.copy_(self.rows(len(out), out.shape[1], out.dtype))
 
     def add(self, index: Tensor, out: Float[Tensor, "m d"]) -> None:
-        """Add row i to `out[index[i]]`; every index occurs once."""
+        """Add row i to `out[index[i]]`; indices are unique."""
         with self.clock.phase("unpack"):
             if self.layout is not None and self.positions is None:
                 codec.unpack_add(self.buffer, self.layout, index, out)

@@ -30,7 +30,7 @@ _BUCKET_BYTES = 1 << 18
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerOptions:
-    """Choices that do not depend on the mode."""
+    """Options independent of the mode."""
 
     learning_rate: float = 0.01
     weight_decay: float = 0.0
@@ -38,7 +38,7 @@ class TrainerOptions:
     evaluate_every: int = 5
     """Epochs between evaluations; 0 means at the end only."""
     replan_every: int = 20
-    """Epochs between decisions on bits, after the first one."""
+    """Epochs between bit-width decisions, after the first one."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -52,22 +52,22 @@ class TrainerOptions:
 
 
 class Trainer:
-    """Trains `model`, which starts as that of rank 0, on the parts of a graph, one per rank.
+    """Trainer of `model`, initialised from rank 0, on the parts of a graph, one per rank.
 
     The loss is the mean over all training nodes of the whole graph, so one rank and many ranks compute the
     same gradients. Single-label graphs use cross-entropy, multi-label graphs binary cross-entropy.
 
     Args:
         tensors: This rank's part.
-        model: Called with a `LocalGraph`, returns logits of the own nodes, [own, classes].
+        model: Model, called with a `LocalGraph`, that returns logits of the own nodes, [own, classes].
         transport: Messages between the ranks.
-        mode: How halo rows travel.
+        mode: Mode of halo exchange.
         options: Learning rate, seed and so on.
-        member: Number that differs between trainers which share one process group.
-        journal: Keeps messages, so that a part that is lost can be recomputed; None: nothing is kept.
+        member: Number that distinguishes trainers in one process group.
+        journal: Message log, so that a lost part can be recomputed. None for no log.
 
     Raises:
-        InputError: A journal, and a mode whose messages change with what ranks tell each other.
+        InputError: A journal was given with a mode whose messages depend on communication between ranks.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Trainer:
         self._pending: list[_Measured] = []
 
     def begin(self) -> None:
-        """Tell the journal which epoch comes next, on all ranks, before the first epoch or after a state was loaded.
+        """Announce the next epoch to the journal, on all ranks, before the first epoch or after loading a state.
 
         Raises:
             InputError: The journal lacks what this or another rank needs.
@@ -124,10 +124,10 @@ class Trainer:
     def train_epoch(self) -> float:
         """Train one epoch and return the mean loss over all training nodes.
 
-        An epoch that other ranks have done is recomputed from what the journal holds, without them.
+        An epoch already done by other ranks is recomputed from the journal, without them.
 
         Raises:
-            PeerError: A rank died or fell silent.
+            PeerError: A rank is dead or hung.
             CodecError: A message holds NaN or infinity.
         """
         self._journal.meet(self.epoch)
@@ -211,9 +211,9 @@ class Trainer:
             self.exchange.training = True
 
     def evaluate(self, *, bits: int | None = None) -> dict[str, float]:
-        """Accuracy (micro-F1 for multi-label graphs) by split over the whole graph; also noted in the record.
+        """Accuracy (micro-F1 for multi-label graphs) by split over the whole graph; also stored in the record.
 
-        A split without nodes has none and is left out.
+        Splits without nodes are left out.
         """
         started = time.perf_counter()
         counts = _hits(self.logits(bits=bits), self.tensors)
@@ -232,7 +232,7 @@ class Trainer:
         return scores
 
     def drain(self) -> None:
-        """Wait for messages that are still in flight (stale modes), within the time of the last epoch."""
+        """Wait for messages in flight (stale modes), counted in the time of the last epoch."""
         started = time.perf_counter()
         self.exchange.drain()
         if self._pending:
@@ -244,7 +244,7 @@ class Trainer:
         return every > 0 and self.epoch % every == 0
 
     def records(self) -> list[EpochRecord]:
-        """Records of the epochs since the last call, the same on every rank (a collective call)."""
+        """Records of the epochs since the last call, the same on every rank; a collective call."""
         measured, self._pending = self._pending, []
         if not measured:
             return []
@@ -254,13 +254,13 @@ class Trainer:
         return [m.record(ranks[:, i], bits[i]) for i, m in enumerate(measured)]
 
     def close(self) -> None:
-        """Take the trainer's hooks off the model."""
+        """Remove the trainer's hooks from the model."""
         self.reducer.close()
 
 
 @dataclass
 class _Measured:
-    """What one rank knows of one epoch."""
+    """Measurements of one epoch on one rank."""
 
     epoch: int
     loss: float
@@ -306,13 +306,13 @@ def _hits(logits: Tensor, tensors: PartTensors) -> Tensor:
 def gradient_reducer(
     model: nn.Module, transport: Transport, *, scale: Scale = "sum", bits: int = 32
 ) -> Reducer:
-    """A reducer of the back-propagations that are announced by `begin`, in buckets of 256 KiB from the last layer on.
+    """Make a reducer of announced back-propagations (`begin`), in buckets of 256 KiB from the last layer on.
 
     Args:
         model: Model whose gradients are summed.
         transport: Transport between the ranks.
-        scale: Parts of a loss over the whole graph are summed.
-        bits: 32: gradients travel as they are. 16: those of float32 are rounded to bfloat16, sent and summed so.
+        scale: Scaling of the sum, as in `Reducer`; parts of a loss over the whole graph are summed.
+        bits: 32: gradients are sent unchanged. 16: float32 gradients are rounded to bfloat16, sent and summed in it.
     """
     trained = [(name, p.nbytes) for name, p in model.named_parameters() if p.requires_grad]
     plan = FusionPlan.by_size(dict(reversed(trained)), transport.world_size, _BUCKET_BYTES)

@@ -1,7 +1,7 @@
-"""Several trainers in one process group that take turns, so that their times can be compared.
+"""Interleaved trainers in one process group, for comparable times.
 
-Noise of a machine comes in stretches of seconds. When every mode trains a few epochs and hands over, each
-stretch hits all modes, and medians and ratios mean something.
+Noise of a machine comes in stretches of seconds. When modes alternate every few epochs, each stretch affects all
+modes, and medians and ratios are meaningful.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 from wirewise.results import EpochRecord
 from wirewise.runtime.full_graph.trainer import Trainer
 
-__all__ = ["Trained", "train_in_turns"]
+__all__ = ["ModeRun", "train_interleaved"]
 
 
 @dataclass
-class Trained:
-    """What one mode's training measured."""
+class ModeRun:
+    """Measurements of one mode's training."""
 
     records: list[EpochRecord] = field(default_factory=list)
     kernel_bytes: int | None = None
@@ -27,7 +27,7 @@ class Trained:
 
     @property
     def best(self) -> tuple[float, float]:
-        """Best validation score and the test score at it; the last test score where no node is for validation."""
+        """Best validation score and the test score at it; the last test score if there are no validation nodes."""
         best = (-1.0, 0.0)
         for scores in (record.accuracy for record in self.records if record.accuracy):
             validation = scores.get("validation")
@@ -36,40 +36,40 @@ class Trained:
         return best
 
 
-def train_in_turns(
+def train_interleaved(
     trainers: Mapping[str, Trainer],
     epochs: int,
     *,
     turn: int,
-    heard: Callable[[str, EpochRecord], None],
+    on_epoch: Callable[[str, EpochRecord], None],
     interface_bytes: Callable[[], int | None],
-    after_turn: Callable[[str, Trainer, Trained], None] | None = None,
-    trained: Mapping[str, Trained] | None = None,
-) -> dict[str, Trained]:
+    after_turn: Callable[[str, Trainer, ModeRun], None] | None = None,
+    trained: Mapping[str, ModeRun] | None = None,
+) -> dict[str, ModeRun]:
     """Train every mode, `turn` epochs at a time; the order of the modes flips every round.
 
-    Trainers that were loaded from checkpoints may stand at different epochs: those behind train first.
+    Trainers loaded from checkpoints may be at different epochs: those behind train first.
 
     Args:
-        trainers: One trainer a mode, built in the same order on every rank.
+        trainers: One trainer per mode, created in the same order on every rank.
         epochs: Epochs of every mode.
-        turn: Epochs of one turn.
-        heard: Called on every rank with each finished epoch, after the turn that it belongs to.
-        interface_bytes: Bytes that this host has sent so far, None where nothing counts them.
-        after_turn: Called after each turn, to save a checkpoint for example.
-        trained: What was measured before the trainers were saved; by default nothing.
+        turn: Number of consecutive epochs of a mode.
+        on_epoch: Called on every rank with each finished epoch, after its turn.
+        interface_bytes: Bytes sent by this host so far. None if they are not counted.
+        after_turn: Called after each turn, for example to save a checkpoint.
+        trained: Measurements by mode from before the trainers were saved. Defaults to none.
 
     Raises:
-        PeerError: A rank died or fell silent.
+        PeerError: A rank is dead or hung.
     """
-    measured = {name: (trained or {}).get(name) or Trained() for name in trainers}
+    measured = {name: (trained or {}).get(name) or ModeRun() for name in trainers}
     names = list(trainers)
     while (behind := min(t.epoch for t in trainers.values())) < epochs:
         for name in names:
             trainer = trainers[name]
             count = min(turn, epochs - trainer.epoch)
             if count > 0 and trainer.epoch < behind + turn:
-                _take_turn(name, trainer, measured[name], count, epochs, heard, interface_bytes)
+                _take_turn(name, trainer, measured[name], count, epochs, on_epoch, interface_bytes)
                 if after_turn is not None:
                     after_turn(name, trainer, measured[name])
         names.reverse()
@@ -79,10 +79,10 @@ def train_in_turns(
 def _take_turn(
     name: str,
     trainer: Trainer,
-    trained: Trained,
+    trained: ModeRun,
     count: int,
     epochs: int,
-    heard: Callable[[str, EpochRecord], None],
+    on_epoch: Callable[[str, EpochRecord], None],
     interface_bytes: Callable[[], int | None],
 ) -> None:
     transport = trainer.transport
@@ -103,4 +103,4 @@ def _take_turn(
         trained.kernel_bytes = (trained.kernel_bytes or 0) + total
     for record in trainer.records():
         trained.records.append(record)
-        heard(name, record)
+        on_epoch(name, record)

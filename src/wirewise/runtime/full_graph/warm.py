@@ -18,9 +18,9 @@ _LOCK = "kernels.lock"
 
 
 def warm() -> None:
-    """Compile what training needs, or load it from numba's cache on disk.
+    """Compile the kernels of training, or load them from numba's cache on disk.
 
-    The ranks of one machine take turns: the first one compiles (half a minute), the others load in a second.
+    The ranks of one machine run in sequence: the first one compiles (half a minute), the others load in a second.
     """
     with _turn():
         codec.warm()
@@ -35,9 +35,9 @@ def _turn() -> Iterator[None]:
     The lock lies in the user's cache folder, never in one that others can write to: there a stranger could hold it for
     ever, or put a link to another file in its place.
     """
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:
-        folder = root / "wirewise"
+        # A user without an entry and without a home, as in a container, has no cache folder.
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wirewise"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except (OSError, RuntimeError):

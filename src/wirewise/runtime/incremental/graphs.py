@@ -1,4 +1,4 @@
-"""The graph as it is when a task is learnt, and the parts of it that rows of a two-layer GCN are made of."""
+"""Graph at the time of a task, and the inputs of a two-layer GCN on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Block", "CurrentGraph"]
 
 
 class Block(NamedTuple):
-    """What the rows of some nodes depend on: their neighbours' summed features. n nodes, m neighbours."""
+    """Inputs of the rows of some nodes: their neighbours' aggregated features. n nodes, m neighbours."""
 
     adjacency: Csr
     """[n, m], normalised."""
@@ -28,11 +28,11 @@ class Block(NamedTuple):
 
 
 class CurrentGraph:
-    """Normalised adjacency (D^-1/2 (A + I) D^-1/2) and summed features of the graph at a task.
+    """Normalised adjacency (D^-1/2 (A + I) D^-1/2) and aggregated features of the graph at a task.
 
     Args:
         growing: The graph and its tasks.
-        task: Number of the task that is learnt.
+        task: Index of the task to learn.
     """
 
     def __init__(self, growing: GrowingGraph, task: int) -> None:
@@ -51,7 +51,7 @@ class CurrentGraph:
         self._kept: dict[str, Any] = {}
 
     def block(self, nodes: NDArray[np.int64]) -> Block:
-        """What the rows of `nodes` depend on, int [n]."""
+        """Inputs of the rows of `nodes`, int [n]."""
         rows = self._adjacency[nodes]
         near, column = np.unique(rows.indices, return_inverse=True)
         adjacency = sp.csr_matrix((rows.data, column.astype(np.int32), rows.indptr), (len(nodes), len(near)))
@@ -62,7 +62,7 @@ class CurrentGraph:
         )
 
     def kept(self, name: str, make: Callable[[], Any]) -> Any:
-        """The value of `make`, made once for this graph: methods that learn in turns share it."""
+        """Cached result of `make` for this graph, shared by methods that learn alternately."""
         if name not in self._kept:
             self._kept[name] = make()
         return self._kept[name]

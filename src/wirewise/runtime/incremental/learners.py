@@ -1,4 +1,4 @@
-"""Learners of one task after another: the network, the common steps, training on all tasks, and rehearsal."""
+"""Learners of one task after another: the network, the common training step, joint training, and rehearsal."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from wirewise.graph.rehearsal.settings import Method, Settings
 from wirewise.runtime.incremental.graphs import Block, CurrentGraph
 from wirewise.runtime.incremental.peers import Peers
 
-__all__ = ["Gcn", "Joint", "Kept", "Learner", "Rehearsal", "WeightedNodes", "sample_losses"]
+__all__ = ["Gcn", "JointTraining", "Learner", "Rehearsal", "RehearsedNodes", "WeightedNodes", "sample_losses"]
 
 
 class Gcn(nn.Module):
-    """The network of CGLB: a graph convolutional network of two layers (Kipf, Welling 2017), which has no biases.
+    """The network of CGLB: a two-layer graph convolutional network (Kipf, Welling 2017) without biases.
 
-    What the second convolution sums is a node's embedding, which depends on two hops.
+    A node's embedding is the aggregated input of the second convolution, which depends on two hops.
 
     Args:
         features: Width of an input row.
         hidden: Width of embeddings.
-        classes: Classes of all tasks.
-        seed: Seed of the first weights.
+        classes: Number of classes of all tasks.
+        seed: Seed of the initial weights.
     """
 
     def __init__(self, features: int, hidden: int, classes: int, seed: int) -> None:
@@ -45,18 +45,18 @@ class Gcn(nn.Module):
         return aggregate(block.adjacency, hidden.relu())
 
     def scores(self, embedding: Float[Tensor, "n hidden"]) -> Float[Tensor, "n classes"]:
-        """Scores of embedded nodes."""
+        """Class scores of embedded nodes."""
         return linear(embedding, self.second)
 
     def forward(self, block: Block) -> Float[Tensor, "n classes"]:
-        """Scores of the block's nodes."""
+        """Class scores of the block's nodes."""
         return self.scores(self.embed(block))
 
 
 def sample_losses(
     scores: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], allowed: Bool[Tensor, "n classes"]
 ) -> Float[Tensor, " n"]:
-    """Cross entropy of each node among the classes that are allowed for it."""
+    """Cross entropy of each node among its allowed classes."""
     return cross_entropy(scores.masked_fill(~allowed, -torch.inf), labels, reduction="none")
 
 
@@ -67,7 +67,7 @@ def _weight(rows: int, columns: int, random: torch.Generator) -> nn.Parameter:
 
 
 class WeightedNodes(NamedTuple):
-    """What a loss is taken over. n nodes."""
+    """Nodes of a loss, with a weight for each; n nodes."""
 
     nodes: NDArray[np.int64]
     """[n]: ids."""
@@ -75,24 +75,24 @@ class WeightedNodes(NamedTuple):
     """[n]: factor of each node's own loss."""
 
 
-class Kept(NamedTuple):
-    """Nodes of a learnt task that this rank rehearses."""
+class RehearsedNodes(NamedTuple):
+    """Nodes of a learnt task rehearsed by this rank."""
 
     nodes: NDArray[np.int64]
     then: Block
     """Neighbourhood of the nodes as it was when the task was learnt."""
     size: int
-    """Nodes of the task that all ranks keep."""
+    """Number of nodes of the task kept by all ranks."""
 
 
 class Learner:
-    """Fine-tuning: learns each task on the current graph and does nothing for the earlier ones.
+    """Fine-tuning: learns each task on the current graph, without regard to earlier ones.
 
     Args:
-        method: Which nodes are kept and how they are weighted, where any are.
+        method: Selection and weighting of kept nodes, if any.
         growing: The graph and its tasks.
         settings: Settings of model and training.
-        peers: Ranks that learn together.
+        peers: Ranks that train together.
     """
 
     def __init__(
@@ -134,28 +134,28 @@ class Learner:
         self.end(graph)
 
     def rows(self, graph: CurrentGraph) -> list[WeightedNodes]:
-        """What the loss runs over, the new task first."""
+        """Nodes of the loss, the new task first."""
         return [self._balanced(graph.task)]
 
     def begin(self, graph: CurrentGraph) -> None:
-        """Hook that is called before a task is learnt."""
+        """Hook called before a task is learnt."""
 
     def penalty(self, embedding: Tensor, scores: Tensor, new: int) -> Tensor | float:
-        """Added to the loss of a step; the first `new` rows are of the new task."""
+        """Term added to the loss of a step; the first `new` rows are of the new task."""
         return 0.0
 
     def adjust(self) -> None:
-        """Change the gradients of a step."""
+        """Modify the gradients of a step."""
 
     def end(self, graph: CurrentGraph) -> None:
-        """Hook that is called after a task is learnt."""
+        """Hook called after a task is learnt."""
 
     def losses(self, scores: Tensor, nodes: NDArray[np.int64], task: int) -> Tensor:
         """Loss of each node among the classes of its task, or among those of all tasks so far, [n]."""
         return sample_losses(scores, self.labels[nodes], self.allowed(nodes, task))
 
     def allowed(self, nodes: NDArray[np.int64], task: int) -> Tensor:
-        """Classes that compete for each node, bool [n, C]."""
+        """Classes considered for each node, bool [n, C]."""
         if self.settings.setting == "task":
             return self._task_of_class == torch.from_numpy(self.growing.arrival[nodes])[:, None]
         among = (self._task_of_class >= 0) & (self._task_of_class <= task)
@@ -186,26 +186,26 @@ class Learner:
         )
 
 
-class Joint(Learner):
-    """Learns on the training nodes of all tasks so far."""
+class JointTraining(Learner):
+    """Joint training on the training nodes of all tasks so far."""
 
     def rows(self, graph: CurrentGraph) -> list[WeightedNodes]:
-        """All tasks weigh the same."""
+        """All tasks, with equal weights."""
         parts = [self._balanced(task) for task in range(graph.task, -1, -1)]
         return [WeightedNodes(part.nodes, part.weights / len(parts)) for part in parts]
 
 
 class Rehearsal(Learner):
-    """Rehearses kept nodes on the current graph, each with its own weight (ER-GNN, SEA-ER)."""
+    """Rehearsal of kept nodes on the current graph, with individual weights (ER-GNN, SEA-ER)."""
 
     def __init__(
         self, method: Method, growing: GrowingGraph, settings: Settings, peers: Peers | None = None
     ) -> None:
         super().__init__(method, growing, settings, peers)
-        self.kept: list[Kept] = []
+        self.kept: list[RehearsedNodes] = []
 
     def rows(self, graph: CurrentGraph) -> list[WeightedNodes]:
-        """The new task, then every old one: `mixing` says whether they weigh one together or one each."""
+        """The new task, then every old one; `mixing` sets whether old tasks weigh one together or one each."""
         matched = self.matched(graph) if self.method.matched and self.kept else None
         together = len(self.kept) if self.settings.mixing == "mean" else 1
         parts = super().rows(graph)
@@ -215,13 +215,13 @@ class Rehearsal(Learner):
         return parts
 
     def end(self, graph: CurrentGraph) -> None:
-        """Keep some of the task's nodes, and how they lie in the graph now."""
+        """Keep some of the task's nodes, with their current neighbourhoods."""
         nodes = self.keep(graph)
         size = int(self.peers.total(np.array([float(len(nodes))]))[0])
-        self.kept.append(Kept(nodes, graph.block(nodes), size))
+        self.kept.append(RehearsedNodes(nodes, graph.block(nodes), size))
 
     def keep(self, graph: CurrentGraph) -> NDArray[np.int64]:
-        """This rank's part of what is kept: training nodes of the task, at most the budget of each class."""
+        """Select this rank's training nodes of the task to keep, within the budget of each class."""
         task = self.growing.tasks[graph.task]
         mine = self.peers.mine(task.train)
         if not len(mine):
@@ -238,17 +238,17 @@ class Rehearsal(Learner):
         return np.concatenate(found)
 
     def matched(self, graph: CurrentGraph) -> list[NDArray[np.float64]]:
-        """Weights of the kept nodes of each old task, [kept] each.
+        """Matched weights of the kept nodes of each old task, [kept] each.
 
-        Their embeddings as they lay when they were kept are matched with those of all training nodes of their task
-        as they lie now, both by the network as it is now.
+        Their embeddings under the graph structure when they were kept are matched with those of all training nodes of
+        their task under the current structure, both by the current network.
         """
         own = [self.peers.mine(task.train) for task in self.growing.tasks[: graph.task]]
         block = graph.kept("old", lambda: graph.block(np.concatenate(own)))
         now = np.split(self.embedded(block), np.cumsum([len(nodes) for nodes in own])[:-1])
         return [self._matched(kept, x) for kept, x in zip(self.kept, now, strict=True)]
 
-    def _matched(self, kept: Kept, now: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _matched(self, kept: RehearsedNodes, now: NDArray[np.float32]) -> NDArray[np.float64]:
         then = self.embedded(kept.then) if len(kept.nodes) else now[:0]
         label = self.growing.data.y[kept.nodes]
         # The class travels as one more column.

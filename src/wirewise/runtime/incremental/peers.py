@@ -1,4 +1,4 @@
-"""Ranks that learn together: each has the nodes of its part, for training and for rehearsal."""
+"""Ranks that train together: each has the nodes of its part, for training and for rehearsal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Peers"]
 
 
 class Peers:
-    """Whose nodes are whose, and sums over ranks; without arguments one rank that has them all.
+    """Owners of nodes, and sums over ranks; without arguments a single rank that owns all.
 
     Args:
         owner: Rank of each node, [N].
-        transport: Messages to the other ranks.
+        transport: Transport between the ranks.
     """
 
     def __init__(self, owner: NDArray[np.int64] | None = None, transport: Transport | None = None) -> None:
@@ -28,11 +28,11 @@ class Peers:
         self.world_size = transport.world_size if transport else 1
 
     def mine(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Nodes among the given ones that this rank has, in their order."""
+        """Filter nodes owned by this rank, in order."""
         return nodes if self._owner is None else nodes[self._owner[nodes] == self.rank]
 
     def share(self, nodes: NDArray[np.int64], budget: int) -> int:
-        """This rank's part of a budget: by its share of the nodes, largest remainders rounded up."""
+        """This rank's part of a budget, by its fraction of the nodes, with the largest remainders rounded up."""
         if self._owner is None:
             return budget
         count = np.bincount(self._owner[nodes], minlength=self.world_size)
@@ -43,13 +43,13 @@ class Peers:
         return int(part[self.rank])
 
     def total(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum over ranks, of the same shape."""
+        """Sum over ranks, elementwise."""
         if self._transport is None:
             return values
         return self._transport.total(values, "sums of kernels")
 
     def gather(self, rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], slice]:
-        """Rows of all ranks, [n, d], in rank order, and where this rank's are."""
+        """Gather the rows of all ranks, [n, d], in rank order, with the slice of this rank."""
         if self._transport is None:
             return rows, slice(0, len(rows))
         sent = torch.tensor([len(rows)])
@@ -62,7 +62,7 @@ class Peers:
         return found, slice(start, start + len(rows))
 
     def reducer(self, model: nn.Module) -> Reducer | None:
-        """Sums the gradients of a model over ranks in one message; None for one rank alone."""
+        """Reducer of a model's gradients in one bucket. None for a single rank."""
         if self._transport is None:
             return None
         sizes = {name: p.nbytes for name, p in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""Learners that hold back changes: by old gradients, by old parameters, by old answers, and by old embeddings."""
+"""Regularised learners: constraints by old gradients, old parameters, old answers, and old embeddings."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _COMPARED = 256
 
 
 class Ewc(Learner):
-    """Elastic weight consolidation (Kirkpatrick et al., PNAS 2017): parameters that mattered stay near their values."""
+    """Elastic weight consolidation (Kirkpatrick et al., PNAS 2017): important parameters stay near their values."""
 
     def begin(self, graph: CurrentGraph) -> None:
-        """Nothing is held before the first task."""
+        """Do nothing before the first task."""
         if graph.task == 0:
             self._held: list[tuple[list[Tensor], list[Tensor]]] = []
 
     def penalty(self, embedding: Tensor, scores: Tensor, new: int) -> Tensor | float:
-        """Squared moves since each old task, by the Fisher information then."""
+        """Squared parameter change since each old task, weighted by its Fisher information."""
         terms = [
             (weight * (now - then) ** 2).sum()
             for fisher, values in self._held
@@ -37,7 +37,7 @@ class Ewc(Learner):
         return self.settings.ewc_strength * torch.stack(terms).sum() if terms else 0.0
 
     def end(self, graph: CurrentGraph) -> None:
-        """Keep the parameters and the diagonal of the Fisher information over the task's training nodes."""
+        """Store the parameters and the diagonal of the Fisher information over the task's training nodes."""
         values = [parameter.detach().clone() for parameter in self.model.parameters()]
         self._held.append((self._fisher(graph), values))
 
@@ -58,10 +58,10 @@ class Ewc(Learner):
 
 
 class Lwf(Learner):
-    """Learning without forgetting (Li, Hoiem, ECCV 2016): old tasks' answers on new nodes stay as they were."""
+    """Learning without forgetting (Li, Hoiem, ECCV 2016): old tasks' answers on new nodes are preserved."""
 
     def begin(self, graph: CurrentGraph) -> None:
-        """Ask the network as it is for its answers."""
+        """Record the answers of the current network."""
         self._targets: Tensor | None = None
         self._old = [list(task.classes) for task in self.growing.tasks[: graph.task]]
         if self._old:
@@ -84,7 +84,7 @@ class Lwf(Learner):
 
 
 class Gem(Rehearsal):
-    """Gradient episodic memory (Lopez-Paz, Ranzato, NIPS 2017): no step may raise the loss of what is kept."""
+    """Gradient episodic memory (Lopez-Paz, Ranzato, NIPS 2017): no step may increase the loss of kept nodes."""
 
     def rows(self, graph: CurrentGraph) -> list[WeightedNodes]:
         """The new task only."""
@@ -97,7 +97,7 @@ class Gem(Rehearsal):
         ]
 
     def adjust(self) -> None:
-        """Turn the gradient to the nearest one that old losses do not grow along."""
+        """Project the gradient to the nearest one that does not increase old losses."""
         if not self._memories:
             return
         parameters = list(self.model.parameters())
@@ -113,7 +113,7 @@ class Gem(Rehearsal):
 
 
 def nearest_gradient(new: Tensor, old: Tensor, margin: float) -> Tensor:
-    """The gradient new + old' v, [p], nearest to `new` whose products with the rows of `old` are not negative.
+    """Gradient new + old' v, [p], nearest to `new` whose products with the rows of `old` are non-negative.
 
     Coordinate descent on the dual: minimise |old' v|^2 / 2 + (old new)' v over v >= margin. [p], [tasks, p].
     """
@@ -135,11 +135,11 @@ def nearest_gradient(new: Tensor, old: Tensor, margin: float) -> Tensor:
 class Ssrm(Rehearsal):
     """Structural shift risk mitigation (Su, Zou, Zhang, Wu, ICML 2023) beside replay.
 
-    A penalty on how far the embeddings of new and rehearsed nodes lie apart.
+    It penalises the distance between the embeddings of new and rehearsed nodes.
     """
 
     def penalty(self, embedding: Tensor, scores: Tensor, new: int) -> Tensor | float:
-        """Squared mean discrepancy of at most 256 new nodes, evenly taken, and all that are rehearsed."""
+        """Squared mean discrepancy of at most 256 evenly chosen new nodes and all rehearsed ones."""
         if len(embedding) == new:
             return 0.0
         some = torch.linspace(0, new - 1, min(_COMPARED, new)).long()

@@ -1,4 +1,4 @@
-"""Several methods through the same tasks: they take turns, so that each graph is made once."""
+"""Several methods on the same tasks, interleaved so that each graph is built once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wirewise.errors import InputError
 from wirewise.graph.rehearsal import GrowingGraph
 from wirewise.graph.rehearsal.settings import METHODS, Settings
 from wirewise.runtime.incremental.graphs import CurrentGraph
-from wirewise.runtime.incremental.learners import Joint, Learner, Rehearsal
+from wirewise.runtime.incremental.learners import JointTraining, Learner, Rehearsal
 from wirewise.runtime.incremental.peers import Peers
 from wirewise.runtime.incremental.regularised import Ewc, Gem, Lwf, Ssrm
 
@@ -21,7 +21,7 @@ __all__ = ["learner_of", "train"]
 _LEARNERS = {
     "bare": Learner,
     "replay": Rehearsal,
-    "joint": Joint,
+    "joint": JointTraining,
     "gem": Gem,
     "ewc": Ewc,
     "lwf": Lwf,
@@ -32,10 +32,10 @@ _SUMS = ("bare", "replay", "joint")
 
 
 def learner_of(name: str, growing: GrowingGraph, settings: Settings, peers: Peers | None = None) -> Learner:
-    """A learner that knows nothing yet.
+    """Make an untrained learner.
 
     Raises:
-        InputError: An unknown method, or one that several ranks cannot share.
+        InputError: The method is unknown, or does not support several ranks.
     """
     if name not in METHODS:
         raise InputError(f"method {name!r} is unknown; expected some of: {', '.join(METHODS)}")
@@ -49,20 +49,20 @@ def train(
     growing: GrowingGraph,
     methods: Sequence[str],
     settings: Settings,
-    heard: Callable[[int, str, list[float], float], None] | None = None,
+    on_task: Callable[[int, str, list[float], float], None] | None = None,
     peers: Peers | None = None,
 ) -> dict[str, NDArray[np.float64]]:
-    """Accuracy of every method on task k after it learnt task t, [t, k], NaN above the diagonal.
+    """Train all methods; returns the accuracy on task k after task t, [t, k], NaN above the diagonal, by method.
 
     Args:
         growing: The graph and its tasks.
         methods: Keys of `METHODS`.
         settings: Settings of all methods.
-        heard: Called after each task of each method with both, the accuracies so far and the seconds.
-        peers: Ranks that learn together; all of them get the same result.
+        on_task: Called after each task of each method with both, the accuracies so far and the seconds.
+        peers: Ranks that train together, with equal results.
 
     Raises:
-        InputError: An unknown method, or one that several ranks cannot share.
+        InputError: A method is unknown, or does not support several ranks.
         PeerError: Another rank failed.
     """
     learners = {name: learner_of(name, growing, settings, peers) for name in methods}
@@ -75,6 +75,6 @@ def train(
             learner.learn(graph)
             row = learner.accuracies(graph)
             found[name][task, : task + 1] = row
-            if heard is not None:
-                heard(task, name, row, time.perf_counter() - start_s)
+            if on_task is not None:
+                on_task(task, name, row, time.perf_counter() - start_s)
     return found

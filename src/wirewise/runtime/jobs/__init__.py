@@ -1,4 +1,4 @@
-"""Jobs of a queue as they run: slots, what starts and ends their ranks, trainings that go on with other amounts."""
+"""Execution of job queues: time slots, launch and end of ranks, and trainings that resume with other resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carries decisions on a queue of jobs out, slot by slot: starts, resizes and stops jobs, puts those back that fail."""
+"""Executor of decisions on a job queue, slot by slot: starts, resizes and stops jobs, requeues failed ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wirewise.trace.queues import JobQueue, QueueArrays
 __all__ = ["Policy", "QueueExecutor"]
 
 Policy = Callable[[QueueArrays, QueueState], None]
-"""Called once a slot with the queue as it is believed to be, and its state, in which it starts, resizes, stops jobs."""
+"""Called once per slot with the queue as estimated, and its state, in which it starts, resizes and stops jobs."""
 
 _LOOK_S = 0.02
 _WARM = 2
@@ -34,7 +34,7 @@ _WARM = 2
 _STUCK = 3
 """Slots in which jobs wait and nothing runs, arrives or starts before the policy is blamed."""
 _LOG = 64
-"""Changes of a job that the state has room to log; later ones are carried out all the same."""
+"""Changes of a job that the state has room to log; later ones are executed all the same."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class _Job:
     steps: int
     arrival_s: float
     share: ExecutedShare | None = None
-    """What it has now."""
+    """Resources that it has now."""
     shares: list[ExecutedShare] = field(default_factory=list)
     done: int = 0
     ended_s: float | None = None
@@ -60,24 +60,24 @@ class _Job:
 
 
 class QueueExecutor:
-    """Runs a queue under a policy, in real time.
+    """Executor of a queue under a policy, in real time.
 
-    At the begin of a slot jobs that are done leave, those that have come wait, progress is what ranks have noted, and
-    the policy decides. Then jobs that lose or change what they have are stopped, which saves their state, and once they
-    are gone those that were given something start. A job that fails waits again, and goes on from what it saved last.
+    At the start of a slot, finished jobs leave, new ones are queued, progress is read from the ranks' records, and
+    the policy decides. Then jobs that lose or change resources are stopped, which saves their state, and once they
+    are gone, jobs with new resources start. A failed job is requeued, and resumes from its last saved state.
 
     Args:
-        queue: Jobs, kinds, clusters, and the seconds of a slot.
-        steps: Steps of each job by its name.
+        queue: Jobs, kinds, clusters, and the slot length.
+        steps: Number of steps of each job, by name.
         policy: Function that decides in each slot.
-        launcher: Starts and ends jobs.
-        retries: Failures after which a job is given up.
-        stop_s: Seconds that a job has to save its state; then its processes are taken away.
+        launcher: Launcher of jobs.
+        retries: Number of failures after which a job is abandoned.
+        stop_s: Seconds that a job has to save its state before its processes are killed.
         silence_s: Seconds without a step after which a job counts as failed.
-        say: Called with what a user should know.
+        log: Called with messages for the user.
 
     Raises:
-        InputError: A job without a number of steps.
+        InputError: A job has no number of steps.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class QueueExecutor:
         retries: int = 2,
         stop_s: float = 30.0,
         silence_s: float = 60.0,
-        say: Callable[[str], None] = lambda _: None,
+        log: Callable[[str], None] = lambda _: None,
     ) -> None:
         wrong = [job.name for job in queue.queue if steps.get(job.name, 0) < 1]
         if wrong:
@@ -99,7 +99,7 @@ class QueueExecutor:
         self._queue = queue
         # Clusters may die, and jobs then no longer run there.
         self._arrays = arrays._replace(room=arrays.room.copy(), reach=arrays.reach.copy())
-        self._policy, self._launcher, self._say = policy, launcher, say
+        self._policy, self._launcher, self._say = policy, launcher, log
         self._retries, self._stop_s, self._silence_s = retries, stop_s, silence_s
         self._state = new_state(self._arrays, _LOG * len(queue.queue))
         self._speeds = SpeedModel(len(queue.kinds))
@@ -118,7 +118,7 @@ class QueueExecutor:
         """Run all jobs to their ends.
 
         Raises:
-            PlanError: The policy lets jobs wait for ever.
+            PlanError: The policy lets jobs wait forever.
         """
         self._rehearse()
         self._begin_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Speeds of kinds of jobs by processors and accelerators: fitted to measured steps, corrected while jobs run."""
+"""Speed model of job kinds by CPUs and accelerators: fitted to measured steps, updated while jobs run."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["SpeedModel", "step_table"]
 
 
 def step_table(measured: Mapping[tuple[int, int], float], cpus: int, gpus: int) -> NDArray[np.float64]:
-    """Seconds of a step for all amounts, from some that were measured, [cpus + 1, gpus + 1].
+    """Fit the step time for all amounts to some measurements, [cpus + 1, gpus + 1], in seconds.
 
-    A step takes time for input and for what ranks do on the processors that they share, for what accelerators share
-    and for what they tell each other: a + b / c + d / g + e g + f g / c with factors of at least 0, by least squares of
-    relative errors. So more accelerators can hurt where processors are few. Measured amounts keep what was measured.
+    A step takes time for input and for work on shared CPUs, for work divided over accelerators and for communication:
+    a + b / c + d / g + e g + f g / c with factors of at least 0, by least squares of relative errors. More
+    accelerators can therefore hurt if CPUs are few. Measured amounts keep their measured times.
 
     Args:
-        measured: Seconds by processors and accelerators.
-        cpus: Most processors of a job.
-        gpus: Most accelerators of a job.
+        measured: Seconds by CPUs and accelerators.
+        cpus: Maximum number of CPUs of a job.
+        gpus: Maximum number of accelerators of a job.
 
     Raises:
-        InputError: Nothing was measured, or a figure is not above 0.
+        InputError: There are no measurements, or a value is not positive.
     """
     if not measured or min(measured.values()) <= 0:
         raise InputError(f"got the measured seconds {dict(measured)}; expected at least one, all above 0")
@@ -47,10 +47,10 @@ def _terms(amounts: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 class SpeedModel:
-    """What schedulers believe of the kinds' speeds, while jobs run.
+    """Scheduler's model of the kinds' speeds, updated while jobs run.
 
     The logarithm of a measured step over the expected one is the sum of an effect of the kind, one of the amount, and
-    noise, all normal about 0; beliefs are their means after what was measured so far.
+    noise, all normal with mean 0; estimates are posterior means.
 
     Args:
         kinds: Number of kinds.
@@ -66,17 +66,17 @@ class SpeedModel:
         self._sums: Sequence[dict[tuple[int, int], tuple[float, int]]] = [{} for _ in range(kinds)]
 
     def observe(self, kind: int, cpus: int, gpus: int, measured_s: float, expected_s: float) -> None:
-        """Learn from a step.
+        """Update the model with a measured step time.
 
         Args:
-            kind: Number of the kind.
-            cpus: Processors that the job had.
-            gpus: Accelerators that it had.
-            measured_s: Seconds that its steps took, the mean of some.
-            expected_s: Seconds that were expected before anything ran.
+            kind: Index of the kind.
+            cpus: Number of CPUs of the job.
+            gpus: Number of accelerators of the job.
+            measured_s: Mean measured step time, in seconds.
+            expected_s: Step time expected before any measurement, in seconds.
 
         Raises:
-            InputError: Seconds that are not above 0.
+            InputError: A time is not positive.
         """
         if not (0 < measured_s < float("inf") and 0 < expected_s < float("inf")):
             raise InputError(
@@ -86,7 +86,7 @@ class SpeedModel:
         self._sums[kind][cpus, gpus] = total + log(measured_s / expected_s), count + 1
 
     def factors(self, kind: int, cpus: int, gpus: int) -> NDArray[np.float64]:
-        """Factors on the seconds of a kind's steps, [cpus + 1, gpus + 1]."""
+        """Estimated factors on the step times of a kind, [cpus + 1, gpus + 1]."""
         of_kind, of_amount, noise = self._variances
         sums = self._sums[kind]
         # The effect of the kind, seen through amounts that scatter about it.
@@ -99,7 +99,7 @@ class SpeedModel:
         return np.exp(found)
 
     def believed(self, progress: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Progress of a slot as it is believed now, from what was expected, [kinds, cpus + 1, gpus + 1]."""
+        """Estimated progress per slot, from the expected progress, [kinds, cpus + 1, gpus + 1]."""
         _, cpus, gpus = progress.shape
         factors = [self.factors(kind, cpus - 1, gpus - 1) for kind in range(len(self._sums))]
         return progress / np.stack(factors)

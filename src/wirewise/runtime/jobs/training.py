@@ -1,7 +1,7 @@
-"""A training that can be stopped at any step and goes on with another number of ranks.
+"""Training that can be stopped at any step and resumed with another number of ranks.
 
-Its state lies in files of parts that do not depend on the number of ranks. The newest two are kept: where one turns out
-torn, the one before it is used. SIGTERM on any rank lets all ranks finish the same step, save and leave.
+Its state is stored in part files that do not depend on the number of ranks. The newest two states are kept: if one is
+torn, the previous one is used. SIGTERM on any rank makes all ranks finish the same step, save and exit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "ProgressReader",
     "ResumableTraining",
     "SharedStates",
-    "heed_signals",
+    "install_stop_handler",
     "train_resumably",
 ]
 
@@ -45,42 +45,42 @@ _stop = threading.Event()
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line about a training."""
+    """Progress record of a training."""
 
     step: int
     """Steps that are done."""
     at_s: float
     """Time on the machine's monotonic clock."""
     event: str = ""
-    """"begin", "done" or "stopped"; nothing for a step."""
+    """"begin", "done" or "stopped"; empty for a step."""
     note: str = ""
-    """What whoever reads it must know, such as a torn checkpoint."""
+    """Note for the user, such as a torn checkpoint."""
 
 
 class ResumableTraining(Protocol):
-    """A training of some ranks whose state other numbers of ranks can take over."""
+    """Training on several ranks whose state can be loaded by another number of ranks."""
 
     parts: Sequence[str]
     """Names of all parts of the state, the same on all ranks and for all numbers of ranks."""
 
     def step(self, number: int) -> None:
-        """Do a step, together with all ranks."""
+        """Run a step, together with all ranks."""
 
     def state(self) -> Mapping[str, Tree]:
-        """The parts that this rank writes; all ranks together write each part once."""
+        """Parts that this rank writes; all ranks together write each part once."""
 
     def load(self, parts: Mapping[str, Tree]) -> None:
-        """Take over a state, all of its parts."""
+        """Load a state with all of its parts."""
 
     def close(self) -> None:
-        """Let go of threads and groups."""
+        """Release threads and groups."""
 
 
 class SharedStates:
-    """States of a job on a file system that all its ranks share.
+    """States of a job on a shared file system.
 
     Args:
-        folder: Folder of the files; it is made where it is missing.
+        folder: Folder of the files; created if missing.
         parts: Names of all parts.
     """
 
@@ -88,12 +88,12 @@ class SharedStates:
         self._folder, self._parts = make_folder(folder), sorted(parts)
 
     def write(self, step: int, parts: Mapping[str, Tree]) -> None:
-        """Write the parts of this rank; each is on disk when this returns."""
+        """Write the parts of this rank durably."""
         for name, tree in parts.items():
             write_state(self._path(step, name), tree)
 
     def read(self, step: int) -> dict[str, Tree]:
-        """All parts of a step.
+        """Read all parts of a step.
 
         Raises:
             InputError: A part is missing or torn.
@@ -101,7 +101,7 @@ class SharedStates:
         return {name: read_state(self._path(step, name)) for name in self._parts}
 
     def newest(self) -> tuple[int, list[str]]:
-        """Newest step with all its parts whole, 0 if there is none; and what is wrong with later ones."""
+        """Newest step with all parts intact, 0 if there is none; and the faults of later ones."""
         wrong: list[str] = []
         for step in reversed(self.steps()):
             try:
@@ -113,7 +113,7 @@ class SharedStates:
         return 0, wrong
 
     def steps(self) -> list[int]:
-        """Steps with all their parts, in order."""
+        """Steps with all their parts, ascending."""
         found: dict[int, set[str]] = {}
         for path in self._folder.iterdir():
             if match := _NAME.fullmatch(path.name):
@@ -121,7 +121,7 @@ class SharedStates:
         return sorted(step for step, parts in found.items() if parts >= set(self._parts))
 
     def prune(self, after: int) -> None:
-        """Remove all but the newest two, and those of steps later than one, which belong to a past that was lost."""
+        """Remove all but the newest two states, and those of steps after `after`, which were superseded."""
         kept = [step for step in self.steps() if step <= after][-_KEPT:]
         for path in self._folder.iterdir():
             match = _NAME.fullmatch(path.name)
@@ -133,13 +133,13 @@ class SharedStates:
 
 
 class ProgressReader:
-    """Reads what a job notes, from where it was read last."""
+    """Incremental reader of a job's progress records."""
 
     def __init__(self, folder: Path) -> None:
         self._path, self._place = folder / PROGRESS, 0
 
     def read(self) -> tuple[Progress, ...]:
-        """All whole lines that are new, each once; one that is no such line is left out."""
+        """Read all complete new records; malformed ones are skipped."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._place)
@@ -156,8 +156,8 @@ class ProgressReader:
         return tuple(lines)
 
 
-def heed_signals() -> None:
-    """Let SIGTERM ask for a stop at the end of a step instead of ending this process; in the main thread."""
+def install_stop_handler() -> None:
+    """Make SIGTERM request a stop at the end of a step instead of ending this process; call it in the main thread."""
     signal.signal(signal.SIGTERM, lambda *_: _stop.set())
 
 
@@ -169,22 +169,22 @@ def train_resumably(
     every_s: float = 10.0,
     timeout_s: float = 60.0,
 ) -> bool:
-    """Train as one rank of a job, from what was saved last, to the end or until SIGTERM.
+    """Train as one rank of a job, from the last saved state, to the end or until SIGTERM.
 
     Args:
-        build: Makes the training of this rank.
-        folder: Folder of the job; takes states and progress.
+        build: Function that makes the training of this rank.
+        folder: Folder of the job, for states and progress.
         steps: Number of steps of the whole job.
         every_s: Seconds between two saved states.
-        timeout_s: Seconds that other ranks have to come, and to answer.
+        timeout_s: Seconds to wait for other ranks, to join and to answer.
 
     Returns:
-        Whether the last step was done.
+        True if the last step was done.
 
     Raises:
-        PeerError: A rank died or fell silent.
+        PeerError: A rank is dead or hung.
     """
-    heed_signals()
+    install_stop_handler()
     start_group(timeout_s)
     transport = transport_of(timeout_s=timeout_s)
     training = build(transport)
@@ -225,7 +225,7 @@ def _restored(training: ResumableTraining, states: SharedStates, transport: Tran
     if step:
         training.load(states.read(step))
     if transport.rank == 0:
-        note = f"{'; '.join(wrong)}; it goes on from step {step}" if wrong else ""
+        note = f"{'; '.join(wrong)}; it resumes from step {step}" if wrong else ""
         _note(folder, Progress(step, time.monotonic(), "begin", note))
     return step
 

@@ -1,4 +1,4 @@
-"""Messages of uneven sizes from every machine to every machine, counted."""
+"""All-to-all exchanges of uneven sizes between machines, with byte counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BUSY: set[int] = set()
 
 
 class AllToAll:
-    """Exchanges over a group that nothing else uses meanwhile.
+    """All-to-all exchanges over a process group that nothing else uses at the same time.
 
     Args:
         transport: Transport between the machines.
@@ -35,7 +35,7 @@ class AllToAll:
 
     @property
     def groups(self) -> set[Any]:
-        """Process groups that nothing else may use meanwhile."""
+        """Process groups that must not be used otherwise meanwhile."""
         return {self.transport.group}
 
     def exchange(
@@ -46,14 +46,14 @@ class AllToAll:
         send_counts: NDArray[Any] | None = None,
         receive_counts: NDArray[Any] | None = None,
     ) -> None:
-        """Send parts of `sends` to the machines, and receive theirs into `came`, in the order of ranks.
+        """Send parts of `sends` to the machines, and receive theirs into `came`, in rank order.
 
         Args:
             what: Name of the exchange for error messages.
             sends: Parts to send, 1-D.
-            came: Receives the parts, 1-D. Between devices (NCCL) both travel by way of the device.
-            send_counts: Elements for each machine; none: equally many. [K]
-            receive_counts: Elements from each machine; none: equally many. [K]
+            came: Output for received parts, 1-D. Between devices (NCCL) both are copied via the device.
+            send_counts: Number of elements for each machine. Defaults to equal parts. [K]
+            receive_counts: Number of elements from each machine. Defaults to equal parts. [K]
 
         Raises:
             PeerError: A machine is gone.
@@ -72,7 +72,7 @@ class AllToAll:
             came.copy_(landed)
 
     def count(self, sent_bytes: int, received_bytes: int) -> None:
-        """Add to what was sent and received; threads may do so at the same time."""
+        """Add to the counts of sent and received bytes; thread-safe."""
         with self._counting:
             self.sent_bytes += sent_bytes
             self.received_bytes += received_bytes
@@ -84,11 +84,10 @@ class AllToAll:
 
 @contextmanager
 def exclusive(*exchanges: AllToAll) -> Iterator[None]:
-    """Let nobody else send batches on the groups of these exchanges.
+    """Hold the groups of these exchanges exclusively, so that no other batches are sent on them.
 
     Raises:
-        InputError: Batches travel on one of them already: those of the two would be taken for each other, or wait for
-            each other for ever.
+        InputError: Batches are already sent on one of them; those of the two would be mismatched, or deadlock.
     """
     groups = {id(group) for each in exchanges for group in each.groups}
     if groups & _BUSY:

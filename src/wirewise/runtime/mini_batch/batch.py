@@ -1,4 +1,4 @@
-"""A mini-batch as a training step takes it."""
+"""Mini-batch as input of a training step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MiniBatch:
     remote_rows: int = 0
     """Rows that were fetched."""
     copied: torch.cuda.Event | None = None
-    """Comes after its rows were copied to a device."""
+    """Event after its rows were copied to a device."""
     foreign_rows: int = 0
     """Rows of other machines' nodes, fetched or cached."""
 
@@ -46,7 +46,7 @@ class MiniBatch:
         return self.batch.n_id
 
     def arrive(self) -> MiniBatch:
-        """Let what follows on the current stream wait until the rows are on the device."""
+        """Make later work on the current stream wait until the rows are on the device."""
         if self.copied is not None:
             stream = torch.cuda.current_stream(self.x.device)
             stream.wait_event(self.copied)
@@ -55,5 +55,5 @@ class MiniBatch:
 
     @property
     def layers(self) -> list[tuple[Int[Tensor, "2 e"], tuple[int, int]]]:
-        """Edges and size of each convolution, from the outermost inwards, as PyG takes them."""
+        """Edges and size of each convolution, from the outermost inwards, in PyG's format."""
         return [(torch.from_numpy(layer.edge_index()), layer.size) for layer in self.batch.layers]

@@ -1,4 +1,4 @@
-"""The batches of some epochs on their way through the stages sample, ids, slice, rows and assemble.
+"""Pipeline of batches of several epochs through the stages sample, ids, slice, rows and assemble.
 
 In a pipeline each stage works on another batch. One thread sends all messages, ids of a batch before rows of the one
 before it, in the same order on all machines, and another waits for rows: those of several batches travel at a time, so
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from wirewise.graph.sampling import Batch, seed_batches
 from wirewise.runtime.mini_batch.batch import MiniBatch
-from wirewise.runtime.mini_batch.fetching import Answer, Incoming, RowRequest
+from wirewise.runtime.mini_batch.fetching import Answer, PendingRows, RowRequest
 from wirewise.runtime.transport import PendingExchange
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class _Making:
     batch: Batch
     wanted: RowRequest
     stage_s: dict[str, float]
-    incoming: Incoming | None = None
+    incoming: PendingRows | None = None
     answer: Future[Answer] | None = None
 
 
@@ -112,12 +112,12 @@ class _Line:
 
 
 class Batches:
-    """Batches of some epochs of a loader, in order.
+    """Batches of several epochs of a loader, in order.
 
     Args:
-        loader: Loader whose batches they are.
+        loader: Loader of the batches.
         epochs: Numbers of the epochs.
-        start: The first batch of the first epoch.
+        start: Index of the first batch of the first epoch.
     """
 
     def __init__(self, loader: BatchLoader, epochs: range, start: int = 0) -> None:
@@ -129,7 +129,7 @@ class Batches:
         return max(len(self.epochs) * len(self.loader) - self.start, 0)
 
     def one_by_one(self) -> Generator[MiniBatch]:
-        """Each made when it is asked for."""
+        """Yield batches that are each made on demand."""
         if not len(self):
             return
         places = self._places()
@@ -146,7 +146,7 @@ class Batches:
         self.loader.check()
 
     def ahead(self) -> Generator[MiniBatch]:
-        """Some batches ready, some on their way: together about `depth` ahead of training."""
+        """Yield batches prefetched about `depth` ahead of training, some ready and some in flight."""
         if not len(self):
             return
         line, taken = _Line(len(self), self.loader.depth), 0
@@ -280,7 +280,7 @@ class Batches:
     def _land(self, made: _Making) -> Tensor:
         assert made.incoming is not None
         begin = time.perf_counter()
-        came = self.fetcher.land(made.incoming)
+        came = self.fetcher.receive(made.incoming)
         made.stage_s["rows"] = time.perf_counter() - begin
         return came
 

@@ -1,7 +1,7 @@
-"""Feature rows of a machine, those that batches need most on an accelerator and the others in its host's memory.
+"""Feature rows of a machine: those needed most on an accelerator, the others in host memory.
 
-After SALIENT++ (Kaler et al., MLSys 2023): own rows are ordered by falling probability that a batch needs them, so that
-a prefix of them is what the device keeps, beside the cached rows of other machines.
+After SALIENT++ (Kaler et al., MLSys 2023): own rows are sorted by decreasing probability that a batch needs them, so
+that the device keeps a prefix of them, beside cached rows of other machines.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wirewise.errors import InputError
-from wirewise.runtime.mini_batch.store import Assembled, Decode, RowStore
+from wirewise.runtime.mini_batch.store import AssembledBatch, Decode, RowStore
 
 __all__ = ["DeviceStore"]
 
 
 class DeviceStore(RowStore):
-    """A `RowStore` whose batches are made on a device.
+    """`RowStore` whose batches are assembled on a device.
 
-    Rows of the host are copied from pinned memory on a stream of their own, while the device computes. A device "cpu"
-    goes the same way without streams.
+    Host rows are copied from pinned memory on a separate stream, overlapped with compute. A device "cpu" does the
+    same without streams.
 
     Args:
         own: Rows of this machine in the order of their ids, float32 or float16 [n, F]; batches are float32.
         offsets: First id of each machine, then N; [K + 1].
-        rank: Number of this machine.
-        cached: Ids of rows of other machines that are kept on the device, each once, [c].
+        rank: Index of this machine.
+        cached: Unique ids of other machines' rows kept on the device, [c].
         device: Device on which batches are assembled.
-        prefix: Share of the own rows that the device keeps, the first ones.
+        prefix: Fraction of the own rows, the first ones, kept on the device.
 
     Raises:
-        InputError: Rows or ids that do not fit the machine, or a prefix out of range or too large for the device.
+        InputError: Rows or ids do not fit the machine, or the prefix is out of range or too large for the device.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class DeviceStore(RowStore):
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
 
     def fill(self, rows: Float[Tensor, "c f"]) -> None:
-        """Take over the rows of the cached ids, in their order."""
+        """Store the rows of the cached ids, in order."""
         super().fill(rows)
         self._resident[self.num_prefix :].copy_(rows)
 
-    def assemble(self, ids: NDArray[np.int64], places: NDArray[np.int64], decode: Decode) -> Assembled:
-        """Batch as `RowStore` assembles it; the rows are on the device once `copied` has come."""
+    def assemble(self, ids: NDArray[np.int64], places: NDArray[np.int64], decode: Decode) -> AssembledBatch:
+        """Assemble a batch like `RowStore`; the rows are on the device once `copied` has completed."""
         slots = self._slots[ids]
         resident = (slots >= self.num_own) | ((slots >= 0) & (slots < self.num_prefix))
         there, here = np.flatnonzero(resident), np.flatnonzero(~resident)
@@ -70,11 +70,11 @@ class DeviceStore(RowStore):
         self.copy(slots[here], staged)
         decode(staged, np.searchsorted(here, places))
         if self._stream is None:
-            return Assembled(self._joined(len(ids), there, kept, here, staged))
+            return AssembledBatch(self._joined(len(ids), there, kept, here, staged))
         with torch.cuda.stream(self._stream):
             x, copied = self._joined(len(ids), there, kept, here, staged), torch.cuda.Event()
             copied.record(self._stream)
-        return Assembled(x, copied)
+        return AssembledBatch(x, copied)
 
     def _joined(
         self,

@@ -1,7 +1,7 @@
-"""Rows of other machines in two exchanges a batch: ids to their owners, rows back.
+"""Fetch of other machines' rows in two exchanges per batch: ids to their owners, rows back.
 
-Each message of ids begins with the number of ids that the next batch will ask for, so that receivers know its size
-before it comes. Numbers of rows travel as int32 relative to the first row of their owner.
+Each message of ids starts with the number of ids that the next batch will request, so that receivers know its size in
+advance. Row numbers are sent as int32 relative to their owner's first row.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from torch import Tensor
 from wirewise.rng import stream_key
 from wirewise.runtime.mini_batch.all_to_all import AllToAll, exclusive
 from wirewise.runtime.mini_batch.store import RowStore
-from wirewise.runtime.mini_batch.wire import ROW_FORMATS, WIRE_BITS, agreed_wires
+from wirewise.runtime.mini_batch.wire import ROW_FORMATS, WIRE_BITS, agree_encodings
 from wirewise.runtime.transport import PendingExchange, Transport
 
-__all__ = ["ROW_FORMATS", "WIRE_BITS", "Answer", "Fetcher", "Incoming", "RowRequest"]
+__all__ = ["ROW_FORMATS", "WIRE_BITS", "Answer", "Fetcher", "PendingRows", "RowRequest"]
 
 
 class RowRequest(NamedTuple):
-    """Rows that a batch asks of other machines."""
+    """Rows that a batch requests from other machines."""
 
     places: NDArray[np.int64]
-    """Where they belong in the batch's rows, by owner; [w]."""
+    """Positions in the batch's rows, by owner, [w]."""
     rows: NDArray[np.int32]
-    """Number of each in its owner's rows, [w]."""
+    """Index of each in its owner's rows, [w]."""
     counts: NDArray[np.int64]
-    """Rows asked of each machine, [K]."""
+    """Number of rows requested from each machine, [K]."""
 
 
 class Answer(NamedTuple):
@@ -42,8 +42,8 @@ class Answer(NamedTuple):
     """Bytes for each machine, [K]."""
 
 
-class Incoming(NamedTuple):
-    """Rows that are to come."""
+class PendingRows(NamedTuple):
+    """Rows to be received."""
 
     rows: UInt8[Tensor, " bytes"]
     """Encoded, by owner."""
@@ -51,23 +51,23 @@ class Incoming(NamedTuple):
 
 
 class Fetcher(AllToAll):
-    """Asks other machines for rows, and answers what they ask; all machines call the same methods in the same order.
+    """Client and server of remote rows; all machines call the same methods in the same order.
 
-    One thread sends; another may wait for rows meanwhile. When it is made, on all machines at the same time, they agree
-    on the smallest exact format of their rows: `wire`.
+    One thread sends; another may wait for rows meanwhile. The constructor is a collective call, in which machines
+    agree on the smallest exact format of their rows: `wire`.
 
     Args:
         store: Rows of this machine.
-        transport: The machines; nothing else may use its group meanwhile.
-        ids: Carries ids in a group of its own, so that they do not queue behind rows of earlier batches; none: the
-            group of the rows.
-        bits: One of `WIRE_BITS`, at most those of the store; none: rows as they are. Rows are not quantized where the
-            smallest exact format takes no more bytes.
+        transport: Transport between the machines; its group must not be used otherwise meanwhile.
+        ids: Separate transport for ids, so that they do not queue behind rows of earlier batches. Defaults to that of
+            the rows.
+        bits: One of `WIRE_BITS`, at most those of the store. Defaults to unquantized rows. Rows are not quantized if
+            the smallest exact format takes no more bytes.
         formats: One of `ROW_FORMATS`: "smallest" exact format, or "dense" rows.
-        seed: Seed of stochastic rounding, where rows are quantized.
+        seed: Seed of stochastic rounding, if rows are quantized.
 
     Raises:
-        InputError: Other bits or formats.
+        InputError: The bits or formats are unknown.
         PeerError: A machine is gone.
     """
 
@@ -83,7 +83,7 @@ class Fetcher(AllToAll):
     ) -> None:
         super().__init__(ids or transport)
         self.store, self._seed, self._rows = store, seed, transport
-        self._exact, self.wire = agreed_wires(store, self.transport, bits, formats)
+        self._exact, self.wire = agree_encodings(store, self.transport, bits, formats)
         self._tag = 0
         self._announced: NDArray[np.int64] = np.zeros(transport.world_size, np.int64)
 
@@ -93,7 +93,7 @@ class Fetcher(AllToAll):
         return super().groups | {self._rows.group}
 
     def wanted(self, ids: NDArray[np.int64]) -> RowRequest:
-        """The rows among `ids` that are not held."""
+        """Request for the rows of `ids` that this machine neither owns nor caches."""
         places = self.store.missing(ids)
         offsets = self.store.offsets
         owner = np.searchsorted(offsets, ids[places], side="right") - 1
@@ -101,17 +101,17 @@ class Fetcher(AllToAll):
         return RowRequest(places, (ids[places] - offsets[owner]).astype(np.int32), counts)
 
     def announce(self, first: RowRequest) -> None:
-        """Tell the owners how many rows the first batch will ask for."""
+        """Tell the owners how many rows the first batch will request."""
         came = torch.empty(self.transport.world_size, dtype=torch.int64)
         self.exchange("the numbers of the first batch", torch.from_numpy(first.counts), came, None, None)
         self._announced = came.numpy()
 
     def ask(self, wanted: RowRequest, following: RowRequest | None) -> list[NDArray[np.int32]]:
-        """Send the ids of a batch; returns what each other machine asks for, [K][rows].
+        """Send the ids of a batch; returns the rows requested by each other machine, [K][rows].
 
         Args:
-            wanted: Rows of the batch that was announced.
-            following: Rows of the next batch; none: it is the last.
+            wanted: Rows of the announced batch.
+            following: Rows of the next batch. None if it is the last.
 
         Raises:
             PeerError: A machine is gone.
@@ -133,7 +133,7 @@ class Fetcher(AllToAll):
         return [part[1:] for part in parts]
 
     def answer(self, asked: list[NDArray[np.int32]], epoch: int = 0, batch: int = 0) -> Answer:
-        """Encode the rows that each machine asked for; rounding differs between epochs and batches."""
+        """Encode the rows requested by each machine; rounding differs between epochs and batches."""
         store, key = self.store, stream_key(self._seed, epoch, batch)
         places = [rows.astype(np.int64) for rows in asked]
         sizes = np.array([self.wire.size_bytes(rows + store.first) for rows in places])
@@ -143,20 +143,20 @@ class Fetcher(AllToAll):
                 self.wire.encode(rows, key, part)
         return Answer(out, sizes)
 
-    def expect(self, wanted: RowRequest) -> Incoming:
-        """Prepare to receive the rows of a batch, before it is asked for: see `fetch`. Its time limit runs from now."""
+    def expect(self, wanted: RowRequest) -> PendingRows:
+        """Post the receives of a batch's rows, before they are requested (see `fetch`); the timeout runs from now."""
         sizes = [self.wire.size_bytes(nodes) for nodes in self._nodes(wanted)]
         came = torch.empty(sum(sizes), dtype=torch.uint8)
         self._tag += 1
         receives = dict(enumerate(came.split(sizes)))
-        return Incoming(came, self._rows.open("the exchange of rows", self._tag, receives))
+        return PendingRows(came, self._rows.open("the exchange of rows", self._tag, receives))
 
-    def send(self, incoming: Incoming, answer: Answer) -> None:
-        """Start to send the encoded rows that others asked for with the ids of a batch, of which `incoming` comes back.
+    def send(self, incoming: PendingRows, answer: Answer) -> None:
+        """Start sending the encoded rows requested by others with the ids of the batch of `incoming`.
 
-        All receives have been posted by then. gloo has one connection for both directions between two ranks: the word
-        that a receive is ready would wait behind the rows that travel the other way, and rows would go one way at a
-        time.
+        All receives have been posted by then. gloo has one connection for both directions between two ranks: a
+        receive-ready notification would queue behind rows in the other direction, and rows would be sent in one
+        direction at a time.
 
         Raises:
             PeerError: A machine is gone.
@@ -166,8 +166,8 @@ class Fetcher(AllToAll):
             incoming.pending.send(peer, parts[peer])
         incoming.pending.launch()
 
-    def land(self, incoming: Incoming) -> UInt8[Tensor, " bytes"]:
-        """Wait for the rows of a batch; `incoming.pending.wait_sends` waits for those that others asked for.
+    def receive(self, incoming: PendingRows) -> UInt8[Tensor, " bytes"]:
+        """Wait for the rows of a batch; `incoming.pending.wait_sends` waits for those requested by others.
 
         Raises:
             PeerError: A machine is gone.
@@ -176,10 +176,10 @@ class Fetcher(AllToAll):
         self.count(incoming.pending.bytes_sent, len(incoming.rows))
         return incoming.rows
 
-    def fetch(self, incoming: Incoming, answer: Answer) -> UInt8[Tensor, " bytes"]:
+    def fetch(self, incoming: PendingRows, answer: Answer) -> UInt8[Tensor, " bytes"]:
         """Send, and wait for rows and sends."""
         self.send(incoming, answer)
-        came = self.land(incoming)
+        came = self.receive(incoming)
         incoming.pending.wait_sends()
         return came
 
@@ -190,7 +190,7 @@ class Fetcher(AllToAll):
         out: Float[Tensor, "n f"],
         places: NDArray[np.int64],
     ) -> None:
-        """Decode the rows that came and add them to `places` of `out`, which are zero."""
+        """Decode received rows and add them to the zeroed rows `places` of `out`."""
         start = begin = 0
         for nodes in self._nodes(wanted):
             if len(nodes):
@@ -205,10 +205,10 @@ class Fetcher(AllToAll):
         return np.split(first + wanted.rows, np.cumsum(wanted.counts)[:-1])
 
     def fill_cache(self) -> None:
-        """Fetch the rows that the store keeps of other machines, as they are.
+        """Fetch the cached rows of other machines, unquantized.
 
         Raises:
-            InputError: Batches travel on the groups of this fetcher.
+            InputError: Batches are in flight on the groups of this fetcher.
             PeerError: A machine is gone.
         """
         with exclusive(self):

@@ -1,4 +1,4 @@
-"""Rows of the store into a batch, compiled."""
+"""Compiled copies of stored rows into a batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["copy_held"]
 
 @njit()
 def copy_held(slots: NDArray[np.int32], own: NDArray[Any], cached: NDArray[Any], out: NDArray[Any]) -> None:
-    """Set `out[i]` to row `slots[i]` of `own` and then `cached`, or to zero where the slot is negative."""
+    """Set `out[i]` to row `slots[i]` of `own` followed by `cached`, or to zero if the slot is negative."""
     for place in range(len(slots)):
         slot = slots[place]
         if slot < 0:

@@ -1,4 +1,4 @@
-"""Mini-batches of a partitioned graph, with the rows that they need, made ahead of training."""
+"""Mini-batches of a partitioned graph with their feature rows, prefetched ahead of training."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ __all__ = ["BatchLoader"]
 
 
 class BatchLoader:
-    """The batches of this machine's training nodes, epoch by epoch; all machines make equally many.
+    """Batches of this machine's training nodes, epoch by epoch; all machines have equally many.
 
-    What a batch holds depends on (seed, epoch, number, machine) only, whatever the depth, the number of threads and the
-    cache. So training goes on exactly where it stopped with `epoch(number, start=batches already done)`.
+    The content of a batch depends on (seed, epoch, number, machine) only, not on depth, threads and cache. Training
+    therefore resumes exactly with `epoch(number, start=batches already done)`.
 
     Args:
-        fetcher: Rows; it and its group belong to the loader while an epoch runs.
-        sampler: Sampler of the whole graph, or one that asks the owners of nodes; under the ids of the store.
-        labels: Labels of all nodes or of a range that holds the training nodes, by id, [N].
+        fetcher: Fetcher of rows; it and its group are used exclusively while an epoch runs.
+        sampler: Sampler of the whole graph, or one that queries the owners of nodes; with the ids of the store.
+        labels: Labels of all nodes, or of a range that contains the training nodes, by id, [N].
         train: Training nodes of every machine, [K][T_k].
-        batch_size: Seeds of a machine's batch on average; machines with more training nodes have larger ones.
-        depth: Batches that are made ahead; 0: each when it is asked for.
-        threads: Number of threads that sample.
-        shared_draws: Draw for a node what every other machine draws for it in the same batch; then K machines see what
-            one would see in the union of their batches. Otherwise draws are independent.
-        check: Function that is called before each batch is sampled and after the last one, such as
-            `graph.mapped.watch`'s, which raises where files that are mapped were changed.
+        batch_size: Mean number of seeds per machine's batch; machines with more training nodes have larger ones.
+        depth: Number of prefetched batches; 0 makes each on demand.
+        threads: Number of sampling threads.
+        shared_draws: Whether all machines sample the same neighbours of a node in the same batch; K machines are then
+            equivalent to one with the union of their batches. Otherwise samples are independent.
+        check: Function called before each batch is sampled and after the last one, such as that of
+            `graph.mapped.watch`, which raises if mapped files have changed.
 
     Raises:
-        InputError: No training nodes on any machine, or a knob out of range.
+        InputError: No machine has training nodes, or an option is out of range.
     """
 
     def __init__(
@@ -83,26 +83,26 @@ class BatchLoader:
         return max(-(-total // (self.batch_size * len(self.train))), 1)
 
     def epoch(self, number: int, *, start: int = 0) -> Generator[MiniBatch]:
-        """The batches of an epoch from `start` on.
+        """Yield the batches of an epoch from `start` on.
 
         Raises:
-            InputError: Batches of another loader travel on the same groups.
-            PeerError: A machine is gone; names it and the stage.
+            InputError: Batches of another loader use the same groups.
+            PeerError: A machine is gone; the message names it and the stage.
         """
         return self._batches(range(number, number + 1), start)
 
     def epochs(self, numbers: range, *, start: int = 0) -> Iterator[tuple[int, Iterator[MiniBatch]]]:
-        """Some epochs, each with its number and its batches, where the pipeline goes on from one into the next.
+        """Yield several epochs, each with its number and batches, with the pipeline continuing across epochs.
 
-        The batches are those of `epoch`. Those that are left when the next epoch is asked for are skipped: all machines
-        do so alike.
+        The batches are those of `epoch`. Remaining batches are skipped when the next epoch is requested, on all
+        machines alike.
 
         Args:
             numbers: Numbers of the epochs.
-            start: The first batch of the first of them.
+            start: Index of the first batch of the first epoch.
 
         Raises:
-            PeerError: A machine is gone; names it and the stage.
+            PeerError: A machine is gone; the message names it and the stage.
         """
         batches = self._batches(numbers, start)
         with closing(batches):

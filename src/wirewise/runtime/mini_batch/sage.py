@@ -1,4 +1,4 @@
-"""GraphSAGE on sampled layers: means over neighbours by the compiled kernels, one pass over the rows.
+"""GraphSAGE on sampled layers: mean over neighbours by the compiled kernels, in one pass over the rows.
 
 W. Hamilton, R. Ying, J. Leskovec: Inductive Representation Learning on Large Graphs, NeurIPS 2017, with the mean of the
 neighbours. The parameters are those of PyG's `SAGEConv` under the same names.
@@ -28,15 +28,15 @@ _NO_SCALE, _NO_BASE = np.empty(0, np.float32), np.empty((0, 0), np.float32)
 def mean_of_neighbours(
     x: Float[Tensor, "sources d"], layer: Layer, *, implementation: str = "auto"
 ) -> Float[Tensor, "targets d"]:
-    """Mean of the rows that each target aggregates, or zero where there are none; differentiable in x.
+    """Mean of each target's source rows, or zero if there are none; differentiable in x.
 
     Args:
-        x: Rows, float32, one for each source of the layer.
+        x: Rows, float32, one per source of the layer.
         layer: Layer of a sampled batch.
         implementation: "numba", "torch", or "auto": numba on the CPU, torch operations elsewhere.
 
     Raises:
-        InputError: Rows that do not fit the layer.
+        InputError: The rows do not fit the layer.
     """
     if len(x) != layer.num_sources or x.dtype != torch.float32:
         raise InputError(
@@ -79,11 +79,11 @@ def _shares(layer: Layer) -> tuple[Any, ...]:
 
 
 class SageConvolution(nn.Module):
-    """One convolution: a linear map of the neighbours' mean, plus one of the node itself.
+    """SAGE convolution: a linear map of the neighbours' mean, plus one of the node itself.
 
     Args:
-        features: Width of the rows that come in.
-        width: Width of those that go out.
+        features: Width of the input.
+        width: Width of the output.
     """
 
     def __init__(self, features: int, width: int) -> None:
@@ -91,13 +91,13 @@ class SageConvolution(nn.Module):
         self.lin_l, self.lin_r = nn.Linear(features, width), nn.Linear(features, width, bias=False)
 
     def forward(self, x: Float[Tensor, "sources d"], layer: Layer) -> Float[Tensor, "targets w"]:
-        """Rows of the layer's targets."""
+        """Output rows of the layer's targets."""
         mean = self.lin_l(mean_of_neighbours(x, layer))
         return torch.addmm(mean, x[: layer.num_targets], self.lin_r.weight.t())
 
 
 class Sage(nn.Module):
-    """GraphSAGE with a convolution for each hop.
+    """GraphSAGE with one convolution per hop.
 
     Args:
         widths: Widths of the features, the hidden rows and the classes; [hops + 1].
@@ -110,7 +110,7 @@ class Sage(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Float[Tensor, "n f"], layers: Sequence[Layer]) -> Float[Tensor, "seeds classes"]:
-        """Scores of the seeds of a batch, from its rows and layers."""
+        """Class scores of a batch's seeds, from its rows and layers."""
         last = len(self.convolutions) - 1
         for place, (convolution, layer) in enumerate(zip(self.convolutions, layers, strict=True)):
             x = convolution(x, layer)

@@ -1,4 +1,4 @@
-"""The feature rows that a machine holds: its own, and copies of others'."""
+"""Feature rows held by a machine: its own, and copies of others'."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from wirewise.errors import InputError
 from wirewise.runtime.mini_batch.kernels import copy_held
 
-__all__ = ["Assembled", "Decode", "RowStore"]
+__all__ = ["AssembledBatch", "Decode", "RowStore"]
 
 
 _KEPT = (torch.float32, torch.float16)
@@ -23,12 +23,12 @@ Decode = Callable[[Tensor, NDArray[np.int64]], None]
 """Adds the rows that came to places of a matrix, whose rows are zero there."""
 
 
-class Assembled(NamedTuple):
+class AssembledBatch(NamedTuple):
     """Rows of a batch."""
 
     x: Float[Tensor, "n f"]
     copied: torch.cuda.Event | None = None
-    """Comes after what was copied to a device."""
+    """Event after the copies to a device."""
 
 
 class RowStore:
@@ -37,11 +37,11 @@ class RowStore:
     Args:
         own: Rows of this machine in the order of their ids, float32 or float16 [n, F]; batches are float32.
         offsets: First id of each machine, then N; [K + 1].
-        rank: Number of this machine.
-        cached: Ids of rows of other machines that are kept here too, each once, [c].
+        rank: Index of this machine.
+        cached: Unique ids of other machines' rows that are cached here, [c].
 
     Raises:
-        InputError: Rows that are not of this machine's range, or ids that are not of others.
+        InputError: Rows are not of this machine's range, or cached ids are its own.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RowStore:
 
     @property
     def num_own(self) -> int:
-        """Rows that this machine owns."""
+        """Number of rows owned by this machine."""
         return len(self.own)
 
     @property
@@ -87,21 +87,21 @@ class RowStore:
         return int(self.own.shape[1])
 
     def fill(self, rows: Float[Tensor, "c f"]) -> None:
-        """Take over the rows of the cached ids, in their order."""
+        """Store the rows of the cached ids, in order."""
         self.copies.copy_(rows)
 
     def missing(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places in `ids` of rows that are not held, by owner and then as they come."""
+        """Positions in `ids` of rows that are not held, by owner, then in order."""
         places = np.flatnonzero(self._slots[ids] < 0)
         owner = np.searchsorted(self.offsets, ids[places], side="right")
         return places[np.argsort(owner, kind="stable")]
 
     def count_foreign(self, ids: NDArray[np.int64]) -> int:
-        """How many of the ids belong to other machines."""
+        """Number of ids owned by other machines."""
         return int(np.count_nonzero((ids < self.first) | (ids >= self.first + self.num_own)))
 
     def copy(self, slots: NDArray[np.int32], out: Float[Tensor, "n f"]) -> None:
-        """Write the rows of some slots to `out`, float32; a negative slot becomes zero."""
+        """Write the rows of some slots to `out`, float32; negative slots give zeros."""
         if self.own.dtype == torch.float32:
             copy_held(slots, self.own.numpy(), self.copies.numpy(), out.numpy())
             return
@@ -110,15 +110,15 @@ class RowStore:
         copy_held(slots, *(part.view(torch.int16).numpy() for part in (self.own, self.copies, halves)))
         out.copy_(halves)
 
-    def assemble(self, ids: NDArray[np.int64], places: NDArray[np.int64], decode: Decode) -> Assembled:
-        """The rows of a batch: those that are held, and those that came for `places` of it.
+    def assemble(self, ids: NDArray[np.int64], places: NDArray[np.int64], decode: Decode) -> AssembledBatch:
+        """Assemble the rows of a batch from held rows, and received ones for `places`.
 
         Args:
             ids: Ids of the batch, [n].
-            places: Places in `ids` of the rows that came, [w].
-            decode: Function that adds them to places of a matrix.
+            places: Positions in `ids` of received rows, [w].
+            decode: Function that adds received rows to given positions of a matrix.
         """
         x = torch.empty(len(ids), self.num_features)
         self.copy(self._slots[ids], x)
         decode(x, places)
-        return Assembled(x)
+        return AssembledBatch(x)

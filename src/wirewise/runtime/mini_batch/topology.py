@@ -1,7 +1,7 @@
-"""Neighbour sampling where every machine has the in-edges of its own nodes only: owners are asked hop by hop.
+"""Distributed neighbour sampling, with in-edges of own nodes only on each machine; owners are queried hop by hop.
 
-Owners draw with the keys of `NeighborSampler`, so that batches are those of a graph that is on every machine. A hop
-takes four exchanges: how many nodes are asked for, which, how many neighbours each of them drew, and which.
+Owners sample with the keys of `NeighborSampler`, so that batches equal those of a replicated graph. A hop takes four
+exchanges: number of queried nodes, their ids, number of sampled neighbours of each, and their ids.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wirewise.errors import InputError
 from wirewise.graph.mapped import map_of
 from wirewise.graph.sampling import Batch, Layer
 from wirewise.graph.sampling.kernels import draw, edge_room, number
-from wirewise.graph.sampling.sampler import Table, check_edges, check_hops, check_seeds, nothing
+from wirewise.graph.sampling.sampler import Table, check_edges, check_hops, check_seeds, empty_batch
 from wirewise.graph.structure import InEdges
 from wirewise.rng import stream_key
 from wirewise.runtime.mini_batch.all_to_all import AllToAll
@@ -27,9 +27,9 @@ __all__ = ["PartitionedSampler", "own_edges"]
 
 
 def own_edges(edges: InEdges, first: int, end: int) -> InEdges:
-    """In-edges of the nodes `first` to `end` of a graph, sources by global id.
+    """In-edges of the nodes `first` to `end` of a graph, with global source ids.
 
-    They are copied, so that the graph may go, unless they are mapped from a file.
+    They are copied, so that the graph can be freed, unless they are memory-mapped.
     """
     begin, stop = edges.indptr[first], edges.indptr[end]
     indices, weight = edges.indices[begin:stop], None if edges.weight is None else edges.weight[begin:stop]
@@ -40,7 +40,7 @@ def own_edges(edges: InEdges, first: int, end: int) -> InEdges:
 
 
 class _Asked(NamedTuple):
-    """What machines ask of this one in a hop."""
+    """Requests of machines to this one in a hop."""
 
     rows: NDArray[np.int32]
     counts: NDArray[np.int64]
@@ -49,22 +49,22 @@ class _Asked(NamedTuple):
 
 
 class PartitionedSampler(AllToAll):
-    """Draws the batches of `NeighborSampler`; all machines sample equally many batches, in the same order.
+    """Distributed sampler of the batches of `NeighborSampler`; all machines sample equally many, in the same order.
 
-    One thread may use it, with a group of its own. A machine without seeds samples an empty batch, because others may
-    ask for its nodes.
+    It is for one thread, with a separate group. A machine without seeds samples an empty batch, because others may
+    query its nodes.
 
     Args:
-        own: In-edges of this machine's nodes, sources by global id, `own_edges`.
+        own: In-edges of this machine's nodes, with global source ids, from `own_edges`.
         offsets: First id of each machine, then N; [K + 1].
         transport: Transport between the machines.
-        fanouts: Neighbours of a node in each hop, the seeds' own first; -1: all. [L]
+        fanouts: Neighbours per node in each hop, the seeds' own first; -1 for all. [L]
         semantics: One of `graph.sampling.SEMANTICS`.
-        seed: Seed of the draws.
+        seed: Seed of the sampling.
 
     Raises:
-        InputError: Edges that are not those of this machine, no hops, a fanout below -1, unknown semantics, or
-            edges that carry data.
+        InputError: The edges are not this machine's, there are no hops, a fanout is below -1, the semantics are
+            unknown, or edges carry data.
     """
 
     collective = True
@@ -95,18 +95,18 @@ class PartitionedSampler(AllToAll):
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of the graph."""
+        """Number of nodes of the graph."""
         return int(self.offsets[-1])
 
     def nothing(self) -> Batch:
-        """The batch of no seeds; others are not asked."""
-        return nothing(len(self.fanouts))
+        """Batch without seeds; other machines are not queried."""
+        return empty_batch(len(self.fanouts))
 
     def sample(self, seeds: NDArray[Any], *, epoch: int = 0, batch: int = 0) -> Batch:
-        """The neighbourhood of some nodes; arguments are those of `NeighborSampler.sample`, but there may be no seeds.
+        """Sample the neighbourhood of some nodes, possibly none; arguments as in `NeighborSampler.sample`.
 
         Raises:
-            InputError: A seed that is no node, or that stands twice.
+            InputError: A seed is not a node, or occurs twice.
             PeerError: A machine is gone.
         """
         nodes = check_seeds(seeds, self.num_nodes)

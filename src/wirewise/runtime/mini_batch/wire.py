@@ -1,4 +1,4 @@
-"""How feature rows travel: in the smallest exact format, or packed by the codec in fewer bits where that is smaller."""
+"""Wire format of feature rows: the smallest exact one, or quantized if that is smaller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wirewise.errors import InputError
 from wirewise.runtime.mini_batch.store import RowStore
 from wirewise.runtime.transport import Transport
 
-__all__ = ["ROW_FORMATS", "WIRE_BITS", "RowEncoding", "agreed_wires"]
+__all__ = ["ROW_FORMATS", "WIRE_BITS", "RowEncoding", "agree_encodings"]
 
 WIRE_BITS = (8, 16, 32)
 """Bits of a value on the wire: 8 quantized by row; 16 bfloat16, or float16 where the store keeps halves; 32 float32."""
@@ -31,18 +31,18 @@ _COUNTED = "the numbers of values that are not zero"
 
 
 class RowEncoding(Protocol):
-    """Rows of all machines to bytes and back."""
+    """Encoding of all machines' rows to bytes and back."""
 
     name: str
     """One of `codec.row_formats.FORMATS`, or "int8" or "bfloat16"."""
     mean_bytes: float
-    """Bytes of a row, mean of all nodes."""
+    """Mean bytes of a row, over all nodes."""
 
     def size_bytes(self, nodes: NDArray[np.int64]) -> int:
         """Bytes of the rows of some nodes, by global id."""
 
     def encode(self, places: NDArray[np.int64], key: int, out: UInt8[Tensor, " bytes"]) -> None:
-        """Write some own rows, by their number here; `key` is that of stochastic rounding."""
+        """Encode some own rows, by local index; `key` is that of stochastic rounding."""
 
     def decode(
         self,
@@ -51,23 +51,23 @@ class RowEncoding(Protocol):
         index: Tensor,
         out: Float[Tensor, "n f"],
     ) -> None:
-        """Set the rows `index` of `out`, which are zero, to the rows of `nodes` that came."""
+        """Decode received rows of `nodes` into the zeroed rows `index` of `out`."""
 
 
-def agreed_wires(
+def agree_encodings(
     store: RowStore, transport: Transport, bits: int | None, formats: str
 ) -> tuple[RowEncoding, RowEncoding]:
-    """How rows travel as they are, and how those of batches do; all machines call it at the same time.
+    """Agree on the encodings of plain rows and of batch rows; a collective call of all machines.
 
     Args:
         store: Rows of this machine.
-        transport: The machines, which count the values of all rows that are not zero, and tell each other.
-        bits: One of `WIRE_BITS`, at most those of the store; none: rows as they are. Fewer bits than the store's are
-            used where they take fewer bytes than the rows as they are.
+        transport: Transport between the machines, which count their nonzero values and exchange the counts.
+        bits: One of `WIRE_BITS`, at most those of the store. Defaults to unquantized rows. Fewer bits than the
+            store's are used only if they take fewer bytes than exact rows.
         formats: One of `ROW_FORMATS`.
 
     Raises:
-        InputError: Other bits or formats.
+        InputError: The bits or formats are unknown.
         PeerError: A machine is gone.
     """
     value_bits = 8 * store.own.element_size()

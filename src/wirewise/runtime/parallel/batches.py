@@ -1,4 +1,4 @@
-"""A batch as a captured step takes it: its tensors in the order of the capture, whatever order a dict has."""
+"""Batch as input of a captured step: its tensors in capture order, regardless of the order of a dict."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["batch_tensors"]
 def batch_tensors(
     structure: pytree.TreeSpec | None, args: Sequence[Any], named: Mapping[str, Any]
 ) -> list[Any]:
-    """The leaves of a batch, matched with those of the captured one by place and by name.
+    """Match the tensors of a batch with those of the captured one, by position and name.
 
     Args:
-        structure: Structure of the captured batch; None: a row of tensors without names.
-        args: Arguments of a call: those of a captured tuple, or the captured batch itself.
-        named: Arguments by name: those of a captured dict.
+        structure: Structure of the captured batch. Defaults to positional tensors.
+        args: Positional arguments of a call: those of a captured tuple, or the captured batch itself.
+        named: Keyword arguments: those of a captured dict.
 
     Raises:
-        InputError: Names or places that were not captured, or that are missing.
+        InputError: Names or positions were not captured, or are missing.
     """
     if structure is None:
         if named:

@@ -1,4 +1,4 @@
-"""Collectives along the dimensions of a mesh: each sends what a ring of its kind sends, and returns at once."""
+"""Asynchronous collectives along mesh dimensions, with the traffic of ring algorithms."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from wirewise.plans.parallel import DimPlacement
 from wirewise.runtime.parallel.parts import cut, joined
 from wirewise.runtime.transport import Transport
 
-__all__ = ["InFlightTensor", "MeshGroups", "RankGroups", "ThreadGroups", "moved"]
+__all__ = ["InFlightTensor", "MeshGroups", "RankGroups", "ThreadGroups", "start_move"]
 
 
 class InFlightTensor:
-    """A tensor that is on its way.
+    """Tensor in flight.
 
     Args:
-        wait: Waits for it; called once.
+        wait: Function that waits for it; called once.
     """
 
     def __init__(self, wait: Callable[[], Tensor]) -> None:
@@ -30,7 +30,7 @@ class InFlightTensor:
         self._found: Tensor | None = None
 
     def wait(self) -> Tensor:
-        """Wait for the tensor; the same one each time.
+        """Wait for the tensor; returns the same tensor each time.
 
         Raises:
             PeerError: A peer is gone.
@@ -42,35 +42,35 @@ class InFlightTensor:
 
 
 class MeshGroups(Protocol):
-    """This rank's place on a mesh, and collectives with the ranks that differ from it along one dimension."""
+    """This rank's mesh coordinates, and collectives with the ranks along one dimension."""
 
     mesh: tuple[int, ...]
     place: tuple[int, ...]
 
     def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> InFlightTensor:
-        """Sum or maximum ("max") over the ranks; the tensor stays what it was."""
+        """Sum or maximum ("max") over the ranks; the input is unchanged."""
         ...
 
     def all_gather(self, axis: int, tensor: Tensor) -> Callable[[], list[Tensor]]:
-        """Start to collect the tensors of all ranks in their order; called, the result waits."""
+        """Start gathering the tensors of all ranks in order; calling the result waits."""
         ...
 
     def all_to_all(self, axis: int, parts: list[Tensor]) -> Callable[[], list[Tensor]]:
-        """Start to give each rank its part; called, the result waits for what all gave this one."""
+        """Start sending each rank its part; calling the result waits for the parts of all ranks."""
         ...
 
 
-def moved(
+def start_move(
     groups: MeshGroups, axis: int, tensor: Tensor, before: DimPlacement, after: DimPlacement
 ) -> InFlightTensor:
-    """Start to change how a tensor lies along one dimension of the mesh.
+    """Start changing a tensor's placement along one mesh dimension.
 
     Args:
         groups: Ranks of the mesh.
         axis: Dimension of the mesh.
-        tensor: This rank's part.
-        before: Present placement of the tensor along the dimension.
-        after: The wanted one.
+        tensor: This rank's shard.
+        before: Current placement of the tensor along the dimension.
+        after: Placement after the conversion.
     """
     parts, number = groups.mesh[axis], groups.place[axis]
     if before == after or parts == 1:
@@ -94,13 +94,13 @@ def moved(
 
 
 def _alone(tensor: Tensor, before: DimPlacement, parts: int, number: int) -> Tensor:
-    """A part as an addend: zeros where the others' are."""
+    """A part as a partial sum: zeros where the others' are."""
     empty = torch.zeros_like(tensor)
     return joined([tensor if rank == number else empty for rank in range(parts)], before)
 
 
 class RankGroups:
-    """A mesh whose ranks are processes, or threads with groups of their own.
+    """Mesh whose ranks are processes, or threads with separate groups.
 
     Args:
         transports: Messages with the ranks along each dimension of the mesh.
@@ -112,7 +112,7 @@ class RankGroups:
         self.place = tuple(one.rank for one in transports)
 
     def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> InFlightTensor:
-        """Sum or maximum over the ranks; the tensor stays what it was."""
+        """Sum or maximum over the ranks; the input is unchanged."""
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM  # type: ignore[assignment]
         found = tensor.clone(memory_format=torch.contiguous_format)
@@ -121,13 +121,13 @@ class RankGroups:
         )
 
     def all_gather(self, axis: int, tensor: Tensor) -> Callable[[], list[Tensor]]:
-        """Start to collect the tensors of all ranks in their order; called, the result waits."""
+        """Start gathering the tensors of all ranks in order; calling the result waits."""
         own = tensor.contiguous()
         found = [torch.empty_like(own) for _ in range(self.mesh[axis])]
         return self._started(axis, lambda group: group.allgather([found], [own]), lambda: found)
 
     def all_to_all(self, axis: int, parts: list[Tensor]) -> Callable[[], list[Tensor]]:
-        """Start to give each rank its part; called, the result waits for what all gave this one."""
+        """Start sending each rank its part; calling the result waits for the parts of all ranks."""
         given = torch.stack(parts)
         found = torch.empty_like(given)
         start = partial(self._swap, found, given)
@@ -153,12 +153,12 @@ class RankGroups:
 
 
 class ThreadGroups:
-    """A mesh whose ranks are threads of this process and hand each other tensors.
+    """Mesh whose ranks are threads of this process and pass each other tensors.
 
     Args:
         mesh: Ranks along each dimension.
-        place: This rank's place.
-        shared: What `ThreadGroups.meeting` made for all of them.
+        place: This rank's mesh coordinates.
+        shared: Result of `ThreadGroups.meeting`, shared by all of them.
     """
 
     def __init__(self, mesh: tuple[int, ...], place: tuple[int, ...], shared: _Meeting) -> None:
@@ -166,22 +166,22 @@ class ThreadGroups:
 
     @staticmethod
     def meeting(ranks: int, timeout_s: float = 60.0) -> _Meeting:
-        """Where all ranks of a mesh meet for each collective."""
+        """Create the meeting point of all ranks of a mesh for collectives."""
         return _Meeting(ranks, timeout_s)
 
     def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> InFlightTensor:
-        """Sum or maximum over the ranks; the tensor stays what it was."""
+        """Sum or maximum over the ranks; the input is unchanged."""
         parts = torch.stack(self._met(axis, tensor))
         found = parts.amax(0) if op == "max" else parts.sum(0)
         return InFlightTensor(lambda: found)
 
     def all_gather(self, axis: int, tensor: Tensor) -> Callable[[], list[Tensor]]:
-        """Collect the tensors of all ranks in their order."""
+        """Gather the tensors of all ranks, in order."""
         found = self._met(axis, tensor)
         return lambda: found
 
     def all_to_all(self, axis: int, parts: list[Tensor]) -> Callable[[], list[Tensor]]:
-        """Give each rank its part."""
+        """Send each rank its part."""
         found = [given[self.place[axis]] for given in self._met(axis, parts)]
         return lambda: found
 

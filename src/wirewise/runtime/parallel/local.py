@@ -1,8 +1,8 @@
-"""Operators on parts of tensors: what an operator of the whole step becomes on one rank.
+"""Operators on shards: the local form of the step's operators on one rank.
 
-Most operators are computed as they are. Here is what differs: sizes in arguments, means over a dimension that is cut,
-rows and classes of which a rank has some, reductions that all ranks take part in, and random numbers, which every rank
-draws for the whole tensor so that they are those of one device.
+Most operators are computed unchanged. Exceptions are sizes in arguments, means over a sharded dimension, sharded rows
+and classes, reductions over ranks, and random numbers, which every rank generates for the whole tensor so that they
+equal those of one device.
 """
 
 from __future__ import annotations
@@ -30,44 +30,44 @@ _EACH, _MEAN, SUM = 0, 1, 2
 
 @dataclass(frozen=True)
 class LocalOperator:
-    """An operator of the graph on this rank's parts."""
+    """Operator of the graph on this rank's shards."""
 
     node: fx.Node
     inputs: dict[fx.Node, Placements]
-    """How each input lies when the operator takes it."""
+    """Placement of each input as the operator reads it."""
     outputs: tuple[Placements, ...]
-    """How each output lies."""
+    """Placement of each output."""
     groups: MeshGroups
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of this rank's part of the first output."""
+        """Shape of this rank's shard of the first output."""
         return self.local(_values(self.node)[0], self.outputs[0])
 
     def local(self, value: Tensor, placements: Placements) -> tuple[int, ...]:
-        """Shape of this rank's part of a value."""
+        """Shape of this rank's shard of a value."""
         return local_shape(value.shape, placements, self.groups.mesh)
 
     def argument(self, position: int) -> fx.Node:
-        """The input at a position of the arguments."""
+        """Input at an argument position."""
         found = self.node.args[position]
         assert isinstance(found, fx.Node)
         return found
 
     def placed(self, position: int) -> Placements:
-        """How the input at a position of the arguments lies."""
+        """Placements of the input at an argument position."""
         return self.inputs[self.argument(position)]
 
     def axes(self, position: int, dim: int) -> list[int]:
-        """Dimensions of the mesh that cut a dimension of an input."""
+        """Mesh dimensions that shard a dimension of an input."""
         dim %= max(self.argument(position).meta["val"].dim(), 1)
         return [axis for axis, one in enumerate(self.placed(position)) if one.kind == "S" and one.dim == dim]
 
     def first_of(self, position: int, dim: int) -> int:
-        """Index in the whole of the first row that this rank has of an input.
+        """Global index of this rank's first row of an input.
 
         Raises:
-            PlanError: The rows are not next to each other.
+            PlanError: The rows are not contiguous.
         """
         size, start = self.argument(position).meta["val"].shape[dim], 0
         for axis in self.axes(position, dim):
@@ -81,13 +81,13 @@ class LocalOperator:
         return start
 
     def reduced(self, tensor: Tensor, axes: Sequence[int], op: str = "sum") -> Tensor:
-        """A reduction over the ranks along dimensions of the mesh."""
+        """Reduce a tensor over the ranks along mesh dimensions."""
         for axis in axes:
             tensor = self.groups.all_reduce(axis, tensor, op).wait()
         return tensor
 
     def part(self, whole: Tensor, output: int = 0) -> Tensor:
-        """This rank's part of a whole output."""
+        """This rank's shard of a whole output."""
         return part_of_mesh(whole, self.outputs[output], self.groups.mesh, self.groups.place)
 
 
@@ -96,10 +96,10 @@ Handler = Callable[..., Any]
 
 
 def local_operator(own: LocalOperator) -> Callable[..., Any]:
-    """What computes this rank's part of the operator's outputs, called with the operator's arguments.
+    """Make the function that computes this rank's shard of the operator's outputs from the operator's arguments.
 
     Raises:
-        PlanError: Parts from which the operator cannot be computed.
+        PlanError: The operator cannot be computed from these shards.
     """
     target: Any = own.node.target
     if target is operator.getitem:
@@ -127,7 +127,7 @@ def local_operator(own: LocalOperator) -> Callable[..., Any]:
 
 
 def draws_random_numbers(node: fx.Node) -> bool:
-    """Whether an operator's result depends on the state of a random number generator."""
+    """Whether an operator depends on the state of a random number generator."""
     if WholeModules.draws(node):
         return True
     tags = getattr(node.target, "tags", ())
@@ -242,7 +242,7 @@ def _convolution(own: LocalOperator, x: Tensor, weight: Tensor, bias: Tensor | N
     *_, groups = args
     _no_spatial(own, 0)
     if bias is not None and any(own.groups.place[axis] for axis in own.axes(0, 1) if own.axes(1, 1)):
-        # Ranks have addends: one of them adds the bias.
+        # Ranks have partial sums: one of them adds the bias.
         bias = torch.zeros_like(bias)
     if groups != 1:
         groups = groups * x.shape[1] // own.argument(0).meta["val"].shape[1]
@@ -299,7 +299,7 @@ def _groups(own: LocalOperator, position: int, x: Tensor, group: int, channels: 
     return found
 
 
-# Means over a dimension that is cut, of which a rank has an addend.
+# Means over a dimension that is cut, of which a rank has a partial sum.
 
 
 def _mean(own: LocalOperator, x: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -322,7 +322,7 @@ def _is_mean(own: LocalOperator) -> bool:
 
 
 def argument_of(node: fx.Node, name: str) -> Any:
-    """An argument of an operator by its name in the schema; its default where it is not given."""
+    """Argument of an operator by its schema name, or its default."""
     for place, one in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
         if one.name == name:
             return node.args[place] if place < len(node.args) else node.kwargs.get(name, one.default_value)
@@ -333,7 +333,23 @@ def _share(own: LocalOperator, position: int, x: Tensor) -> float:
     return x.numel() / max(own.argument(position).meta["val"].numel(), 1)
 
 
-# Rows and classes of which a rank has some.
+# Rows, classes and experts of which a rank has some.
+
+
+def _experts(own: LocalOperator, tokens: Tensor, weight: Tensor, ends: Tensor, *gradient: Tensor) -> Any:
+    """Products of a rank's experts with their tokens, and zeros for the tokens of others; or the gradients of both."""
+    if not own.axes(1, 0):
+        return _call(own, tokens, weight, ends, *gradient)
+    first = own.first_of(1, 0)
+    begin = int(ends[first - 1]) if first else 0
+    mine = slice(begin, int(ends[first + len(weight) - 1]))
+    found = _call(
+        own, tokens[mine], weight, ends[first : first + len(weight)] - begin, *(one[mine] for one in gradient)
+    )
+    of_tokens, *others = found if gradient else (found,)
+    whole = of_tokens.new_zeros((len(tokens), *of_tokens.shape[1:]))
+    whole[mine] = of_tokens
+    return (whole, *others) if gradient else whole
 
 
 def _embedding(own: LocalOperator, weight: Tensor, indices: Tensor, *args: Any) -> Tensor:
@@ -366,7 +382,7 @@ def _index(own: LocalOperator, x: Tensor, indices: Sequence[Tensor | None]) -> A
 
 
 def _row_numbers(own: LocalOperator, indices: Sequence[Tensor | None]) -> Tensor | None:
-    """What picks rows of which this rank has some; None: it has all."""
+    """Index of rows of which this rank has some; None if it has all."""
     if not own.axes(0, 0) or indices[0] is None:
         return None
     if len(indices) > 1:
@@ -393,7 +409,7 @@ def _gather(own: LocalOperator, x: Tensor, dim: int, indices: Tensor, **more: An
 
 
 def _added_to(own: LocalOperator, x: Tensor) -> Tensor:
-    """What rows are added to; of addends one rank has it."""
+    """Target of added rows; of partial sums one rank has it."""
     alone = [
         axis
         for axis, (before, after) in enumerate(zip(own.placed(0), own.outputs[0], strict=True))
@@ -466,7 +482,7 @@ def _nll_loss(
     loss = -(picked * counts * inside).sum()
     if reduction == _MEAN:
         loss = loss / total
-    # Of addends one rank has the total.
+    # Of partial sums one rank has the total.
     told = [axis for axis, one in enumerate(own.outputs[1]) if one.kind == "P"]
     return loss, torch.zeros_like(total) if any(own.groups.place[axis] for axis in told) else total
 
@@ -546,7 +562,7 @@ _HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"), _split),
     "slice": _slice,
     "slice_backward": _slice_backward,
-    "select_backward": _with_input_size,
+    **dict.fromkeys(("select_backward", "unfold_backward", "diagonal_backward"), _with_input_size),
     **dict.fromkeys(
         ("upsample_nearest2d_backward", "upsample_bilinear2d_backward", "upsample_bicubic2d_backward"),
         _upsample_backward,
@@ -570,8 +586,11 @@ _HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _nll_loss_backward),
     **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
+    **dict.fromkeys(
+        ("transformers::grouped_mm_fallback", "transformers::grouped_mm_fallback_backward"), _experts
+    ),
     "bernoulli": _bernoulli,
     **dict.fromkeys(("rand_like", "randn_like"), _random_like),
     "native_dropout": _native_dropout,
 }
-"""Operators that differ on parts, by their names in ATen."""
+"""Operators that differ on parts, by their names; ATen's without a namespace."""

@@ -1,4 +1,4 @@
-"""What a microbatch of a step is: its captured step, the batch's plan as one of it, and how results add up."""
+"""Microbatches of a step: the captured step of one, the batch's plan adapted to it, and the sum of results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VALUES = frozenset("other value fill_value alpha exponent min max self s scale 
 
 @dataclass(frozen=True)
 class MicrobatchStep:
-    """The captured step of a microbatch that, run for each, gives loss and gradients of the batch."""
+    """Captured step of a microbatch that, run for each, gives loss and gradients of the batch."""
 
     graph: OperatorGraph
     module: fx.GraphModule
@@ -37,7 +37,7 @@ class MicrobatchStep:
 
     @cached_property
     def nodes(self) -> tuple[list[fx.Node], list[fx.Node]]:
-        """FX nodes of the whole batch's step and of this one, in the order of the graph."""
+        """FX nodes of the whole batch's step and of this one, in graph order."""
         found = []
         for step in (self.whole, self):
             named = {node.name: node for node in step.module.graph.nodes}
@@ -62,13 +62,13 @@ class MicrobatchStep:
     def run(
         self, number: int, function: Callable[..., Any], got: Mapping[fx.Node, Any], values: Mapping[int, Any]
     ) -> Any:
-        """A node's part of the batch's result.
+        """Compute a node's part of the batch's result.
 
         Args:
-            number: Number of the node.
-            function: Computes the node on this rank's parts, as of a batch that is no larger than the microbatch.
-            got: Inputs of the node, by the node that makes each.
-            values: What was computed of the batch, this rank's parts of the microbatch's rows.
+            number: Index of the node.
+            function: Function that computes the node on this rank's shards, as for a batch of the microbatch's size.
+            got: Inputs of the node, by producing node.
+            values: Values computed from the whole batch, this rank's shards of the microbatch's rows.
         """
         if number in self.given:
             return values[number]
@@ -99,11 +99,11 @@ class MicrobatchStep:
         return found
 
     def values_of_batch(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor]) -> dict[int, Any]:
-        """What is computed of the whole batch, by number of the node; of losses the sum of the targets' weights.
+        """Values over the whole batch by node index; for a loss, the sum of target weights.
 
         Args:
             inputs: The whole batch.
-            state: Whole buffers by name.
+            state: Unsharded buffers by name.
         """
         known: dict[int, Any] = {}
 
@@ -128,7 +128,7 @@ class MicrobatchStep:
 
     @cached_property
     def given(self) -> frozenset[int]:
-        """Nodes whose value of the whole batch takes the place of a microbatch's."""
+        """Nodes whose value over the whole batch replaces that of a microbatch."""
         nodes = self.graph.nodes
         return frozenset(
             n for n in self.accumulation.of_batch if not nodes[n].parts or nodes[n].op == "getitem"
@@ -136,7 +136,7 @@ class MicrobatchStep:
 
     @cached_property
     def buffers_of_batch(self) -> frozenset[str]:
-        """Buffers that are taken for what is computed of the whole batch."""
+        """Buffers read by computations over the whole batch."""
         nodes, wanted = self.whole.graph.nodes, set[int]()
         stack = [*self.given, *(i for one in self.accumulation.totals.values() for i in one)]
         while stack:
@@ -182,7 +182,7 @@ def _weights_of(node: fx.Node, target: Tensor, weight: Tensor | None = None) -> 
 def of_microbatch(
     plan: ParallelPlan, step: CapturedStep, microbatch: CapturedStep | None
 ) -> tuple[CapturedStep, ParallelPlan]:
-    """The step of a microbatch, and the plan of it.
+    """Adapt step and plan to a microbatch.
 
     Blocks of which each is cut for itself are as long in a microbatch as in the batch, so there are fewer of them where
     a dimension grows with the batch.
@@ -190,11 +190,12 @@ def of_microbatch(
     Args:
         plan: Plan of the whole batch.
         step: Captured step of the whole batch.
-        microbatch: Captured step of a microbatch; may be None where the plan has one.
+        microbatch: Captured step of a microbatch; may be None if the plan has only one.
 
     Raises:
-        InputError: Steps that are not alike.
-        PlanError: A cut that is none of each microbatch, or a step whose gradients are no sum over microbatches.
+        InputError: The steps do not match.
+        PlanError: A sharding is impossible within each microbatch, or the step's gradients are no sum over
+            microbatches.
     """
     if plan.microbatches == 1:
         return step, plan

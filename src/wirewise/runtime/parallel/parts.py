@@ -1,4 +1,4 @@
-"""Parts of tensors on a mesh of ranks: cutting one out, joining them again, their shapes."""
+"""Shards of tensors on a mesh: slicing, joining, shapes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Placements = tuple[DimPlacement, ...]
 
 
 def cut(tensor: Tensor, placed: DimPlacement, parts: int, number: int) -> Tensor:
-    """A part of a tensor along one dimension of the mesh, a view where it can be.
+    """Slice one shard of a tensor along a mesh dimension, as a view if possible.
 
     Args:
-        tensor: What all parts make up.
-        placed: How it is cut.
-        parts: Ranks along the dimension of the mesh.
-        number: Place of the part's rank.
+        tensor: The whole tensor.
+        placed: Placement along the dimension.
+        parts: Number of ranks along the mesh dimension.
+        number: Coordinate of the shard's rank.
     """
     if parts == 1 or placed.kind == "R":
         return tensor
@@ -38,7 +38,7 @@ def cut(tensor: Tensor, placed: DimPlacement, parts: int, number: int) -> Tensor
 
 
 def joined(parts: Sequence[Tensor], placed: DimPlacement) -> Tensor:
-    """The tensor whose parts along one dimension of the mesh these are."""
+    """Join shards along one mesh dimension."""
     if placed.kind == "R" or len(parts) == 1:
         return parts[0]
     if placed.kind == "P":
@@ -50,10 +50,10 @@ def joined(parts: Sequence[Tensor], placed: DimPlacement) -> Tensor:
 
 
 def local_shape(shape: Sequence[int], placements: Placements, mesh: Sequence[int]) -> tuple[int, ...]:
-    """Shape of a rank's part, the same on all ranks.
+    """Shape of a rank's shard, the same on all ranks.
 
     Raises:
-        PlanError: A dimension that cannot be cut in equal parts.
+        PlanError: A dimension does not divide into equal shards.
     """
     found = list(shape)
     for placed, parts in zip(placements, mesh, strict=True):
@@ -67,7 +67,7 @@ def local_shape(shape: Sequence[int], placements: Placements, mesh: Sequence[int
 
 
 def part_of_mesh(tensor: Tensor, placements: Placements, mesh: Sequence[int], place: Sequence[int]) -> Tensor:
-    """A rank's part of a tensor, by its place along each dimension of the mesh, its elements next to each other."""
+    """A rank's contiguous shard of a tensor, by its mesh coordinates."""
     whole = tensor
     for placed, parts, number in zip(placements, mesh, place, strict=True):
         tensor = cut(tensor, placed, parts, number)
@@ -75,7 +75,7 @@ def part_of_mesh(tensor: Tensor, placements: Placements, mesh: Sequence[int], pl
 
 
 def whole_of_parts(parts: Sequence[Tensor], placements: Placements, mesh: Sequence[int]) -> Tensor:
-    """The tensor of which all ranks of the mesh have these parts, in row-major order."""
+    """Join the shards of all ranks of a mesh, in row-major order."""
     found = list(parts)
     for placed, count in reversed(list(zip(placements, mesh, strict=True))):
         found = [joined(found[first : first + count], placed) for first in range(0, len(found), count)]

@@ -1,8 +1,8 @@
-"""What one rank does in a step under a parallel plan: its stage's operators on its parts, and the plan's moves.
+"""Execution of one rank's part of a parallel plan: its stage's operators on its shards, and the plan's moves.
 
-A pass is the forward or the backward part of one microbatch. Moves start as soon as their tensor is there and are
-waited for where it is taken, so gradients travel beside the rest of the backward pass; those of parameters and inputs
-start one ahead of the move that is in use.
+A pass is the forward or the backward part of one microbatch. Moves start as soon as their tensor is ready and are
+waited for where it is used, so gradient communication overlaps with the rest of the backward pass; moves of
+parameters and inputs are prefetched one ahead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, fx
 
 from wirewise.errors import PlanError
 from wirewise.plans.parallel import DimPlacement, Move, ParallelPlan, parse_placements
-from wirewise.runtime.parallel.groups import InFlightTensor, MeshGroups, moved
+from wirewise.runtime.parallel.groups import InFlightTensor, MeshGroups, start_move
 from wirewise.runtime.parallel.local import LocalOperator, draws_random_numbers, local_operator
 from wirewise.runtime.parallel.parts import Placements, local_shape, part_of_mesh
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
@@ -32,50 +32,50 @@ _HELD = ("input", "parameter", "buffer", "constant")
 
 
 class CapturedStep(Protocol):
-    """A training step as a graph of operators, and as what computes it."""
+    """Training step as an operator graph, and as an executable module."""
 
     @property
     def module(self) -> fx.GraphModule:
-        """Nodes with the names of the graph's."""
+        """Module whose nodes have the names of the graph's."""
         ...
 
     @property
     def graph(self) -> OperatorGraph:
-        """What planners see of it."""
+        """Graph for planners."""
         ...
 
 
 class MicrobatchMath(Protocol):
-    """How nodes of a microbatch compute their part of the batch's results."""
+    """Computation of a microbatch's part of the batch's results."""
 
     def run(
         self, number: int, function: Callable[..., Any], got: Mapping[fx.Node, Any], values: Mapping[int, Any]
     ) -> Any:
-        """Compute a node, by its number, from its inputs and from what was computed of the batch."""
+        """Compute a node, by index, from its inputs and from values of the batch."""
         ...
 
 
 class Messages(Protocol):
-    """Tensors between the ranks at the same place of two stages."""
+    """Messages between the ranks at the same mesh coordinates of two stages."""
 
     def send(self, move: int, microbatch: int, target: int, tensor: Tensor) -> None:
-        """Start to send what a move takes to another stage."""
+        """Start sending the tensor of a move to another stage."""
         ...
 
     def receive(
         self, move: int, microbatch: int, source: int, shape: tuple[int, ...], dtype: str
     ) -> InFlightTensor:
-        """Start to receive it."""
+        """Start receiving the tensor of a move."""
         ...
 
 
 class Values:
-    """What a rank holds of one microbatch between its passes.
+    """Values of one microbatch that a rank holds between its passes.
 
     Args:
-        microbatch: Number of the microbatch.
-        left: How often each output will be taken, by number of the node.
-        moves_left: How often what each move brings will be taken.
+        microbatch: Index of the microbatch.
+        left: Number of remaining uses of each output, by node index.
+        moves_left: Number of remaining uses of each move's result.
     """
 
     def __init__(self, microbatch: int, left: Mapping[int, int], moves_left: Mapping[int, int]) -> None:
@@ -89,42 +89,42 @@ class Values:
         self._left, self._moves_left = dict(left), dict(moves_left)
 
     def keep(self, number: int, value: Any, times: int | None = None) -> None:
-        """Hold an output until it was taken as often as it will be."""
+        """Hold an output until all of its uses."""
         if times is not None:
             self._left[number] = times
         if self._left.get(number, 0):
             self.found[number] = value
 
     def done(self, number: int) -> None:
-        """Count that an output was taken."""
+        """Count a use of an output."""
         self._left[number] -= 1
         if self._left[number] <= 0:
             self.found.pop(number, None)
 
     def awaits_move(self, number: int) -> bool:
-        """Whether what a move brings has still to be taken, and has not been started."""
+        """Whether a move's result is still needed, and the move has not been started."""
         return self._moves_left.get(number, 0) > 0 and number not in self.moves
 
     def done_with_move(self, number: int) -> None:
-        """Count that what a move brings was taken."""
+        """Count a use of a move's result."""
         self._moves_left[number] -= 1
         if self._moves_left[number] <= 0:
             self.moves.pop(number, None)
 
 
 class RankExecutor:
-    """All that one rank does in a step.
+    """Executor of one rank's part of a step.
 
     Args:
         step: Captured step of a microbatch.
-        plan: How it is split.
+        plan: Plan of the step.
         groups: This rank's mesh.
         stage: This rank's stage.
         messages: Messages between stages, if the plan has several.
-        math: How a microbatch's nodes make up the batch's; None: the microbatch is the batch.
+        math: Computation of batch results from microbatches. None if the microbatch is the batch.
 
     Raises:
-        PlanError: The plan is not one of this graph, or cannot be carried out; the message names the node.
+        PlanError: The plan is for another graph, or cannot be executed; the message names the node.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class RankExecutor:
             for number, move in enumerate(plan.moves)
             for consumer in move.consumers
         }
-        """Number of the move that brings an output to a node, by both nodes."""
+        """Index of the move that brings an output to a node, by both nodes."""
         self.recompute = frozenset(plan.recompute)
         self._check()
         own = [number for number, stage_of in enumerate(plan.stage_of) if stage_of == stage]
@@ -191,24 +191,24 @@ class RankExecutor:
         return self.graph.nodes[number]
 
     def placements(self, number: int, part: int = 0) -> Placements:
-        """How a node's output lies."""
+        """Placements of a node's output."""
         return self.plan.placement_of(number, part)
 
     def taken(self, producer: int, consumer: int) -> Placements:
-        """How a node takes another's output."""
+        """Placements in which a node reads another's output."""
         move = self.takes.get((producer, consumer))
         return self.placements(producer) if move is None else parse_placements(self.plan.moves[move].target)
 
     def end_placements(self, number: int) -> Placements:
-        """How an output of the step lies in the end."""
+        """Final placements of an output of the step."""
         return self.taken(number, self._end)
 
     def values(self, microbatch: int, held: Mapping[int, Tensor]) -> Values:
-        """What a microbatch begins with.
+        """Initial values of a microbatch.
 
         Args:
-            microbatch: Number of the microbatch.
-            held: This rank's parts of what `held` names, by number of the node.
+            microbatch: Index of the microbatch.
+            held: This rank's shards of the tensors named by `held`, by node index.
         """
         found = Values(microbatch, self._left, self._moves_left)
         for number, tensor in held.items():
@@ -216,16 +216,16 @@ class RankExecutor:
         return found
 
     def begin(self) -> None:
-        """Begin a step: what moved once for all microbatches of the last one is of no more use."""
+        """Start a step, dropping the last step's shared moves."""
         self._brought.clear()
 
     def run(self, phase: Phase, values: Values, until: int | None = None) -> None:
-        """Carry out a pass of a microbatch.
+        """Execute a pass of a microbatch.
 
         Args:
             phase: Forward or backward.
-            values: What the microbatch has so far.
-            until: Last node to compute; None: all.
+            values: Values of the microbatch so far.
+            until: Last node to compute. Defaults to all.
 
         Raises:
             PeerError: A peer is gone.
@@ -240,7 +240,7 @@ class RankExecutor:
                 return
 
     def constants(self) -> dict[int, Tensor]:
-        """This rank's parts of tensors that the model's code holds, by number of the node."""
+        """This rank's shards of constants in the model's code, by node index."""
         return {
             number: part_of_mesh(
                 getattr(self._module, str(self.nodes[number].target)),
@@ -253,12 +253,12 @@ class RankExecutor:
         }
 
     def end(self, number: int, values: Values) -> Tensor:
-        """An output of the step as it lies in the end, waited for."""
+        """Wait for an output of the step in its final layout."""
         found: Tensor = self._input(number, self._end, values)
         return found
 
     def bring(self, number: int, tensor: Tensor) -> InFlightTensor:
-        """Start to move an output of the step to where it lies in the end, once for all microbatches."""
+        """Start moving an output of the step to its final layout, once for all microbatches."""
         move = self.takes.get((number, self._end))
         return (
             InFlightTensor(lambda: tensor)
@@ -267,12 +267,12 @@ class RankExecutor:
         )
 
     def once(self, number: int) -> bool:
-        """Whether an output of the step moves once for all microbatches."""
+        """Whether an output of the step is moved once for all microbatches."""
         move = self.takes.get((number, self._end))
         return move is not None and self._waits(self.plan.moves[move])
 
     def end_stage(self, number: int) -> int:
-        """Stage where an output of the step ends: that of the parameter or the buffer that it belongs to."""
+        """Final stage of an output of the step: that of its parameter or buffer."""
         return self.plan.stage_of[self._owner.get(number, number)]
 
     def _waits(self, move: Move) -> bool:
@@ -406,8 +406,8 @@ class RankExecutor:
         self, found: InFlightTensor, axis: int, before: DimPlacement, after: DimPlacement, *, first: bool
     ) -> InFlightTensor:
         if first:
-            return moved(self.groups, axis, found.wait(), before, after)
-        return InFlightTensor(lambda: moved(self.groups, axis, found.wait(), before, after).wait())
+            return start_move(self.groups, axis, found.wait(), before, after)
+        return InFlightTensor(lambda: start_move(self.groups, axis, found.wait(), before, after).wait())
 
     def _receive(self, phase: Phase, values: Values) -> None:
         """Post what comes from other stages for this pass."""

@@ -1,4 +1,4 @@
-"""A captured step made again from the record of its operators, so that ranks need not capture the model themselves."""
+"""Captured step rebuilt from the record of its operators, so that ranks need not capture the model themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["RebuiltStep", "rebuild_step"]
 
 @dataclass(frozen=True)
 class RebuiltStep:
-    """A training step as a graph of operators, and as what computes it."""
+    """Training step as an operator graph, and as an executable module."""
 
     graph: OperatorGraph
     module: fx.GraphModule
@@ -26,11 +26,11 @@ class RebuiltStep:
 
 
 def rebuild_step(graph: OperatorGraph) -> RebuiltStep:
-    """The step that a graph describes, as its capture has it.
+    """Rebuild the step described by a graph.
 
     Raises:
-        InputError: An operator that this version of torch does not have, or that the graph only names: a constant of
-            the model's code, or a module that was not looked into. Capture the model on every rank then.
+        InputError: This version of torch lacks an operator, or the graph only names it: a constant of the model's
+            code, or an opaque module. Capture the model on every rank then.
     """
     made, nodes = fx.Graph(), list[fx.Node]()
     for node in graph.nodes:

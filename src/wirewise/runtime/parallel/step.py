@@ -1,4 +1,4 @@
-"""A whole training step of one rank: microbatches through its stage, sums of gradients, messages between stages."""
+"""Whole training step of one rank: microbatches through its stage, gradient sums, messages between stages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.parallel import DimPlacement, ParallelPlan
-from wirewise.runtime.parallel.groups import InFlightTensor, MeshGroups, moved
+from wirewise.runtime.parallel.groups import InFlightTensor, MeshGroups, start_move
 from wirewise.runtime.parallel.local import draws_random_numbers
 from wirewise.runtime.parallel.microbatches import MicrobatchStep
 from wirewise.runtime.parallel.parts import part_of_mesh
@@ -24,7 +24,7 @@ __all__ = ["StageChannel", "StepRunner"]
 
 
 class StageChannel:
-    """Messages between the ranks at the same place of two stages.
+    """Messages between the ranks at the same mesh coordinates of two stages.
 
     Args:
         transport: Messages between all ranks of the plan.
@@ -38,7 +38,7 @@ class StageChannel:
         self._sent: list[tuple[int, dist.Work, Tensor]] = []
 
     def send(self, move: int, microbatch: int, target: int, tensor: Tensor) -> None:
-        """Start to send what a move takes to another stage."""
+        """Start sending the tensor of a move to another stage."""
         peer, given = self._plan.ranks[target][self._number], tensor.contiguous()
         what = f"the message of move {move} to stage {target}"
         self._transport.guard(
@@ -52,7 +52,7 @@ class StageChannel:
     def receive(
         self, move: int, microbatch: int, source: int, shape: tuple[int, ...], dtype: str
     ) -> InFlightTensor:
-        """Start to receive it."""
+        """Start receiving the tensor of a move."""
         peer, found = self._plan.ranks[source][self._number], torch.empty(shape, dtype=getattr(torch, dtype))
         what, works = f"the message of move {move} from stage {source}", list[dist.Work]()
         tag = self._tag(move, microbatch)
@@ -67,7 +67,7 @@ class StageChannel:
         return InFlightTensor(wait)
 
     def finish(self) -> None:
-        """Wait until all was sent.
+        """Wait until all sends have completed.
 
         Raises:
             PeerError: A peer is gone.
@@ -85,14 +85,14 @@ class StepRunner:
     """Loss and gradients of a batch, computed by all ranks of a plan together.
 
     Args:
-        step: Captured step of a microbatch, which is the whole batch where the plan has one.
-        plan: How it is split.
+        step: Captured step of a microbatch, which is the whole batch if the plan has only one.
+        plan: Plan of the step.
         groups: This rank's mesh.
         stage: This rank's stage.
-        world: Messages between all ranks; None: no other ranks than those of the mesh, and no random numbers.
+        world: Transport between all ranks. Defaults to no ranks beyond the mesh, and no random numbers.
 
     Raises:
-        PlanError: Raised by `RankExecutor`; or random numbers that one device would draw in another order.
+        PlanError: Raised by `RankExecutor`, or random numbers would be in another order than on one device.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class StepRunner:
         stage: int = 0,
         world: Transport | None = None,
     ) -> None:
-        self.plan, self.graph, self._world, self._stage = plan, step.graph, world, stage
+        self.plan, self.graph, self.world, self._stage = plan, step.graph, world, stage
         self._messages = StageChannel(world, plan) if world is not None and plan.stages > 1 else None
         self._parts = step if isinstance(step, MicrobatchStep) else None
         if plan.microbatches > 1 and self._parts is None:
@@ -121,20 +121,21 @@ class StepRunner:
             )
         nodes = step.graph.nodes
         self.parameters = {nodes[n].source: n for n in self.program.held if nodes[n].op == "parameter"}
-        """Number of the node of each parameter of this stage, by its name."""
+        """Index of the node of each parameter of this stage, by its name."""
         self.buffers = {nodes[n].source: n for n in self.program.held if nodes[n].op == "buffer"}
-        """Number of the node of each buffer of this stage, by its name."""
+        """Index of the node of each buffer of this stage, by its name."""
         self._inputs = {n: int(nodes[n].source) for n in self.program.held if nodes[n].op == "input"}
-        self._gradients = {
+        self.own_gradients = {
             name: number
             for name, number in step.graph.gradients.items()
             if self.program.end_stage(number) == stage
         }
+        """Index of the node of the gradient of each parameter of this stage, by its name."""
 
     def __call__(
         self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], *, backward: bool = True
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        """Carry out a step.
+        """Execute a step.
 
         Args:
             inputs: The whole batch, the same on all ranks.
@@ -189,7 +190,7 @@ class StepRunner:
         return loss, gradients, buffers
 
     def _timetable(self, *, backward: bool) -> Iterator[tuple[Phase, int]]:
-        """Passes of this stage in their order: forward passes ahead for each later stage, then in turns (1F1B)."""
+        """Passes of this stage in their order: forward passes ahead for each later stage, then alternately (1F1B)."""
         count = self.plan.microbatches
         ahead = min(count, self.plan.stages - self._stage) if backward else count
         for microbatch in range(count + ahead):
@@ -220,7 +221,7 @@ class StepRunner:
     ) -> None:
         """Add up the gradients of a microbatch; behind the last one they move to where they lie in the end."""
         count = self.plan.microbatches
-        for name, number in self._gradients.items():
+        for name, number in self.own_gradients.items():
             once = count > 1 and self.program.once(number)
             if count == 1:
                 ended[name] = InFlightTensor(partial(self.program.end, number, values))
@@ -237,14 +238,14 @@ class StepRunner:
                 )
 
     def _is_absent(self, name: str) -> bool:
-        return WholeModules.without_gradient(self.program.nodes[self._gradients[name]])
+        return WholeModules.without_gradient(self.program.nodes[self.own_gradients[name]])
 
     def _factor(self, number: int) -> float:
-        """What a microbatch's output counts with in the batch's."""
+        """Weight of a microbatch's output in the batch's."""
         return 1.0 if self._parts is None else self._parts.accumulation.factor(number)
 
     def _of_batch(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor]) -> dict[int, Any]:
-        """What microbatches take of the whole batch."""
+        """Values of the whole batch that microbatches take."""
         if self._parts is None:
             return {}
         taken = self._parts.buffers_of_batch
@@ -267,11 +268,77 @@ class StepRunner:
             found[number] = (value, part) if totals else part
         return found
 
+    @property
+    def needs_whole_batch(self) -> str:
+        """Name of a node computed from the whole batch before its microbatches; empty if there is none."""
+        if self._parts is None:
+            return ""
+        found = {*self._parts.accumulation.of_batch, *self._parts.accumulation.totals}
+        # What depends on no input is the same for whichever rows.
+        return next((self.graph.nodes[n].name for n in sorted(found) if self._takes_input(n)), "")
+
+    def _takes_input(self, number: int) -> bool:
+        stack, seen = [number], set[int]()
+        while stack:
+            one = stack.pop()
+            if self.graph.nodes[one].op == "input":
+                return True
+            if one not in seen:
+                seen.add(one)
+                stack += self.graph.nodes[one].inputs
+        return False
+
+    def whole_parameter(self, name: str, part: Tensor | None) -> Tensor:
+        """Gather a parameter of any stage on all ranks, which must call it in the same order.
+
+        Args:
+            name: Name of the parameter.
+            part: This rank's shard. None if another stage has it.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        number = self._numbers["parameter", name]
+        own = None if part is None else self._wholly(part, number)
+        return self._from_stage(number, own, f"the parameter {name!r}")
+
+    def share_all_buffers(self, buffers: Mapping[str, Tensor]) -> None:
+        """Broadcast the buffers changed by steps to all stages, in place.
+
+        Raises:
+            PeerError: A peer is gone.
+        """
+        if self.plan.stages == 1:
+            return
+        for name in self.graph.buffers:
+            number = self._numbers["buffer", name]
+            buffers[name].copy_(self._from_stage(number, buffers[name], f"the buffer {name!r}"))
+
+    def _from_stage(self, number: int, whole: Tensor | None, what: str) -> Tensor:
+        """A tensor that the stage of its node has, on all ranks, bit by bit."""
+        node, stage = self.graph.nodes[number], self.plan.stage_of[number]
+        if self.plan.stages == 1 or self.world is None:
+            assert whole is not None
+            return whole
+        own = torch.zeros(node.shape, dtype=getattr(torch, node.dtype))
+        if self.world.rank == self.plan.ranks[stage][0]:
+            assert whole is not None
+            own.copy_(whole)
+        # Bytes: zeros of the other ranks change none, whatever the type.
+        self.world.all_reduce(own.view(-1).view(torch.uint8), what)
+        return own
+
+    @cached_property
+    def _numbers(self) -> dict[tuple[str, str], int]:
+        """Indices of the nodes of parameters and buffers, by their kind and name."""
+        kinds = ("parameter", "buffer")
+        return {(node.op, node.source): n for n, node in enumerate(self.graph.nodes) if node.op in kinds}
+
     def _wholly(self, part: Tensor, number: int) -> Tensor:
         """A buffer of which ranks have parts."""
         groups = self.program.groups
         for axis, placed in reversed(list(enumerate(self.program.placements(number)))):
-            part = moved(groups, axis, part, placed, DimPlacement("R")).wait()
+            part = start_move(groups, axis, part, placed, DimPlacement("R")).wait()
         return part
 
     def _new_buffers(self, values: Values) -> dict[str, Tensor]:
@@ -285,12 +352,12 @@ class StepRunner:
     def _share_buffers(self, found: dict[str, Tensor]) -> None:
         """Give new values of buffers to the other stages that take them, which would go on with old ones."""
         for name, (number, stages) in self._taken_elsewhere.items():
-            assert self._world is not None
+            assert self.world is not None
             node, home = self.graph.nodes[number], self.plan.stage_of[number]
             own = torch.zeros(node.shape, dtype=getattr(torch, node.dtype))
-            if self._world.rank == self.plan.ranks[home][0]:
+            if self.world.rank == self.plan.ranks[home][0]:
                 own = found[name].clone(memory_format=torch.contiguous_format)
-            self._world.all_reduce(own, f"the buffer {name!r}")
+            self.world.all_reduce(own, f"the buffer {name!r}")
             if self._stage in stages:
                 found[name] = own
 
@@ -313,16 +380,16 @@ class StepRunner:
         own = losses[0] if len(losses) == 1 else empty
         if len(losses) > 1:
             own = torch.stack(list(losses)).sum()
-        if self.plan.stages > 1 and self._world is not None:
+        if self.plan.stages > 1 and self.world is not None:
             # One rank of the stage that has it gives it.
             first = self.plan.ranks[self.plan.stage_of[self.graph.loss]][0]
-            own = own.clone() if self._world.rank == first else torch.zeros_like(own)
-            self._world.all_reduce(own, "the loss")
+            own = own.clone() if self.world.rank == first else torch.zeros_like(own)
+            self.world.all_reduce(own, "the loss")
         return own
 
     def _share_random_numbers(self) -> None:
         """All ranks draw what rank 0 would."""
-        if self._random and self._world is not None:
+        if self._random and self.world is not None:
             state = {"state": torch.get_rng_state()}
-            self._world.broadcast(state, "the state of the random numbers", compared=True)
+            self.world.broadcast(state, "the state of the random numbers", compared=True)
             torch.set_rng_state(state["state"])

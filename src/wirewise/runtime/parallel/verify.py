@@ -1,4 +1,4 @@
-"""A parallel plan carried out by threads of one process and compared with the step of one device, node by node."""
+"""Verification of a parallel plan by threads of one process, compared with one device, node by node."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from wirewise.runtime.parallel.local import draws_random_numbers
 from wirewise.runtime.parallel.parts import part_of_mesh, whole_of_parts
 from wirewise.runtime.parallel.program import CapturedStep, RankExecutor
 
-__all__ = ["verify", "whole_step"]
+__all__ = ["reference_outputs", "verify"]
 
 
-def whole_step(step: CapturedStep, inputs: Sequence[Tensor], state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Outputs of all nodes on one device, by the node's name."""
+def reference_outputs(
+    step: CapturedStep, inputs: Sequence[Tensor], state: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """Outputs of all nodes on one device, by node name."""
     found: dict[str, Any] = {}
 
     class ValueRecorder(fx.Interpreter):
@@ -48,21 +50,21 @@ def verify(
     *,
     tolerance: float = 1e-4,
 ) -> None:
-    """Raise unless every node has on the plan's parts what it has on one device.
+    """Raise unless every node's value under the plan equals that on one device.
 
-    A plan that a planner made is right by its rules; one that was written or changed by hand may not be, and would give
-    wrong numbers without a word. Needs no process group; takes the memory and the time of a few steps of one device.
+    A planner's plan is correct by construction; a hand-written or edited one may not be, and would silently give
+    wrong numbers. Needs no process group; takes the memory and the time of a few steps on one device.
 
     Args:
-        plan: Plan of one stage.
+        plan: Plan with one stage.
         step: Captured step of the whole batch.
         inputs: One whole batch.
         state: Values of parameters and buffers, by name.
-        tolerance: Largest difference, as a share of the node's largest value.
+        tolerance: Maximum difference, as a fraction of the node's largest value.
 
     Raises:
         InputError: The plan has several stages or microbatches, or the step draws random numbers.
-        PlanError: Names the first node that differs, with how it is placed.
+        PlanError: A node differs; the message names the first one and its placements.
     """
     if plan.stages > 1 or plan.microbatches > 1:
         raise InputError(
@@ -73,7 +75,7 @@ def verify(
             f"{random[0]} draws random numbers, which differ each time; expected a step without dropout: capture it "
             "with the model in eval()"
         )
-    whole = whole_step(step, inputs, state)
+    whole = reference_outputs(step, inputs, state)
     found = _on_parts(plan, step, inputs, state)
     for number, node in enumerate(step.graph.nodes):
         wanted = whole.get(node.name)

@@ -1,4 +1,4 @@
-"""Values between stages of which one has several ranks: each message is a move from one layout to the other.
+"""Values between stages of which one has several ranks: each message is a reshard from one layout to the other.
 
 The ranks of both stages learn shape and type from the first microbatch, make the same reshard plan from the same
 links, and carry it out for every microbatch; gradients take the plan of the way back. Tags are those of the update, the
@@ -22,7 +22,7 @@ from wirewise.errors import InputError, PlanError
 from wirewise.planners.reshard import cross_mesh
 from wirewise.plans import LaidOutTensor, ReshardPlan, StagePlan
 from wirewise.runtime.pipeline.layers import Value
-from wirewise.runtime.pipeline.messages import DESCRIPTIONS, TAGS, Description
+from wirewise.runtime.pipeline.messages import DESCRIPTIONS, TAGS, ValueSpec
 from wirewise.runtime.pipeline.reshard import Resharder, Resharding
 from wirewise.runtime.pipeline.stage import MicrobatchKey
 from wirewise.runtime.transport import Transport
@@ -33,11 +33,11 @@ _LOOK_S = 0.25
 
 
 def tags_of(plan: StagePlan, value: Value) -> int:
-    """Tags of a microbatch's message in one direction: 1, or what any reshard plan between so many ranks may need.
+    """Number of tags of a microbatch's message in one direction: 1, or the maximum for reshard plans of these ranks.
 
     Args:
         plan: Plan of the stages.
-        value: Value that travels between two of them.
+        value: Value sent between two of them.
     """
     source, target = plan.width_of(value.source), plan.width_of(value.target)
     if source == target == 1:
@@ -47,26 +47,26 @@ def tags_of(plan: StagePlan, value: Value) -> int:
 
 
 class _Known(NamedTuple):
-    """What the first microbatch tells."""
+    """Shapes and types that the first microbatch tells."""
 
-    description: Description
+    description: ValueSpec
     """Shape and type of this rank's part, where it makes the value."""
     forward: Resharder
     backward: Resharder | None
-    """Move of the gradient; None: no gradient comes back."""
+    """Move of the gradient; None if no gradient comes back."""
 
 
 class Boundary:
-    """A value, the ranks that make it and those that take it.
+    """Value between stages, with its producing and consuming ranks.
 
     Args:
         transport: Messages between all ranks of the pipeline.
         plan: Plan of the stages.
-        value: Value that travels between two stages.
+        value: Value sent between two stages.
         replica: Pipeline of this rank.
-        links: Links between all ranks, by which moves are planned; the same on all ranks.
+        links: Links between all ranks, from which moves are planned; the same on all ranks.
         number: First of `tags_of` tags of the forward direction; those of the gradients come behind them.
-        tags: Tags of all values in both directions.
+        tags: Number of tags of all values in both directions.
     """
 
     def __init__(
@@ -96,20 +96,20 @@ class Boundary:
         self._known: Future[_Known] | None = None
 
     def tag(self, key: MicrobatchKey, *, forward: bool) -> int:
-        """First tag of a message, which no other in flight has."""
+        """First tag of a message, unique among messages in flight."""
         update, microbatch = key
         own = self._number + (0 if forward else self._room)
         return ((update * self.plan.microbatches + microbatch) * self._all_tags + own) % (TAGS - self._room)
 
     def name(self, *, forward: bool) -> str:
-        """A direction in words."""
+        """Description of a direction, for error messages."""
         return self._what[0 if forward else 1]
 
-    def ask(self, own: Description | None = None) -> None:
-        """Begin to learn what the value looks like.
+    def ask(self, own: ValueSpec | None = None) -> None:
+        """Start exchanging shape and dtype of the value.
 
         Args:
-            own: This rank's part, on ranks that make the value.
+            own: This rank's part, on producing ranks.
         """
         if self._known is None:
             known: Future[_Known] = Future()
@@ -119,10 +119,10 @@ class Boundary:
             ).start()
 
     def known(self) -> _Known:
-        """Wait until all ranks have told what they make.
+        """Wait until all producing ranks have described their parts.
 
         Raises:
-            InputError: Parts that do not fit together as the plan says.
+            InputError: The parts do not fit the plan's layout.
             PeerError: A peer is gone.
         """
         assert self._known is not None, "known before ask"
@@ -132,20 +132,20 @@ class Boundary:
             except TimeoutError:
                 if self._known.done():
                     raise
-                self.look(forward=True)
+                self.check_failures(forward=True)
 
-    def look(self, *, forward: bool) -> None:
-        """Give up if another rank has."""
+    def check_failures(self, *, forward: bool) -> None:
+        """Raise if another rank has failed."""
         if self.transport.others_gave_up():
             raise self.transport.failure(self.name(forward=forward), None, "another rank gave up")
 
-    def _learn(self, known: Future[_Known], own: Description | None) -> None:
+    def _learn(self, known: Future[_Known], own: ValueSpec | None) -> None:
         try:
             known.set_result(self._made(self._told(own)))
         except BaseException as error:
             known.set_exception(error)
 
-    def _told(self, own: Description | None) -> list[Description]:
+    def _told(self, own: ValueSpec | None) -> list[ValueSpec]:
         """Descriptions of the parts of all ranks that make the value."""
         transport, tag = self.transport, DESCRIPTIONS + self._number
         what, works = f"the description of {self.name(forward=True)}", list[tuple[int, dist.Work]]()
@@ -158,24 +158,24 @@ class Boundary:
             for peer in (*self._sources, *self._targets):
                 if peer != transport.rank:
                     begin(transport.group.send, packed, peer)
-        buffers = {peer: Description.empty() for peer in self._sources if peer != transport.rank}
+        buffers = {peer: ValueSpec.empty() for peer in self._sources if peer != transport.rank}
         for peer, buffer in buffers.items():
             begin(transport.group.recv, buffer, peer)
         for peer, work in works:
             transport.guard(partial(work.wait, transport.timeout), what, peer)
         return [
-            own if own is not None and peer == transport.rank else Description.unpack(buffers[peer])
+            own if own is not None and peer == transport.rank else ValueSpec.unpack(buffers[peer])
             for peer in self._sources
         ]
 
-    def _made(self, told: list[Description]) -> _Known:
+    def _made(self, told: list[ValueSpec]) -> _Known:
         one = self._laid_out(told)
         wants = told[0].wants_gradient
         forward = self._mover(one, forward=True)
         own = self._sources.index(self.transport.rank) if self.transport.rank in self._sources else 0
         return _Known(told[own], forward, self._mover(one.reverse, forward=False) if wants else None)
 
-    def _laid_out(self, told: list[Description]) -> LaidOutTensor:
+    def _laid_out(self, told: list[ValueSpec]) -> LaidOutTensor:
         """The value in both layouts; raises where parts do not fit together."""
         first, dims = told[0], len(told[0].shape)
         if any(
@@ -201,7 +201,7 @@ class Boundary:
             raise InputError(self._unlike(told, f"parts {[list(one) for one in parts]} of {whole}"))
         return found
 
-    def _unlike(self, told: list[Description], expected: str) -> str:
+    def _unlike(self, told: list[ValueSpec], expected: str) -> str:
         given = ", ".join(f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}" for one in told)
         return (
             f"the ranks {list(self._sources)} of stage {self.value.source} gave {given} as the output of module "
@@ -229,7 +229,7 @@ class _WideEnd:
 
     def __init__(self, boundary: Boundary, *, forward: bool) -> None:
         self._boundary, self._forward = boundary, forward
-        self.description: Description | None = None
+        self.description: ValueSpec | None = None
         """Shape and type of this rank's part in all messages."""
 
     def _start(self, key: MicrobatchKey, tensor: Tensor | None) -> Resharding:
@@ -252,22 +252,22 @@ class _WideEnd:
 
 
 class WideOutbox(_WideEnd):
-    """What this rank sends, alone or with the others of its stage."""
+    """Sends of this rank, alone or with the others of its stage."""
 
     def __init__(self, boundary: Boundary, *, forward: bool) -> None:
         super().__init__(boundary, forward=forward)
         self._under_way: deque[Resharding] = deque()
 
-    def describe(self, description: Description) -> None:
-        """Tell shape and type of this rank's part, once, before the first message."""
+    def describe(self, description: ValueSpec) -> None:
+        """Send shape and dtype of this rank's part, once, before the first message."""
         self.description = description
         self._boundary.ask(description)
 
     def send(self, key: MicrobatchKey, tensor: Tensor) -> None:
-        """Start to send a tensor, which must not change any more.
+        """Start sending a tensor, which must not change afterwards.
 
         Raises:
-            InputError: Parts of ranks that do not fit together.
+            InputError: The parts of ranks do not fit together.
             PeerError: A peer is gone, in an earlier message.
         """
         while self._under_way and self._under_way[0].ended(0.0):
@@ -276,7 +276,7 @@ class WideOutbox(_WideEnd):
 
 
 class WideInbox(_WideEnd):
-    """What this rank receives, and passes on to others of its stage."""
+    """Receives of this rank, forwarded to others of its stage."""
 
     def __init__(self, boundary: Boundary, *, forward: bool) -> None:
         super().__init__(boundary, forward=forward)
@@ -284,26 +284,26 @@ class WideInbox(_WideEnd):
         """Whether a gradient of what was taken goes back."""
         self._moves: dict[MicrobatchKey, Resharding] = {}
         self._waiting: deque[MicrobatchKey] | None = None if forward else deque()
-        """Messages to be posted once it is known that they come; None: it is."""
+        """Messages to be posted once it is known that they come; None if it is."""
 
-    def expect(self, description: Description) -> None:
-        """Say that gradients come, of activations with this shape and type."""
+    def expect(self, description: ValueSpec) -> None:
+        """Expect gradients of activations with this shape and dtype."""
         self.description = description
         waiting, self._waiting = self._waiting, None
         for key in waiting or ():
             self.post(key)
 
     def forget(self) -> None:
-        """Nothing comes."""
+        """Expect nothing."""
         if self._waiting is not None:
             self._waiting.clear()
 
     def post(self, key: MicrobatchKey, *, described: bool = False) -> None:
-        """Take part in a move from now on, or as soon as its shape is known.
+        """Participate in a move from now on, or as soon as its shape is known.
 
         Args:
             key: Update and microbatch.
-            described: Whether the ranks that send tell the shape first.
+            described: Whether the sending ranks send the shape first.
         """
         if described:
             self._boundary.ask()
@@ -316,12 +316,12 @@ class WideInbox(_WideEnd):
         """Wait for this rank's part.
 
         Raises:
-            InputError: Parts of ranks that do not fit together.
-            PeerError: A peer is gone, or sent nothing within the timeout.
+            InputError: The parts of ranks do not fit together.
+            PeerError: A peer is gone, or timed out.
         """
         move = self._moves.pop(key)
         while not move.ended(_LOOK_S):
-            self._boundary.look(forward=self._forward)
+            self._boundary.check_failures(forward=self._forward)
         (found,) = move.wait()
         if self.description is None:
             self.description = self._boundary.known().description

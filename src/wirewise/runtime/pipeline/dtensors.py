@@ -1,4 +1,4 @@
-"""This rank's part of parameters and values that may be DTensors, as in stages whose modules are tensor-parallel."""
+"""Local parts of parameters and values that may be DTensors, as in tensor-parallel stages."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def _is_dtensor(tensor: Tensor) -> bool:
 
 
 def local_part(tensor: Any) -> Tensor:
-    """What this rank holds of a tensor, in its own memory; of a plain tensor all of it."""
+    """Local part of a tensor, sharing its memory; all of a plain tensor."""
     found: Tensor = tensor._local_tensor if _is_dtensor(tensor) else tensor
     return found.detach()
 
 
 def plain_names(named: Mapping[str, nn.Parameter]) -> list[str]:
-    """Names of the parameters that are no DTensors."""
+    """Names of the parameters that are not DTensors."""
     return [name for name, parameter in named.items() if not _is_dtensor(parameter)]
 
 
 def plain_parameter(parameter: nn.Parameter) -> nn.Parameter:
-    """The parameter, or one of this rank's part of a DTensor, whose gradients are plain."""
+    """Return a parameter, or a plain one of a DTensor's local part, whose gradients are plain."""
     return nn.Parameter(local_part(parameter)) if _is_dtensor(parameter) else parameter
 
 
 def set_memory(parameter: Any, source: Any) -> None:
-    """Let a parameter have the memory of another one that lies alike."""
+    """Make a parameter share the memory of another one with the same layout."""
     if _is_dtensor(parameter):
         # `parameter.data = ...` would leave the local tensor as it is.
         parameter._local_tensor = source._local_tensor
@@ -56,7 +56,7 @@ def set_memory(parameter: Any, source: Any) -> None:
 
 
 def own_gradient(parameter: Any) -> Tensor | None:
-    """This rank's part of a parameter's gradient, laid out as the parameter; all ranks of its mesh call it."""
+    """This rank's part of a parameter's gradient in the parameter's layout; a collective call on its mesh."""
     gradient = parameter.grad
     if gradient is not None and _is_dtensor(gradient) and gradient.placements != parameter.placements:
         gradient = gradient.redistribute(placements=parameter.placements)
@@ -64,7 +64,7 @@ def own_gradient(parameter: Any) -> Tensor | None:
 
 
 def with_part(part: Tensor, like: Any) -> Tensor:
-    """A tensor with this rank's part that is spread over ranks like another one."""
+    """Tensor with this rank's part, distributed like another one."""
     if not _is_dtensor(like):
         return part
     made = sys.modules["torch.distributed.tensor"].DTensor.from_local(
@@ -75,12 +75,12 @@ def with_part(part: Tensor, like: Any) -> Tensor:
 
 
 def ranks_alike(parameter: nn.Parameter, width: int, shard: bool) -> int:
-    """Number of the ranks that share a stage which hold one and the same part of a parameter.
+    """Number of a stage's ranks that hold the same part of a parameter.
 
     Args:
         parameter: Parameter of a stage.
-        width: Ranks that share the stage.
-        shard: Whether a plain tensor is a part of its own on each of them.
+        width: Number of ranks that share the stage.
+        shard: Whether a plain tensor is a separate shard on each of them.
     """
     if not _is_dtensor(parameter):
         return 1 if shard else width
@@ -90,7 +90,7 @@ def ranks_alike(parameter: nn.Parameter, width: int, shard: bool) -> int:
 
 
 def plain_value(value: Any, layout: Sharding, module: str) -> Tensor:
-    """This rank's part of what a module gave, with gradients; a DTensor must lie as the plan says.
+    """This rank's part of a module's output, with gradients; a DTensor must have the plan's layout.
 
     Args:
         value: Output of the module.
@@ -98,7 +98,7 @@ def plain_value(value: Any, layout: Sharding, module: str) -> Tensor:
         module: Name of the module for error messages.
 
     Raises:
-        InputError: A DTensor in another layout.
+        InputError: A DTensor has another layout.
     """
     if not _is_dtensor(value):
         return value  # type: ignore[no-any-return]
@@ -115,6 +115,6 @@ def plain_value(value: Any, layout: Sharding, module: str) -> Tensor:
             f"{value.device_mesh.mesh.flatten().tolist()}; expected {wanted} on the ranks {list(layout.ranks)} of the "
             "stage: name the dimension in the plan's splits, or redistribute in the module"
         )
-    # Gradients of addends come whole to each of them.
+    # Gradients of partial sums come whole to each of them.
     found: Tensor = value.to_local(grad_placements=(Replicate() if layout.partial else wanted,))
     return found

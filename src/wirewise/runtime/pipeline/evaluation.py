@@ -1,4 +1,4 @@
-"""Batches through the stages without gradients: the model's output, and the loss of whole batches of any size."""
+"""Evaluation through the stages without gradients: output and loss of whole batches of any size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from wirewise.plans import StagePlan
 from wirewise.plans.timetables import StagePass
-from wirewise.runtime.pipeline.layers import INPUT
+from wirewise.runtime.pipeline.feed import pad_rows
 from wirewise.runtime.pipeline.stage import OUTPUT, StageCompute
 from wirewise.runtime.pipeline.values import ValueExchange
 
@@ -19,7 +19,7 @@ __all__ = ["EvaluationResult", "evaluate_batch", "evaluation_mode"]
 
 
 class EvaluationResult(NamedTuple):
-    """A batch that was evaluated."""
+    """Result of evaluating a batch."""
 
     loss: float | None
     """Loss of the whole batch, on ranks with the last stage and of batches with targets; None elsewhere."""
@@ -30,7 +30,7 @@ class EvaluationResult(NamedTuple):
 
 @contextmanager
 def evaluation_mode(stages: Mapping[int, StageCompute]) -> Iterator[None]:
-    """Modules of stages in evaluation mode, without gradients; afterwards each in the mode that it had."""
+    """Set modules of stages to evaluation mode, without gradients; their modes are restored afterwards."""
     modules = [one for stage in stages.values() for top in stage.modules.values() for one in top.modules()]
     modes = [one.training for one in modules]
     for module in modules:
@@ -44,7 +44,7 @@ def evaluation_mode(stages: Mapping[int, StageCompute]) -> Iterator[None]:
 
 
 def evaluate_batch(
-    inputs: Tensor,
+    inputs: Mapping[str, Tensor],
     targets: Tensor | None,
     *,
     stages: Mapping[int, StageCompute],
@@ -53,31 +53,35 @@ def evaluate_batch(
     update: int,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> EvaluationResult:
-    """Take a batch through this rank's stages, microbatch by microbatch.
+    """Run a batch through this rank's stages, microbatch by microbatch.
 
-    The last microbatch is filled up with copies of its last row, which are taken out of the output again.
+    The last microbatch is padded with copies of its last row, which are removed from the output.
 
     Args:
-        inputs: Inputs, [rows, ...]; ranks without the first stage take the number of rows of them.
-        targets: Targets, [rows, ...]; None: no loss is wanted.
-        stages: This rank's stages by number.
-        values: What stages hand to each other.
-        plan: Size of the microbatches.
-        update: Number of the next update, which messages are named by.
+        inputs: Inputs by name, [rows, ...]; ranks whose stages read none need only their number of rows.
+        targets: Targets, [rows, ...]; None if no loss is requested.
+        stages: This rank's stages by index.
+        values: Values sent between stages.
+        plan: Plan, which defines the microbatch size.
+        update: Number of the next update, used in message keys.
         loss: Loss of the model's output and the targets.
 
     Raises:
         PeerError: A peer is gone.
     """
-    rows, size = len(inputs), plan.microbatch_size
+    rows, size = len(next(iter(inputs.values()))), plan.microbatch_size
     outputs: list[Tensor] = []
     for number in range(-(-rows // size)):
         key = (update, number)
         for stage in stages.values():
             values.post(StagePass(update, "F", stage.number, number))
             given = values.activations(stage, key)
-            if INPUT in stage.takes:
-                given[INPUT] = _filled(inputs[number * size : (number + 1) * size], size).to(stage.device)
+            part = slice(number * size, (number + 1) * size)
+            given |= {
+                name: pad_rows(one[part], size, one[-1:]).to(stage.device)
+                for name, one in inputs.items()
+                if name in stage.takes
+            }
             made = stage.evaluate(key, given)
             values.hand_on(stage, key, made)
             stage.drop(key)
@@ -88,8 +92,3 @@ def evaluate_batch(
     output = torch.cat(outputs)[:rows]
     found = None if targets is None else float(loss(output, targets.to(output.device)))
     return EvaluationResult(found, output)
-
-
-def _filled(rows: Tensor, size: int) -> Tensor:
-    missing = size - len(rows)
-    return rows if not missing else torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])

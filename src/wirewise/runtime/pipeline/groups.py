@@ -1,4 +1,4 @@
-"""Process groups of the ranks that an update of a pipeline needs: replicas, stages that share a parameter, everyone."""
+"""Process groups of a pipeline update: replicas, stages that share a parameter, all ranks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["check_same_plan", "make_exchange", "shared_parameters"]
 
 
 def check_same_plan(transport: Transport, plan: Plan, digest: int) -> None:
-    """Compare what all ranks were given.
+    """Check that all ranks have the same plan.
 
     Args:
         transport: Messages between all ranks.
         plan: Plan of this rank.
-        digest: 63 bits of a hash of all that must be equal.
+        digest: 63-bit hash of everything that must be equal.
 
     Raises:
-        PlanError: The plan is for another number of ranks, or ranks have different ones; raised on every rank.
+        PlanError: The plan is for another number of ranks, or differs between ranks; raised on every rank.
         PeerError: A peer is gone.
     """
     if plan.world_size != transport.world_size:
@@ -45,7 +45,7 @@ def check_same_plan(transport: Transport, plan: Plan, digest: int) -> None:
 
 
 def shared_parameters(layers: LayerGraph, plan: StagePlan) -> dict[nn.Parameter, tuple[int, ...]]:
-    """Positions of each trained parameter that modules of several positions have, such as tied embeddings."""
+    """Positions of each trained parameter shared by modules of several positions, such as tied embeddings."""
     positions: dict[nn.Parameter, set[int]] = {}
     for stage in plan.stages:
         for name in stage.modules:
@@ -65,20 +65,20 @@ def make_exchange(
     journal: MessageJournal | None = None,
     shards: Collection[str] | None = None,
 ) -> GradientExchange:
-    """What the ranks of a plan tell each other in an update; ranks with the same weights start from equal ones.
+    """Make the gradient exchange of an update, after synchronising the initial weights of equal stages.
 
     Args:
-        transport: Messages between all ranks; that of the default group where further groups are needed.
+        transport: Transport between all ranks; that of the default group if further groups are needed.
         plan: Plan that fits the group.
-        layers: Modules of the model, before another version of the weights is put in.
+        layers: Modules of the model, before another weight version is installed.
         weights: Weights of this rank.
-        with_norm: Whether the norm over all stages is needed.
-        journal: Keeps what ranks come to.
-        shards: Names of plain parameters of which each rank that shares a stage has a part of its own.
+        with_norm: Whether the gradient norm over all stages is needed.
+        journal: Journal of agreed results.
+        shards: Names of plain parameters that are separate shards on the ranks of a stage.
 
     Raises:
-        InputError: Further groups are needed and there is no default group, or the norm is and nobody says which plain
-            parameters are parts.
+        InputError: Further groups are needed without a default group, or the norm is needed and `shards` is not
+            given.
         PlanError: Stages of different width share a parameter.
     """
     position, replica, lane = plan.place_of(transport.rank)

@@ -1,4 +1,4 @@
-"""A model as a list of modules that a pipeline can cut, with the values that each of them takes."""
+"""Model as a list of modules that can be split into pipeline stages, with the inputs of each."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["INPUT", "LayerGraph", "Value"]
 
 
 class Value(NamedTuple):
-    """An output of a module that another stage takes; one message carries it however many modules there use it."""
+    """Module output read by another stage; one message carries it for all modules there."""
 
     name: str
-    """Name of the module that makes it."""
+    """Name of the module that produces it."""
     source: int
     """Stage of that module."""
     target: int
@@ -27,20 +27,22 @@ class Value(NamedTuple):
 
 
 class LayerGraph:
-    """Modules in the order of the forward pass, each of which turns one or several tensors into one tensor.
+    """Modules in forward order, each of which maps one or several tensors to one tensor.
 
     Args:
-        modules: The modules; those of a mapping and of an `nn.Sequential` by their names, those of a list by number. Or
-            a model with a forward pass of its own, from one tensor to one, which `torch.fx` cuts into modules.
-        sources: Names of what modules are called with that do not take the output of the one before, in
-            order, modules further up or `INPUT`. This is how skip connections are said; a model has its own.
-        whole: Submodules of such a model that are not cut, as names with wildcards, such as "encoder.layers.*"; none:
-            those that hold less than an eighth of it.
-        several: Whether such a model may take several tensors, its targets among them: all arguments without a default.
-            Deployments train these, pipelines do not.
+        modules: Modules; named as in their mapping or `nn.Sequential`, or numbered in a list. Or a model with its own
+            forward pass, from one tensor to one, which `torch.fx` splits into modules.
+        sources: Names of the inputs of modules that do not read the previous module's output, in order: earlier
+            modules or `INPUT`. This expresses skip connections; a traced model has its own.
+        whole: Submodules of such a model to keep whole, as names with wildcards, such as "encoder.layers.*". Defaults
+            to those with less than an eighth of it.
+        several: Whether such a model may take several tensors, including targets: all arguments without a default.
+            For deployments; pipelines pass the targets to the loss alone.
+        further: Names of further input tensors of the model, such as ("mask",), called "input:mask" in sources:
+            arguments of its forward pass, with or without a default.
 
     Raises:
-        InputError: No modules, sources that do not come before, or a forward pass that cannot be followed.
+        InputError: There are no modules, sources are not earlier modules, or the forward pass cannot be traced.
     """
 
     def __init__(
@@ -50,15 +52,18 @@ class LayerGraph:
         *,
         whole: Sequence[str] = (),
         several: bool = False,
+        further: Sequence[str] = (),
     ) -> None:
-        self.inputs: tuple[str, ...] = (INPUT,)
+        self.inputs: tuple[str, ...] = (INPUT, *(f"{INPUT}:{name}" for name in further))
         """Names of what the model is given, in order."""
+        self._plain: dict[nn.Parameter, str] = {}
         if isinstance(modules, nn.Module) and not is_list(modules):
+            self._plain = {parameter: name for name, parameter in modules.named_parameters()}
             if sources is not None:
                 raise InputError(
                     "got sources for a model with a forward pass, which says them itself; leave them out"
                 )
-            modules, sources, self.inputs = traced_layers(modules, whole, several=several)
+            modules, sources, self.inputs = traced_layers(modules, whole, several=several, further=further)
         elif whole:
             raise InputError(
                 f"got whole={list(whole)} for a list of modules, none of which is cut; leave it out"
@@ -73,21 +78,30 @@ class LayerGraph:
         """Names of all modules, in order."""
         return tuple(self.modules)
 
-    def edges(self, cuts: Sequence[int]) -> tuple[tuple[int, int], ...]:
-        """Pairs of stages between which activations travel, as `StagePlan.by_hand` takes them.
+    def plain_name(self, name: str, parameter: nn.Parameter) -> str:
+        """Name of a parameter in the original model.
 
         Args:
-            cuts: Number of the first module of each stage but the first.
+            name: Module name here and the parameter's name in it, which a list of modules keeps.
+            parameter: Parameter of a module.
+        """
+        return self._plain.get(parameter, name)
+
+    def edges(self, cuts: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Pairs of stages between which activations are sent, for `StagePlan.by_hand`.
+
+        Args:
+            cuts: Index of the first module of each stage but the first.
         """
         stage_of = {name: sum(cut <= n for cut in cuts) for n, name in enumerate(self.modules)}
         return tuple(sorted({(v.source, v.target) for v in self._values(stage_of)}))
 
     def values(self, plan: StagePlan) -> tuple[Value, ...]:
-        """What travels between the stages of a plan, in an order that is the same on all ranks.
+        """Values sent between the stages of a plan, in an order that is the same on all ranks.
 
         Raises:
-            PlanError: The plan has other modules, computes one before what it takes, or moves activations between
-                other stages.
+            PlanError: The plan has other modules, computes one before its inputs, or sends activations between other
+                stages.
         """
         planned = tuple(name for stage in plan.stages for name in stage.modules)
         if sorted(planned) != sorted(self.names):
@@ -99,7 +113,7 @@ class LayerGraph:
         place = {name: number for number, name in enumerate(planned)}
         for name, sources in self.sources.items():
             for source in sources:
-                if source != INPUT and place[source] > place[name]:
+                if source not in self.inputs and place[source] > place[name]:
                     raise PlanError(
                         f"the plan by {plan.planner!r} computes module {name!r} before {source!r}, whose output it "
                         "takes; make the plan again with both in the order of this model"
@@ -119,7 +133,7 @@ class LayerGraph:
     def _values(self, stage_of: Mapping[str, int]) -> Iterator[Value]:
         for name, sources in self.sources.items():
             for source in sources:
-                if source != INPUT and stage_of[source] != stage_of[name]:
+                if source not in self.inputs and stage_of[source] != stage_of[name]:
                     yield Value(source, stage_of[source], stage_of[name])
 
 

@@ -1,8 +1,8 @@
-"""Activations and gradients between the ranks of neighbouring stages, asynchronous in both directions.
+"""Asynchronous messages of activations and gradients between the ranks of neighbouring stages.
 
 A line carries one value in one direction between two ranks. Its messages have tags of their own (update, microbatch,
-line), so they match in any order. Receives are posted before they are needed, else gloo keeps the sender's bytes back.
-Daemon threads wait for what is in flight and let go of sent buffers; a wait that is in vain names both stages.
+line), so they match in any order. Receives are posted before they are needed, else gloo keeps the sender's bytes
+back. Daemon threads wait for messages in flight and release sent buffers; a timeout names both stages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wirewise.errors import InputError
 from wirewise.runtime.pipeline.stage import MicrobatchKey
 from wirewise.runtime.transport import Transport
 
-__all__ = ["DESCRIPTIONS", "TAGS", "Description", "Inbox", "MessageJournal", "Outbox"]
+__all__ = ["DESCRIPTIONS", "TAGS", "Inbox", "MessageJournal", "Outbox", "ValueSpec"]
 
 _LOOK_S = 0.25
 _GRACE_S = 3.0
@@ -48,12 +48,12 @@ _TYPES = (
 )
 
 
-class Description:
-    """Shape and type of a value, the same for all microbatches, and whether a gradient comes back.
+class ValueSpec:
+    """Shape and dtype of a value, the same for all microbatches, and whether a gradient is returned.
 
     Args:
         shape: Shape of the tensor of one microbatch.
-        dtype: Type of its elements.
+        dtype: Dtype of its elements.
         wants_gradient: Whether the value depends on trained parameters.
     """
 
@@ -61,10 +61,10 @@ class Description:
         self.shape, self.dtype, self.wants_gradient = shape, dtype, wants_gradient
 
     def pack(self, what: str) -> Tensor:
-        """The description as a message, int64 [3 + most dimensions].
+        """Encode the description as a message, int64 [3 + most dimensions].
 
         Raises:
-            InputError: More dimensions, or another type, than messages have.
+            InputError: The number of dimensions or the dtype is unsupported.
         """
         if len(self.shape) > _MOST_DIMENSIONS or self.dtype not in _TYPES:
             raise InputError(
@@ -75,22 +75,22 @@ class Description:
         return torch.tensor(numbers + [0] * (3 + _MOST_DIMENSIONS - len(numbers)), dtype=torch.int64)
 
     @classmethod
-    def unpack(cls, packed: Tensor) -> Description:
-        """Read what `pack` wrote."""
+    def unpack(cls, packed: Tensor) -> ValueSpec:
+        """Decode a message from `pack`."""
         kind, wants, dimensions, *shape = packed.tolist()
         return cls(torch.Size(shape[:dimensions]), _TYPES[kind], bool(wants))
 
     @staticmethod
     def empty() -> Tensor:
-        """A buffer for a packed description."""
+        """Buffer for a packed description."""
         return torch.empty(3 + _MOST_DIMENSIONS, dtype=torch.int64)
 
 
 class MessageJournal:
-    """What a pipeline tells of its messages and updates, and asks about those of other ranks; this one keeps nothing.
+    """Journal of a pipeline's messages and updates, for recovery; this base class keeps nothing.
 
-    Ranks may go on from different updates: a rank that is ahead of another sent it what that one needs to catch up in
-    an earlier run, and takes nothing from it until it has caught up.
+    Ranks may resume from different updates: a rank that is ahead has already sent, in an earlier run, what the other
+    needs to catch up, and receives nothing from it until then.
     """
 
     generation: int = 1
@@ -99,58 +99,56 @@ class MessageJournal:
     def begin(
         self, transport: Transport, update: int, senders: Iterable[int], replicas: Iterable[int]
     ) -> None:
-        """Ranks start to train.
+        """Handle the start of training on all ranks.
 
         Args:
             transport: Messages between all ranks.
-            update: Number of the update that this rank starts with.
-            senders: Ranks that send it messages.
-            replicas: Ranks with the same stages, this one too.
+            update: First update of this rank.
+            senders: Ranks that send messages to it.
+            replicas: Ranks with the same stages, this one included.
         """
 
     def meet(self, update: int) -> int | None:
-        """Wait for ranks that catch up to this update; the update at which it has to be done again, None: never."""
+        """Wait for ranks that catch up to this update; returns the update to repeat from. None if there is none."""
         return None
 
-    def sent(
-        self, peer: int, line: int, key: MicrobatchKey, tensor: Tensor, description: Description
-    ) -> bool:
-        """Keep a message, which does not change any more; whether the peer still takes it."""
+    def sent(self, peer: int, line: int, key: MicrobatchKey, tensor: Tensor, description: ValueSpec) -> bool:
+        """Log a message, which does not change afterwards; returns whether the peer still needs it."""
         return True
 
     def holds(self, peer: int, key: MicrobatchKey) -> bool:
-        """Whether the message of a peer is one of an earlier run."""
+        """Whether a peer's message is in the log of an earlier run."""
         return False
 
-    def take(self, peer: int, line: int, key: MicrobatchKey) -> tuple[Tensor, Description]:
-        """A message of an earlier run."""
+    def take(self, peer: int, line: int, key: MicrobatchKey) -> tuple[Tensor, ValueSpec]:
+        """Read a message of an earlier run."""
         raise NotImplementedError
 
     def awaits(self, line: int, key: MicrobatchKey) -> None:
-        """This rank has come to where it needs a message."""
+        """Record that this rank needs a message now."""
 
     def waits(self, arrived: Callable[[], bool]) -> None:
-        """This rank is about to wait for messages."""
+        """Record that this rank is about to wait for messages."""
 
-    def settles(self, update: int) -> None:
-        """This rank has its gradients of an update, and is about to reduce them with other ranks."""
+    def on_reduce(self, update: int) -> None:
+        """Record that this rank has its gradients of an update and is about to reduce them."""
 
     def agree(self, update: int, number: int, settle: Callable[[], Tensor]) -> Tensor:
-        """What all ranks came to in an update: by `settle`, or in an earlier run.
+        """Get the result that all ranks agreed on in an update, from `settle` or from an earlier run.
 
         Args:
             update: Number of the update.
-            number: Number of what is agreed on, the same on all ranks.
-            settle: Collective call that finds it.
+            number: Index of the agreement, the same on all ranks.
+            settle: Collective call that computes it.
         """
         return settle()
 
     def knows(self, update: int) -> bool:
-        """Whether all ranks came to what they agree on in this update in an earlier run."""
+        """Whether all ranks reached their agreement in this update in an earlier run."""
         return False
 
     def commit(self, updates: int) -> None:
-        """Note how many updates of the weights of this rank are done."""
+        """Record the number of completed weight updates of this rank."""
 
 
 class _Line:
@@ -213,21 +211,21 @@ class _Line:
 
 
 class Outbox(_Line):
-    """Messages that this rank sends along a line."""
+    """Messages sent by this rank along a line."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._failed: queue.SimpleQueue = queue.SimpleQueue()
-        self.description: Description | None = None
+        self.description: ValueSpec | None = None
         """Shape and type of all messages; gradients know them from the activations."""
         self._untold = False
 
-    def describe(self, description: Description) -> None:
-        """Give shape and type of all messages; they are sent once, before the first message that the peer takes."""
+    def describe(self, description: ValueSpec) -> None:
+        """Set shape and dtype of all messages; sent once, before the first message that the peer needs."""
         self.description, self._untold = description, True
 
     def send(self, key: MicrobatchKey, tensor: Tensor) -> None:
-        """Start to send a tensor, which must not change any more.
+        """Start sending a tensor, which must not change afterwards.
 
         Raises:
             PeerError: The peer is gone, now or in an earlier message.
@@ -235,7 +233,7 @@ class Outbox(_Line):
         if not self._failed.empty():
             raise self.transport.failure(self.name(key), self.peer, self._failed.get())
         buffer = tensor.detach().to("cpu").contiguous()
-        described = self.description or Description(buffer.shape, buffer.dtype, False)
+        described = self.description or ValueSpec(buffer.shape, buffer.dtype, False)
         if not self.journal.sent(self.peer, self._number, key, buffer, described):
             return
         if self._untold:
@@ -255,11 +253,11 @@ class Outbox(_Line):
 
 
 class Inbox(_Line):
-    """Messages that this rank receives along a line, in the order in which they were posted."""
+    """Messages received by this rank along a line, in posting order."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.description: Description | None = None
+        self.description: ValueSpec | None = None
         """Shape and type of all messages; gradients know them from the activations."""
         self.wants_gradient = True
         """Whether a gradient of what was taken goes back."""
@@ -272,15 +270,15 @@ class Inbox(_Line):
         """Post the receive of the description."""
         if self.description is None and not self._asked:
             self._asked = True
-            self._post(Description.empty(), self.description_tag, f"the description of the {self.what}")
+            self._post(ValueSpec.empty(), self.description_tag, f"the description of the {self.what}")
 
-    def expect(self, description: Description) -> None:
-        """Say shape and type of all messages, for gradients, whose activations were described."""
+    def expect(self, description: ValueSpec) -> None:
+        """Set shape and dtype of all messages, for gradients of described activations."""
         self.description = description
         self._post_waiting()
 
     def forget(self) -> None:
-        """Nothing comes along this line."""
+        """Expect nothing along this line."""
         self._waiting.clear()
 
     def post(self, key: MicrobatchKey, *, described: bool = False) -> None:
@@ -298,10 +296,10 @@ class Inbox(_Line):
         self._post_waiting()
 
     def take(self, key: MicrobatchKey) -> Tensor:
-        """Wait for the message that was posted first.
+        """Wait for the oldest posted message.
 
         Raises:
-            PeerError: The peer is gone, or sent nothing within the timeout.
+            PeerError: The peer is gone, or timed out.
         """
         if self.journal.holds(self.peer, key):
             tensor, description = self.journal.take(self.peer, self._number, key)
@@ -309,7 +307,7 @@ class Inbox(_Line):
             return tensor
         if self.description is None:
             self.ask()
-            self.description = Description.unpack(self._next(key))
+            self.description = ValueSpec.unpack(self._next(key))
         self.wants_gradient = self.description.wants_gradient
         self._post_waiting()
         expected = self._posted.popleft()

@@ -1,4 +1,4 @@
-"""Bytes along trees of ranks, chunk by chunk: who has a chunk passes it on while the next one arrives.
+"""Multicast along trees of ranks, chunk by chunk: a rank forwards a chunk while the next one arrives.
 
 gloo's receives cannot be polled: a thread follows each tree on which this rank passes something on, and waits for
 its chunks in order. All receives are posted at the start, so a sender waits for nobody's program; it has a bounded
@@ -22,7 +22,7 @@ from torch import Tensor
 from wirewise.plans.reshard import MulticastTree
 from wirewise.runtime.transport import Transport
 
-__all__ = ["WINDOW", "Leg", "carry", "carry_in_steps", "first_tag", "summed"]
+__all__ = ["WINDOW", "Leg", "first_tag", "run_trees", "run_trees_in_steps", "sum_partials"]
 
 WINDOW = 16
 """Chunks of an edge that are under way at a time."""
@@ -34,29 +34,29 @@ _LOCK = threading.Lock()
 
 
 class Leg(NamedTuple):
-    """The part that one rank has in a tree."""
+    """Part of one rank in a tree."""
 
     tree: MulticastTree
     round: int
     tag: int
-    """Number that no other tree in flight between the same ranks has."""
+    """Tag unique among the trees in flight between the same ranks."""
     data: Tensor
     """Bytes of the tree's part: to be sent, or to be filled, uint8 [size]."""
     parent: int | None
-    """Rank that sends to this one; None: this rank is the tree's sender."""
+    """Rank that sends to this one; None if this rank is the tree's sender."""
     children: tuple[int, ...]
     what: str
     """Words for error messages."""
     adds: bool = False
-    """Whether it is an addend on its way to the rank that sums."""
+    """Whether it is a partial sum to be reduced at its target."""
 
 
 def first_tag(group: Any, tags: int) -> int:
-    """The first of some tags that no other call on the group has; all ranks call it in the same order.
+    """Reserve tags unique among calls on the group; all ranks must call it in the same order.
 
     Args:
         group: Process group of the call.
-        tags: Number of tags to take.
+        tags: Number of tags to reserve.
     """
     with _LOCK:
         taken = _TAKEN.get(group, 0)
@@ -66,7 +66,7 @@ def first_tag(group: Any, tags: int) -> int:
     return _FIRST_TAG + taken
 
 
-def carry(
+def run_trees(
     transport: Transport,
     legs: Sequence[Leg],
     chunk_bytes: int,
@@ -74,17 +74,17 @@ def carry(
     before: Callable[[int], None] = lambda _: None,
     window: int = WINDOW,
 ) -> None:
-    """Do this rank's part in all trees, and wait until it is done.
+    """Execute this rank's part in all trees, and wait until it is done.
 
     Args:
         transport: Messages between all ranks.
         legs: Parts of this rank, in the order of rounds.
-        chunk_bytes: Bytes that are passed on at a time.
+        chunk_bytes: Bytes forwarded at a time.
         before: Called with each round in which this rank sends, before it does.
-        window: Chunks of an edge under way at a time.
+        window: Number of chunks of an edge in flight.
 
     Raises:
-        PeerError: A peer closed its connection or was silent for the transport's timeout.
+        PeerError: A peer closed its connection or timed out.
     """
     followed = [(leg, _posted(transport, leg, chunk_bytes)) for leg in legs if leg.parent is not None]
     errors: list[BaseException] = []
@@ -155,7 +155,7 @@ def _follow(
 
 
 def _send(transport: Transport, legs: Sequence[Leg], chunk_bytes: int, window: int) -> None:
-    """Send all of a round, the trees in turns."""
+    """Send all of a round, the trees alternately."""
     under_way: list[deque[tuple[int, Any]]] = [deque() for _ in legs]
     chunks = [_chunks(leg, chunk_bytes) for leg in legs]
     for number in range(max(map(len, chunks), default=0)):
@@ -181,7 +181,7 @@ def _drain(transport: Transport, leg: Leg, under_way: deque, most: int) -> None:
         transport.guard(partial(work.wait, transport.timeout), leg.what, child)
 
 
-def carry_in_steps(
+def run_trees_in_steps(
     transport: Transport,
     legs: Sequence[Leg],
     chunk_bytes: int,
@@ -189,14 +189,14 @@ def carry_in_steps(
     *,
     before: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Do this rank's part in all trees in steps that all ranks share; arguments and errors as of `carry`.
+    """Execute this rank's part in all trees in common steps; arguments and errors as in `run_trees`.
 
     Chunk k crosses an edge that is d edges below the sender in step k + d of the tree's round.
 
     Args:
         transport: Messages between all ranks.
         legs: Parts of this rank.
-        chunk_bytes: Bytes that are passed on at a time.
+        chunk_bytes: Bytes forwarded at a time.
         first_step: First step of a round, the same on all ranks.
         before: Called with each round in which this rank sends, before it does.
     """
@@ -247,8 +247,8 @@ def _one_step(transport: Transport, moves: list[tuple[Leg, int, int, bool, Tenso
         )
 
 
-def summed(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """Sum of packed addends in the order in which they are given, uint8 [size]."""
+def sum_partials(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Sum packed partial sums in the given order, uint8 [size]."""
     total = parts[0].clone().view(dtype)
     for part in parts[1:]:
         total += part.view(dtype)

@@ -1,4 +1,4 @@
-"""Activations and gradients between devices, whose messages have no tags and match by their order alone (NCCL).
+"""Activations and gradients between devices, whose messages have no tags and match by order alone (NCCL).
 
 Between two ranks and in one direction a receiver posts its receives in the order in which the sender's timetable sends,
 so both ends agree without a word. Activations and gradients have groups of their own: the two ends of a pair send in
@@ -21,11 +21,11 @@ from wirewise.errors import InputError
 from wirewise.plans import StagePlan
 from wirewise.plans.timetables import StagePass
 from wirewise.runtime.pipeline.layers import Value
-from wirewise.runtime.pipeline.messages import Description
+from wirewise.runtime.pipeline.messages import ValueSpec
 from wirewise.runtime.pipeline.stage import MicrobatchKey
 from wirewise.runtime.transport import Transport
 
-__all__ = ["OrderedChannel", "OrderedInbox", "OrderedOutbox", "directions", "sent_in_order"]
+__all__ = ["OrderedChannel", "OrderedInbox", "OrderedOutbox", "message_sequence", "separate_transports"]
 
 _UNDER_WAY = 32
 """Sends whose buffers are kept, where nothing tells that they have ended."""
@@ -34,8 +34,8 @@ Order = Callable[[int], Iterator[tuple[Value, MicrobatchKey]]]
 """Messages from an update on."""
 
 
-def directions(transport: Transport) -> tuple[Transport, Transport]:
-    """Messages for activations and for gradients; every rank calls it.
+def separate_transports(transport: Transport) -> tuple[Transport, Transport]:
+    """Separate transports for activations and for gradients; a collective call.
 
     Args:
         transport: Messages between all ranks.
@@ -56,17 +56,17 @@ def directions(transport: Transport) -> tuple[Transport, Transport]:
     return first, second
 
 
-def sent_in_order(
+def message_sequence(
     plan: StagePlan, values: Sequence[Value], sender: int, receiver: int, *, forward: bool, first: int
 ) -> Iterator[tuple[Value, MicrobatchKey]]:
-    """What one position sends another, as the sender's timetable has it, from an update on without end.
+    """Yield the messages from one position to another, in the sender's timetable order, endlessly from an update on.
 
     Args:
         plan: Plan of the stages.
         values: All values between stages, in the same order on all ranks.
         sender: Position that sends.
         receiver: Position that receives.
-        forward: Whether activations are meant; gradients otherwise.
+        forward: True for activations, False for gradients.
         first: Number of the first update.
     """
     position = [stage.position for stage in plan.stages]
@@ -96,8 +96,8 @@ class OrderedChannel:
     Args:
         transport: Messages of this direction.
         peer: Rank at the other end.
-        tag: Tag of all messages, where the group has tags.
-        order: Messages that come, in their order; none are asked for on the side that sends.
+        tag: Tag of all messages, if the group has tags.
+        order: Messages to receive, in order; empty on the sending side.
     """
 
     def __init__(self, transport: Transport, peer: int, tag: int, order: Order) -> None:
@@ -113,7 +113,7 @@ class OrderedChannel:
         self._under_way: deque[tuple[dist.Work, Tensor]] = deque()
 
     def begin(self, update: int) -> None:
-        """Both ends start to train with an update."""
+        """Handle the start of training with an update, on both ends."""
         self._order, self._next = self._make_order(update), None
         self._posted.clear()
 
@@ -121,9 +121,9 @@ class OrderedChannel:
         """Post all receives up to a message, as far as their shapes are known.
 
         Args:
-            value: Value that comes along the channel.
+            value: Value received along the channel.
             key: Update and microbatch.
-            waits: Whether to wait for shapes that are not known yet.
+            waits: Whether to wait for unknown shapes.
 
         Raises:
             PeerError: The peer is gone.
@@ -135,9 +135,9 @@ class OrderedChannel:
             if inbox.description is None and not inbox.none_comes:
                 if not waits or not inbox.described:
                     return
-                packed = Description.empty().to(self.device)
+                packed = ValueSpec.empty().to(self.device)
                 self._wait(self._start(self.transport.group.recv, packed, inbox.what), inbox.what)
-                inbox.description = Description.unpack(packed)
+                inbox.description = ValueSpec.unpack(packed)
             if inbox.description is not None:
                 buffer = torch.empty(
                     inbox.description.shape, dtype=inbox.description.dtype, device=self.device
@@ -147,7 +147,7 @@ class OrderedChannel:
             self._next = None
 
     def take(self, value: Value, key: MicrobatchKey) -> Tensor:
-        """The message, which later work on this stream may use."""
+        """Get the message, for use by later work on this stream."""
         self.post(value, key, waits=True)
         work, buffer = self._posted.pop((value, key))
         if work is not None:
@@ -155,10 +155,10 @@ class OrderedChannel:
         return buffer
 
     def send(self, tensor: Tensor, what: str) -> None:
-        """Start to send a tensor, which must not change any more.
+        """Start sending a tensor, which must not change afterwards.
 
         Args:
-            tensor: Tensor to send, on the side that the group reads.
+            tensor: Tensor to send, on the group's device.
             what: Contents for error messages.
         """
         if not tensor.numel():
@@ -191,34 +191,34 @@ class OrderedChannel:
 
 
 class OrderedInbox:
-    """A value, or the gradients of one, as this rank receives it.
+    """Receiver of a value, or of its gradients.
 
     Args:
-        channel: Messages from the rank that sends it.
-        value: Value that comes along the channel.
+        channel: Messages from the sending rank.
+        value: Value received along the channel.
         what: Contents for error messages.
-        described: Whether the sender tells its shape first.
+        described: Whether the sender sends its shape first.
     """
 
     def __init__(self, channel: OrderedChannel, value: Value, what: str, *, described: bool) -> None:
         self._channel, self._value, self.what, self.described = channel, value, what, described
         channel.inboxes[value] = self
-        self.description: Description | None = None
+        self.description: ValueSpec | None = None
         """Shape and type of all messages; gradients know them from the activations."""
         self.none_comes = False
         """Whether the value has no gradient."""
 
     @property
     def wants_gradient(self) -> bool:
-        """Whether a gradient of what was taken goes back."""
+        """Whether a gradient of the received value is returned."""
         return self.description is None or self.description.wants_gradient
 
-    def expect(self, description: Description) -> None:
-        """Say shape and type of all messages, for gradients, whose activations were described."""
+    def expect(self, description: ValueSpec) -> None:
+        """Set shape and dtype of all messages, for gradients of described activations."""
         self.description = description
 
     def forget(self) -> None:
-        """Nothing comes."""
+        """Expect nothing."""
         self.none_comes = True
 
     def post(self, key: MicrobatchKey, *, described: bool = False) -> None:
@@ -226,7 +226,7 @@ class OrderedInbox:
 
         Args:
             key: Update and microbatch.
-            described: Whether the sender tells the shape first; known here.
+            described: Whether the sender sends the shape first; known here.
         """
         self._channel.post(self._value, key, waits=False)
 
@@ -239,39 +239,39 @@ class OrderedInbox:
         return self._channel.take(self._value, key)
 
     def begin(self, update: int) -> None:
-        """Both ends start to train with an update."""
+        """Handle the start of training with an update, on both ends."""
         self._channel.begin(update)
 
     def close(self) -> None:
-        """Nothing to end: no thread waits."""
+        """Do nothing, as there are no threads."""
 
     def abandon(self) -> None:
-        """Nothing to leave, as for `close`."""
+        """Do nothing, as for `close`."""
 
 
 class OrderedOutbox:
-    """A value, or the gradients of one, as this rank sends it.
+    """Sender of a value, or of its gradients.
 
     Args:
-        channel: Messages to the rank that takes it.
+        channel: Messages to the receiving rank.
         what: Contents for error messages.
     """
 
     def __init__(self, channel: OrderedChannel, what: str) -> None:
         self._channel, self._what = channel, what
-        self.description: Description | None = None
+        self.description: ValueSpec | None = None
         """Shape and type of all messages; gradients know them from the activations."""
 
-    def describe(self, description: Description) -> None:
-        """Send shape and type, once, before the first message."""
+    def describe(self, description: ValueSpec) -> None:
+        """Send shape and dtype, once, before the first message."""
         self.description = description
         self._channel.send(description.pack(self._what).to(self._channel.device), self._what)
 
     def send(self, key: MicrobatchKey, tensor: Tensor) -> None:
-        """Start to send a tensor, which must not change any more.
+        """Start sending a tensor, which must not change afterwards.
 
         Args:
-            key: Update and microbatch; the order tells them to the receiver.
+            key: Update and microbatch, which the receiver knows from the order.
             tensor: Tensor to send.
 
         Raises:
@@ -280,7 +280,7 @@ class OrderedOutbox:
         self._channel.send(tensor.detach().to(self._channel.device).contiguous(), self._what)
 
     def close(self) -> None:
-        """Nothing to end: no thread waits."""
+        """Do nothing, as there are no threads."""
 
     def abandon(self) -> None:
-        """Nothing to leave, as for `close`."""
+        """Do nothing, as for `close`."""

@@ -1,4 +1,4 @@
-"""State that a forward pass changes besides its outputs, so that a pass that is done again begins where it began."""
+"""State changed by a forward pass besides its outputs, so that recomputation starts from the same state."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from wirewise.errors import InputError
 from wirewise.runtime.python_state import PythonState
 
-__all__ = ["BeforePass", "PassState"]
+__all__ = ["PassState", "PrePassState"]
 
 _Slot = tuple[nn.Module, str]
 
 
-class BeforePass(NamedTuple):
+class PrePassState(NamedTuple):
     """State before a forward pass."""
 
     buffers: dict[_Slot, Tensor]
@@ -29,9 +29,10 @@ class BeforePass(NamedTuple):
 
 
 class PassState:
-    """Buffers of some modules, and the random numbers that are not torch's.
+    """Buffers of some modules, and states of random number generators outside torch.
 
-    A pass that is done again would count its rows twice in running means, and would draw others than the first time.
+    A recomputed pass would count its rows twice in running means, and would use other random numbers than the first
+    time.
 
     Args:
         modules: Modules of a stage.
@@ -41,17 +42,17 @@ class PassState:
         self._modules = nn.ModuleList(modules)
         self._slots: list[_Slot] = [(m, name) for m in self._modules.modules() for name in m._buffers]
         self._changing: set[_Slot] | None = None
-        """Buffers that the first pass changed; None: there was none yet."""
+        """Buffers that the first pass changed; None if there was none yet."""
 
     @contextmanager
-    def first(self) -> Iterator[BeforePass]:
-        """A forward pass that will be done again; gives the state before it.
+    def first(self) -> Iterator[PrePassState]:
+        """Run a forward pass that will be recomputed; yields the state before it.
 
         Raises:
-            InputError: The pass counts in attributes of modules, or changes a buffer that the first pass did not.
+            InputError: The pass changes attributes of modules, or a buffer that the first pass did not change.
         """
         slots = self._slots if self._changing is None else self._changing
-        before = BeforePass(
+        before = PrePassState(
             {slot: _buffer(slot).clone() for slot in slots if _buffer(slot) is not None}, _drawn()
         )
         marks = [_mark(_buffer(slot)) for slot in self._slots]
@@ -79,8 +80,8 @@ class PassState:
             )
 
     @contextmanager
-    def again(self, before: BeforePass) -> Iterator[None]:
-        """A forward pass as it was the first time; afterwards the state is what it was."""
+    def again(self, before: PrePassState) -> Iterator[None]:
+        """Recompute a forward pass from its first state; the current state is restored afterwards."""
         now, drawn = {slot: _buffer(slot) for slot in before.buffers}, _drawn()
         _put(before.buffers)
         _draw_from(before.random)

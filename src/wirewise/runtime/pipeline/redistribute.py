@@ -1,7 +1,7 @@
-"""DTensors on other meshes: one tensor, or all of a model without a checkpoint.
+"""Redistribution of DTensors to other meshes: one tensor, or a whole model without a checkpoint.
 
 `DTensor.redistribute` refuses another mesh, and with equal placements returns the tensor where it was (torch 2.13).
-Here the layouts of both meshes become a reshard plan, which is made once, kept, and carried out bit for bit.
+Here the layouts of both meshes become a reshard plan, which is made once, kept, and executed bit for bit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BUCKET_BYTES = 1 << 26
 
 
 class _Kept(NamedTuple):
-    """What is made once for tensors of a shape and type between two layouts."""
+    """Prepared move for tensors of a shape and type between two layouts."""
 
     mover: Resharder
     spec: DTensorSpec
@@ -56,23 +56,22 @@ def redistribute_across(
     strategy: str = "auto",
     timeout_s: float = 120.0,
 ) -> DTensor:
-    """The tensor on another mesh, whose ranks may be others, some of the same, or the same in another shape.
+    """Redistribute a tensor to another mesh, with other, overlapping or the same ranks.
 
-    All ranks of the group call it in the same order, also those that are in neither mesh. Gradients come back the
-    reverse way, and all ranks then take part in the backward pass.
+    All ranks of the group call it in the same order, also those in neither mesh. Gradients are redistributed in
+    reverse, and all ranks then participate in the backward pass.
 
     Args:
-        tensor: Tensor to move; on ranks outside its mesh a DTensor with an empty local part.
-        device_mesh: Mesh that takes it.
-        placements: One for each axis of the new mesh.
-        group: Process group with all ranks of both meshes; None: the default group.
-        links: Links between the group's ranks; None: hosts by their names, all alike.
+        tensor: Tensor to move; on ranks outside its mesh, a DTensor with an empty local part.
+        device_mesh: Mesh of the result.
+        placements: One placement for each axis of the target mesh.
+        group: Process group with all ranks of both meshes. Defaults to the default group.
+        links: Links between the group's ranks. Defaults to uniform links between hosts, by host name.
         strategy: A strategy of `planners.reshard.cross_mesh`.
-        timeout_s: Seconds for a silent peer.
+        timeout_s: Seconds after which an unresponsive peer counts as hung.
 
     Raises:
-        InputError: Placements that no plan expresses, such as a mean that is not reduced yet, or ranks that the group
-            does not have.
+        InputError: Placements cannot be planned, such as an unreduced mean, or ranks are not in the group.
         PeerError: A peer is gone.
     """
     if not isinstance(tensor, DTensor):
@@ -85,11 +84,11 @@ def redistribute_across(
 def layout_of(
     device_mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int], what: str = "the tensor"
 ) -> Sharding:
-    """The layout that placements on a mesh describe; ranks are those of the default group.
+    """Layout described by placements on a mesh; ranks are those of the default group.
 
     Args:
         device_mesh: Mesh of ranks.
-        placements: One for each axis of the mesh.
+        placements: One placement for each mesh axis.
         shape: Shape of the whole tensor.
         what: Name of the tensor for error messages.
 
@@ -142,25 +141,24 @@ def convert_state_dict(
     bucket_bytes: int = _BUCKET_BYTES,
     timeout_s: float = 120.0,
 ) -> dict[str, Any]:
-    """A model's state on another mesh, as from FSDP to tensor parallelism or to another number of ranks.
+    """Convert a model's state to another mesh, such as from FSDP to tensor parallelism or another number of ranks.
 
-    Nothing is written to disk. Tensors move in buckets, and `state` loses those that have moved, so that a rank holds
-    one bucket and one part more than its state at a time.
+    Nothing is written to disk. Tensors move in buckets, and moved ones are removed from `state`, so that a rank holds
+    at most one bucket and one shard more than its state.
 
     Args:
-        state: State by name, emptied on the way; all ranks of the group give the same names in the same order. What
-            is no DTensor stays as it is.
-        device_mesh: Mesh that takes it.
+        state: State by name, emptied on the way; all ranks of the group pass the same names in the same order. Values
+            other than DTensors are unchanged.
+        device_mesh: Mesh of the result.
         placements: Placements of each tensor by name, or a function of name and tensor.
-        group: Process group with all ranks of both meshes; None: the default group.
-        links: Links between the group's ranks; None: hosts by their names, all alike.
-        bucket_bytes: Bytes of the whole tensors that move at a time; a larger tensor moves alone.
-        timeout_s: Seconds for a silent peer.
+        group: Process group with all ranks of both meshes. Defaults to the default group.
+        links: Links between the group's ranks. Defaults to uniform links between hosts, by host name.
+        bucket_bytes: Total size of tensors moved at a time, in bytes; a larger tensor moves alone.
+        timeout_s: Seconds after which an unresponsive peer counts as hung.
 
     Raises:
-        InputError: A tensor without placements, or placements that `redistribute_across` refuses; the message names
-            the tensor.
-        PeerError: A peer is gone; what has not moved is still in `state`.
+        InputError: A tensor has no placements, or `redistribute_across` refuses them; the message names the tensor.
+        PeerError: A peer is gone; unmoved tensors are still in `state`.
     """
     if bucket_bytes < 1:
         raise InputError(f"bucket_bytes is {bucket_bytes}; expected at least 1")
@@ -219,7 +217,7 @@ class _Across(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: DTensor) -> tuple[DTensor, None, None, None]:
-        # The gradient of a sum is that of each of its addends.
+        # The gradient of a sum is that of each of its partial sums.
         whole = tuple(Replicate() if isinstance(one, Partial) else one for one in ctx.placements)
         mesh = gradient.device_mesh
         # Ranks outside the mesh do not know how its ranks hold the gradient: it comes back as the tensor went.
@@ -272,7 +270,7 @@ def _laid_out(
 
 
 def _local(tensor: DTensor, one: LaidOutTensor) -> Tensor | None:
-    """This rank's part; None: it is not in the mesh."""
+    """This rank's part; None if it is not in the mesh."""
     return tensor._local_tensor.detach() if dist.get_rank() in one.source.ranks else None
 
 

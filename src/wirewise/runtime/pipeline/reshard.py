@@ -1,4 +1,4 @@
-"""Tensors moved between meshes of ranks as a plan says, bit for bit, with the way back for gradients."""
+"""Bit-exact movement of tensors between meshes under a plan, with the reverse movement for gradients."""
 
 from __future__ import annotations
 
@@ -16,20 +16,27 @@ from torch import Tensor
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.reshard import alike_links, cross_mesh
 from wirewise.plans.reshard import MulticastTree, ReshardPlan, UnitTask
-from wirewise.runtime.pipeline.multicast import WINDOW, Leg, carry, carry_in_steps, first_tag, summed
-from wirewise.runtime.pipeline.shards import Parts, packed, unpack
+from wirewise.runtime.pipeline.multicast import (
+    WINDOW,
+    Leg,
+    first_tag,
+    run_trees,
+    run_trees_in_steps,
+    sum_partials,
+)
+from wirewise.runtime.pipeline.shards import Parts, pack_slices, unpack
 from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["Resharder", "Resharding", "hosts_of_ranks"]
 
 _NOT_SUMMED = ("bool", "float8_e4m3fn", "float8_e5m2")
-"""Types whose addends are not summed."""
+"""Types whose partial sums are not summed."""
 _HOSTS: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
 _NO_DATA = torch.empty(0, dtype=torch.uint8)
 
 
 class _Role(NamedTuple):
-    """What a rank does in a task."""
+    """Role of a rank in a task."""
 
     number: int
     task: UnitTask
@@ -40,30 +47,30 @@ class _Role(NamedTuple):
     packs: bool
     """Whether it sends, adds or keeps what it holds."""
     adds: bool
-    """Whether it gives an addend."""
+    """Whether it gives a partial sum."""
     gets: bool
     """Whether it needs the slices."""
 
 
 class Resharder:
-    """One plan on the ranks of a process group, for as many moves as are wanted.
+    """Executor of one plan on the ranks of a process group, for any number of moves.
 
-    Every rank of the group makes it and takes part in every move, in the same order, also one that holds nothing.
+    Every rank of the group creates it and participates in every move, in the same order, even if it holds nothing.
 
     Args:
         plan: Tensors, slices, trees and rounds; its ranks are those of the group.
-        group: Process group (gloo or NCCL) or its transport; None: the default group.
-        reverse: Makes the plan of the way back, for gradients; None: gradients take the plain way.
-        window: Chunks of an edge that are under way at a time.
-        in_steps: Whether chunks move in steps that all ranks share; None: on devices they do.
-        compared: Whether the ranks with a part in the plan are known to have the same; others then need not make it.
-        what: Words for the move in error messages.
-        timeout_s: Seconds for a silent peer.
+        group: Process group (gloo or NCCL) or its transport. Defaults to the default group.
+        reverse: Function that makes the reverse plan, for gradients. Defaults to a plain reverse plan.
+        window: Number of chunks of an edge in flight.
+        in_steps: Whether chunks move in steps common to all ranks. Defaults to True on devices.
+        compared: Whether the ranks of the plan are known to have the same plan; others then need not create it.
+        what: Name of the move in error messages.
+        timeout_s: Seconds after which an unresponsive peer counts as hung.
 
     Raises:
-        InputError: A window without chunks.
-        PlanError: The plan is inconsistent, for another number of ranks, sums what cannot be summed, or is not the same
-            on all ranks; raised on every rank.
+        InputError: The window is below one chunk.
+        PlanError: The plan is inconsistent, for another number of ranks, reduces what cannot be reduced, or differs
+            between ranks; raised on every rank.
         PeerError: A peer is gone.
     """
 
@@ -115,7 +122,7 @@ class Resharder:
                     f"{transport.world_size} ranks; make the plan again for {transport.world_size} ranks"
                 )
             elif wrong := [t for t in plan.tensors if t.source.partial and t.dtype in _NOT_SUMMED]:
-                fault = f"tensor {wrong[0].name!r} is a sum of {wrong[0].dtype} addends, which are not summed"
+                fault = f"tensor {wrong[0].name!r} is a sum of {wrong[0].dtype} partial sums, which are not summed"
         except PlanError as error:
             fault = str(error)
         digest = int.from_bytes(hashlib.sha256(plan.to_json().encode()).digest()[:8], "little", signed=True)
@@ -160,20 +167,20 @@ class Resharder:
         return list(_Move.apply(self, asked, *parts))
 
     def start(self, tensors: Sequence[Tensor | None]) -> Resharding:
-        """Begin a move that goes on beside what the caller does; the parts must stay unchanged meanwhile.
+        """Start a move in the background; the parts must not change meanwhile.
 
         Args:
-            tensors: This rank's part of each tensor of the plan, None where it holds none.
+            tensors: This rank's part of each tensor of the plan. None if it holds none.
         """
         held = self._held(tensors)
         tag = first_tag(self.transport.group, self.tags)
         return Resharding(lambda: self._moved(held, tag))
 
     def consume(self, tensors: list[Tensor | None]) -> Iterator[dict[int, Tensor]]:
-        """Move bucket by bucket; the list forgets the parts of a bucket when it has moved.
+        """Move bucket by bucket, dropping the parts of a bucket from the list once moved.
 
         Args:
-            tensors: This rank's part of each tensor of the plan, or None; all entries are None in the end.
+            tensors: This rank's part of each tensor of the plan, or None; all entries are None at the end.
 
         Yields:
             This rank's parts of the tensors of one bucket, by number.
@@ -195,7 +202,7 @@ class Resharder:
 
     @property
     def reverse(self) -> Resharder:
-        """The way back, made by all ranks at its first use."""
+        """Reverse move, created by all ranks at its first use."""
         # No cached_property: it holds a lock of the class while ranks that are threads wait for each other.
         if self._reverse is None:
             make = self._make_reverse or _plain_reverse
@@ -242,11 +249,11 @@ class Resharder:
         for role in self._roles[bucket]:
             task, data = role.task, None
             if role.packs:
-                data = packed(task, self._source, held)
+                data = pack_slices(task, self._source, held)
             if role.adds:
                 assert data is not None
                 total = self._add(role, data, tag, legs, sums)
-                # What comes back to a rank that gave an addend needs memory of its own.
+                # What comes back to a rank that gave a partial sum needs memory of its own.
                 data = total if self.transport.rank == task.adders[0] else None
             if data is None and role.gets:
                 data = self._space(task, after)
@@ -267,13 +274,13 @@ class Resharder:
     def _space(self, task: UnitTask, after: Mapping[int, Tensor]) -> Tensor:
         """Memory for what comes: the rank's own part where the slice lies in one piece there."""
         if len(task.slices) == 1:
-            return packed(task, self._target, after)
+            return pack_slices(task, self._target, after)
         return torch.empty(task.size_bytes, dtype=torch.uint8, device=self._side())
 
     def _add(
         self, role: _Role, data: Tensor, tag: int, legs: list[Leg], sums: list[Callable[[], None]]
     ) -> Tensor:
-        """Legs of the addends; what the root sends on is filled when all have come."""
+        """Legs of the partial sums; what the root sends on is filled when all have come."""
         rank, task, root, given = self.transport.rank, role.task, role.task.adders[0], dict[int, Tensor]()
         for number, giver in enumerate(task.adders[1:]):
             if rank not in (root, giver):
@@ -281,7 +288,7 @@ class Resharder:
             edge = MulticastTree(start=0, stop=task.size_bytes, sender=giver, edges=((giver, root),))
             given[giver] = data if rank == giver else torch.empty_like(data)
             parent, children = (giver, ()) if rank == root else (None, (root,))
-            what = f"{self._what}, round {task.round}, task {role.number}, addends"
+            what = f"{self._what}, round {task.round}, task {role.number}, partial sums"
             place = tag + role.tag + number
             legs.append(Leg(edge, task.round, place, given[giver], parent, children, what, adds=True))
         if rank != root:
@@ -290,14 +297,16 @@ class Resharder:
         kind = getattr(torch, self.plan.tensors[task.slices[0].tensor].dtype)
 
         def add() -> None:
-            total.copy_(summed([data if giver == root else given[giver] for giver in task.adders], kind))
+            total.copy_(
+                sum_partials([data if giver == root else given[giver] for giver in task.adders], kind)
+            )
 
         sums.append(add)
         return total
 
     def _run(self, legs: list[Leg], bucket: int, sums: list[Callable[[], None]]) -> None:
         move = self._stepwise(bucket) if self._in_steps else self._threaded
-        # Addends of all rounds come first: a sum may be wanted in the first round.
+        # Partial sums of all rounds come first: a sum may be wanted in the first round.
         if adding := [leg for leg in legs if leg.adds]:
             move(adding)
         for add in sums:
@@ -305,7 +314,7 @@ class Resharder:
         move([leg for leg in legs if not leg.adds])
 
     def _threaded(self, legs: list[Leg]) -> None:
-        carry(self.transport, legs, self.plan.chunk_bytes, window=self._window)
+        run_trees(self.transport, legs, self.plan.chunk_bytes, window=self._window)
 
     def _stepwise(self, bucket: int) -> Callable[[list[Leg]], None]:
         begins, step = dict[int, int](), 0
@@ -316,13 +325,13 @@ class Resharder:
             step += (
                 max((-(-t.size_bytes // self.plan.chunk_bytes) + len(t.edges) for t in trees), default=0) + 1
             )
-        return lambda legs: carry_in_steps(
+        return lambda legs: run_trees_in_steps(
             self.transport, legs, self.plan.chunk_bytes, lambda round_: begins[round_]
         )
 
 
 class Resharding:
-    """A move that is under way.
+    """Move in flight.
 
     Args:
         work: Function that moves the tensors, called in a thread.
@@ -342,7 +351,7 @@ class Resharding:
             self._error = error
 
     def ended(self, timeout_s: float) -> bool:
-        """Wait a while; whether the move has ended."""
+        """Wait at most `timeout_s` and return whether the move has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -360,7 +369,7 @@ class Resharding:
 
 
 def hosts_of_ranks(transport: Transport) -> tuple[int, ...]:
-    """Host number of each rank, by the names of the machines; asked once a group."""
+    """Host index of each rank, by host name; cached per group."""
     if transport.group not in _HOSTS:
         name = socket.gethostname().encode()[:64].ljust(64, b"\0")
         own = torch.frombuffer(bytearray(name), dtype=torch.uint8)
@@ -394,7 +403,7 @@ def _plain_reverse(plan: ReshardPlan) -> ReshardPlan:
 
 
 def _role(number: int, task: UnitTask, rank: int, tag: int, move: str) -> _Role | None:
-    """What a rank does in a task; None: nothing."""
+    """Role of a rank in a task; None if it has none."""
     legs, what = [], f"{move}, round {task.round}, task {number}"
     for place, tree in enumerate(task.trees):
         parent = next((here for here, there in tree.edges if there == rank), None)

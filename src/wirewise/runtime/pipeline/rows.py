@@ -1,7 +1,7 @@
-"""Rows of a graph's nodes moved from one partition to another: each rank says which rows it has and which it wants.
+"""Movement of graph node rows between partitions: each rank declares its rows before and after.
 
-Rows that the same ranks have and the same ranks want stand next to each other in a numbering that all ranks derive, so
-a plan has as many slices as there are such sets, however scattered the parts are. Halo rows are rows that several have.
+Rows with the same holders and the same receivers are contiguous in a numbering that all ranks derive, so a plan has
+one slice per such set, however scattered the parts are. Halo rows are rows with several holders.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ class _Side(NamedTuple):
 
 
 class RowMover:
-    """Moves rows between two partitions of a graph's nodes, for as many tensors as are wanted.
+    """Executor of row moves between two partitions of a graph's nodes, for any number of tensors.
 
-    Every rank of the group makes it and takes part in every move, in the same order.
+    Every rank of the group creates it and participates in every move, in the same order.
 
     Args:
-        num_rows: Rows of the whole tensors, N.
-        before: Ids of the rows that this rank has, in their order in memory, such as `own_ids` of a part, or these and
-            its `halo_ids`; None on all ranks: each has all rows and its part of the columns, as `torch.chunk` cuts.
-        after: Ids of the rows that this rank wants, in the order in which it wants them; None: as for `before`.
-        group: Process group (gloo or NCCL) or its transport; None: the default group.
-        links: Links between the group's ranks, the same on all; None: hosts by their names, all alike.
-        timeout_s: Seconds for a silent peer.
+        num_rows: Total number of rows, N.
+        before: Ids of the rows that this rank holds, in memory order, such as `own_ids` of a part, or these and its
+            `halo_ids`. None on all ranks if each has all rows and a shard of the columns, as by `torch.chunk`.
+        after: Ids of the rows that this rank needs, in order; None as for `before`.
+        group: Process group (gloo or NCCL) or its transport. Defaults to the default group.
+        links: Links between the group's ranks, the same on all. Defaults to uniform links between hosts, by host
+            name.
+        timeout_s: Seconds after which an unresponsive peer counts as hung.
 
     Raises:
-        InputError: Ids that are none or stand twice, a row that is wanted and that no rank has, or columns on some
-            ranks alone.
+        InputError: Ids are invalid or repeated, a needed row is held by no rank, or only some ranks have columns.
         PeerError: A peer is gone.
     """
 

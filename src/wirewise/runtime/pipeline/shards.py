@@ -1,4 +1,4 @@
-"""Slices of tensors where they lie in a rank's own part, packed into bytes and out of them."""
+"""Slices of tensors within a rank's own part, packed to bytes and unpacked."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from wirewise.errors import InputError
 from wirewise.plans.reshard import UnitTask
 from wirewise.plans.sharding import Intervals, LaidOutTensor, Sharding, TensorSlice
 
-__all__ = ["Parts", "as_bytes", "packed", "part_of", "same_bits", "unpack"]
+__all__ = ["Parts", "as_bytes", "pack_slices", "part_of", "same_bits", "unpack"]
 
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Types that every copy and every process group knows, by bytes of an element."""
 
 
 class Parts:
-    """What one rank holds of some tensors on one side of a plan.
+    """Parts of some tensors held by one rank on one side of a plan.
 
     Args:
         tensors: All tensors of the plan.
@@ -43,13 +43,13 @@ class Parts:
                 self.shapes[number] = tuple(sum(b - a for a, b in own) for own in found[key])
 
     def check(self, held: Mapping[int, Tensor]) -> None:
-        """Raise unless these are the parts that the rank should hold.
+        """Raise unless these are the rank's expected parts.
 
         Args:
-            held: Part of each tensor, by number.
+            held: Part of each tensor, by index.
 
         Raises:
-            InputError: A part is missing, of another shape or of another type; the message names its tensor.
+            InputError: A part is missing, or has another shape or dtype; the message names its tensor.
         """
         for number, shape in self.shapes.items():
             one, part = self._tensors[number], held.get(number)
@@ -65,7 +65,7 @@ class Parts:
                 )
 
     def view(self, held: Mapping[int, Tensor], one: TensorSlice) -> Tensor:
-        """A slice inside the rank's part, as integers of the same width."""
+        """View of a slice within the rank's part, as integers of the same width."""
         place = self._places.get(one)
         if place is None:
             place = self._places[one] = self._place(one)
@@ -86,12 +86,12 @@ class Parts:
 
 
 def as_bytes(view: Tensor) -> Tensor | None:
-    """The memory of a slice as uint8 [bytes]; None: it does not lie in one piece."""
+    """Memory of a slice as uint8 [bytes]. None if it is not contiguous."""
     return view.reshape(-1).view(torch.uint8) if view.is_contiguous() else None
 
 
-def packed(task: UnitTask, parts: Parts, held: Mapping[int, Tensor]) -> Tensor:
-    """The slices of a task as bytes, uint8 [size]: the rank's own memory where they lie in one piece there."""
+def pack_slices(task: UnitTask, parts: Parts, held: Mapping[int, Tensor]) -> Tensor:
+    """Pack the slices of a task to bytes, uint8 [size], without a copy if they are contiguous."""
     if len(task.slices) == 1:
         whole = as_bytes(parts.view(held, task.slices[0]))
         if whole is not None:
@@ -107,7 +107,7 @@ def packed(task: UnitTask, parts: Parts, held: Mapping[int, Tensor]) -> Tensor:
 
 
 def unpack(task: UnitTask, data: Tensor, parts: Parts, held: Mapping[int, Tensor]) -> None:
-    """Write the bytes of a task into the rank's part; what lies there already is left alone."""
+    """Unpack the bytes of a task into the rank's part, except slices already in place."""
     begin = 0
     for one in task.slices:
         view = parts.view(held, one)
@@ -121,7 +121,7 @@ def unpack(task: UnitTask, data: Tensor, parts: Parts, held: Mapping[int, Tensor
 
 
 def part_of(whole: Tensor, layout: Sharding, rank: int) -> Tensor | None:
-    """What a rank holds of a tensor; None: it holds nothing. Of addends, all but the first are zero."""
+    """A rank's part of a tensor. None if it holds nothing. All but the first partial sum are zero."""
     if rank not in layout.ranks:
         return None
     position = layout.ranks.index(rank)
@@ -134,7 +134,7 @@ def part_of(whole: Tensor, layout: Sharding, rank: int) -> Tensor | None:
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether shapes, types and all bits are equal."""
+    """Whether shapes, dtypes and all bits are equal."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other)))

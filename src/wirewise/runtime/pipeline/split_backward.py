@@ -1,9 +1,9 @@
-"""Back-propagation in two parts: gradients of a stage's inputs first, those of its weights later.
+"""Back-propagation in two parts: input gradients of a stage first, then weight gradients.
 
-The graph is cut at the nodes where a way to the weights leaves a way to the inputs. The first part runs the ways to the
-inputs and keeps what arrives at these nodes; the second starts there and goes to the weights alone, so nothing is
-computed twice. A weight that is reached from several such nodes would be counted along one of them again; its gradient
-comes from a run of its own over the whole graph.
+The graph is cut at the nodes where a path to the weights branches off a path to the inputs. The first part runs the
+paths to the inputs and keeps the gradients at these nodes; the second runs from there to the weights alone, so
+nothing is computed twice. A weight reached from several such nodes would be counted twice along one of them; its
+gradient is computed by a separate pass over the whole graph.
 
 Source: zero bubble pipeline parallelism (Qi et al., ICLR 2024), section 2.
 """
@@ -22,12 +22,12 @@ __all__ = ["SplitBackward", "accumulate"]
 
 
 class SplitBackward:
-    """One back-propagation through a stage; `input_gradients` first, then `weight_gradients`.
+    """Back-propagation through a stage in two calls: `input_gradients` first, then `weight_gradients`.
 
     Args:
-        outputs: Tensors that the stage gave on.
+        outputs: Output tensors of the stage.
         gradients: Gradient of each of them.
-        inputs: Leaves that the stage took, those that need gradients.
+        inputs: Input leaves of the stage that need gradients.
         parameters: Trained parameters of the stage.
     """
 
@@ -92,7 +92,7 @@ class SplitBackward:
         self._arrived[edge.node] = tuple(slots)
 
     def input_gradients(self) -> list[Tensor | None]:
-        """Gradient of each input, None for one that the outputs do not depend on."""
+        """Compute the gradient of each input. None for an input on which the outputs do not depend."""
         chosen = [i for i, leads in enumerate(self._to_inputs) if leads]
         if not chosen:
             return [None] * len(self._inputs)
@@ -119,7 +119,7 @@ class SplitBackward:
         self._arrived[node] = arrived
 
     def weight_gradients(self) -> None:
-        """Add the gradients of the weights to their `.grad`, and let go of the graph."""
+        """Accumulate the weight gradients in `.grad`, and free the graph."""
         if self._whole and self._outputs:
             found = torch.autograd.grad(
                 self._outputs,

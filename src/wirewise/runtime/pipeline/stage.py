@@ -1,4 +1,4 @@
-"""The passes of one stage: forward, backward whole or in two parts, activations kept or computed again."""
+"""Passes of one stage: forward, and backward whole or in two parts, with activations kept or recomputed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from wirewise.errors import InputError
 from wirewise.plans import StagePlan
 from wirewise.rng import stream_key
 from wirewise.runtime.pipeline.dtensors import plain_value
-from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
-from wirewise.runtime.pipeline.pass_state import BeforePass, PassState
+from wirewise.runtime.pipeline.layers import LayerGraph
+from wirewise.runtime.pipeline.pass_state import PassState, PrePassState
 from wirewise.runtime.pipeline.split_backward import SplitBackward
 
 __all__ = ["LOSS", "OUTPUT", "MicrobatchKey", "StageCompute"]
@@ -27,18 +27,18 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class StageCompute:
-    """Modules of one stage, and the microbatches that are between their forward and their backward pass.
+    """Modules of one stage, and its microbatches between forward and backward pass.
 
-    Random numbers of a module depend on the seed, the microbatch and the module alone, so dropout is the same in every
-    timetable, with any cuts, and when activations are computed again.
+    Random numbers of a module depend on the seed, the microbatch and the module alone, so dropout is the same in
+    every timetable, for any partition into stages, and under recomputation.
 
     Args:
-        layers: All modules of the model, of which the stage has some.
-        plan: Names the modules of the stage.
-        number: Number of the stage in the plan.
+        layers: All modules of the model, including those of other stages.
+        plan: Plan that names the modules of the stage.
+        number: Index of the stage in the plan.
         loss: Mean loss over a microbatch, from the model's output and the targets.
-        seed: Seed of the random numbers that modules draw, such as those of dropout.
-        replica: Number of the pipeline.
+        seed: Seed of random numbers in modules, such as dropout.
+        replica: Index of the pipeline.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class StageCompute:
         self.takes = tuple(
             dict.fromkeys(s for name in names for s in layers.sources[name] if s not in self.modules)
         )
-        """Values from other stages, and `INPUT`, in the order of their first use."""
+        """Values from other stages, and inputs of the model, in the order of their first use."""
         self.gives = tuple(
             name
             for name in names
@@ -59,11 +59,12 @@ class StageCompute:
         """Values that other stages take."""
         self.has_loss = layers.output in self.modules
         self._plan, self._replica = plan, replica
+        self._inputs = frozenset(layers.inputs)
         self._sources, self._output, self._loss, self._seed = layers.sources, layers.output, loss, seed
         self._places = {name: place for place, name in enumerate(layers.names)}
         self._state = PassState(self.modules.values())
         self._changed: set[str] | None = None
-        """Values from elsewhere that modules change in place; None: no microbatch has told yet."""
+        """Values from elsewhere that modules change in place; None if no microbatch has told yet."""
         self._elsewhere = {
             source
             for name, sources in layers.sources.items()
@@ -74,27 +75,27 @@ class StageCompute:
         self._split: dict[MicrobatchKey, SplitBackward] = {}
 
     def of_stage(self, layers: LayerGraph, number: int) -> StageCompute:
-        """The passes of another stage, or of this one again, in modules of their own.
+        """Make the passes of another stage, or of this one again, with separate modules.
 
         Args:
-            layers: All modules of the model, made anew.
-            number: Number of the stage in the plan.
+            layers: All modules of the model, newly created.
+            number: Index of the stage in the plan.
         """
         return StageCompute(layers, self._plan, number, self._loss, self._seed, self._replica)
 
     @property
     def device(self) -> torch.device:
-        """Device of the stage's parameters; of a stage without any, the CPU."""
+        """Device of the stage's parameters; the CPU if it has none."""
         found = (p.device for module in self.modules.values() for p in module.parameters())
         return next(found, torch.device("cpu"))
 
     @property
     def in_flight(self) -> int:
-        """Microbatches whose activations are kept."""
+        """Number of microbatches with kept activations."""
         return len(self._held) + len(self._split)
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Trained parameters as the modules have them now, each once."""
+        """Current trained parameters of the modules, without duplicates."""
         seen: set[nn.Parameter] = set()
         for module in self.modules.values():
             for parameter in module.parameters():
@@ -105,21 +106,21 @@ class StageCompute:
     def forward(
         self, key: MicrobatchKey, values: Mapping[str, Tensor], target: Tensor | None, scale: float
     ) -> dict[str, Tensor]:
-        """Forward pass over a microbatch.
+        """Run the forward pass over a microbatch.
 
         Args:
             key: Update and microbatch.
-            values: What the stage takes, leaves of their own; those that need a gradient say so.
-            target: Targets of the microbatch for the stage with the loss.
-            scale: Factor of the loss in the backward pass.
+            values: Inputs of the stage, as separate leaves that require a gradient if needed.
+            target: Targets of the microbatch, for the stage with the loss; fewer than the rows of a padded batch.
+            scale: Loss scale in the backward pass.
 
         Returns:
-            What the stage gives, detached, and `LOSS` without the factor where it has it.
+            Outputs of the stage, detached, and the unscaled `LOSS` if it has the loss.
 
         Raises:
-            InputError: A module that does not return one tensor.
+            InputError: A module does not return one tensor.
         """
-        held = _Held(dict(values), target, scale)
+        held = _Held(dict(values), target, scale, self._inputs)
         if self.recompute:
             with torch.no_grad(), self._state.first() as held.before:
                 self._run(key, held)
@@ -135,16 +136,16 @@ class StageCompute:
         return given
 
     def evaluate(self, key: MicrobatchKey, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Forward pass over a microbatch that no backward pass follows; `drop` it when all is handed on.
+        """Run a forward pass without a backward pass; call `drop` once the outputs are sent.
 
         Args:
             key: Update and microbatch.
-            values: What the stage takes.
+            values: Inputs of the stage.
 
         Returns:
-            What the stage gives, and `OUTPUT` where it has the loss.
+            Outputs of the stage, and `OUTPUT` if it has the loss.
         """
-        self._held[key] = _Held(dict(values), None, 0.0)
+        self._held[key] = _Held(dict(values), None, 0.0, self._inputs)
         with torch.no_grad():
             found = self._values(key, {name: value.clone() for name, value in values.items()})
         given = {name: self._plain(name, found[name]) for name in self.gives}
@@ -153,11 +154,11 @@ class StageCompute:
         return given
 
     def drop(self, key: MicrobatchKey) -> None:
-        """Let go of a microbatch."""
+        """Drop a microbatch."""
         del self._held[key]
 
     def needs_gradient(self, key: MicrobatchKey, name: str) -> bool:
-        """Whether a value that the stage gave depends on trained parameters, here or further up."""
+        """Whether an output of the stage depends on trained parameters, here or in earlier stages."""
         held = self._held[key]
         if name in held.outputs:
             return held.outputs[name].requires_grad
@@ -165,14 +166,14 @@ class StageCompute:
         return trained or any(value.requires_grad for value in held.values.values())
 
     def backward(self, key: MicrobatchKey, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Backward pass over a microbatch; gradients of the weights add up in their `.grad`.
+        """Run the backward pass over a microbatch; weight gradients accumulate in `.grad`.
 
         Args:
             key: Update and microbatch.
-            gradients: Gradient of each value that the stage gave and that needs one.
+            gradients: Gradient of each output of the stage that needs one.
 
         Returns:
-            Gradients of what the stage took; of what the loss does not depend on, zeros that say so (`_or_none`).
+            Gradients of the stage's inputs; zeros marked as such (`_or_none`) if the loss does not depend on one.
         """
         held, outputs, given = self._roots(key, gradients)
         if outputs:
@@ -180,7 +181,7 @@ class StageCompute:
         return {name: _or_none(leaf.grad, leaf) for name, leaf in held.wanted.items()}
 
     def backward_inputs(self, key: MicrobatchKey, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """First part of a backward pass: gradients of what the stage took; arguments and result as `backward`."""
+        """Run the first part of a backward pass (input gradients); arguments and result as in `backward`."""
         held, outputs, given = self._roots(key, gradients)
         wanted = held.wanted
         split = SplitBackward(outputs, given, list(wanted.values()), list(self.parameters()))
@@ -192,11 +193,11 @@ class StageCompute:
         }
 
     def backward_weights(self, key: MicrobatchKey) -> None:
-        """Second part of a backward pass: gradients of the weights."""
+        """Run the second part of a backward pass: weight gradients."""
         self._split.pop(key).weight_gradients()
 
     def forget(self) -> None:
-        """Let go of all microbatches."""
+        """Drop all microbatches."""
         self._held.clear()
         self._split.clear()
 
@@ -225,10 +226,18 @@ class StageCompute:
         held.outputs = {name: self._plain(name, values[name]) for name in self.gives}
         if self.has_loss:
             assert held.target is not None
-            held.outputs[LOSS] = self._plain(LOSS, self._loss(values[self._output], held.target))
+            held.outputs[LOSS] = self._plain(LOSS, self._loss_of(values[self._output], held.target))
+
+    def _loss_of(self, output: Tensor, target: Tensor) -> Tensor:
+        """Loss of the rows that have a target: those behind fill a smaller batch up."""
+        if not len(target):
+            return output.sum() * 0.0
+        return self._loss(
+            output if len(target) == self._plan.microbatch_size else output[: len(target)], target
+        )
 
     def _values(self, key: MicrobatchKey, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What all modules of the stage make of what it takes, and this."""
+        """Outputs of all modules of the stage, and its inputs."""
         values = dict(given)
         devices = sorted({value.device.index for value in values.values() if value.is_cuda})
         with torch.random.fork_rng(devices=devices):
@@ -244,7 +253,7 @@ class StageCompute:
         return values
 
     def _given(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What modules take; of what they change in place, copies: it is a leaf, and may be taken again.
+        """Inputs of modules; copies of those that they change in place: each is a leaf, and may be taken again.
 
         The first microbatch copies all, and tells which are needed.
         """
@@ -275,16 +284,18 @@ class StageCompute:
 class _Held:
     """A microbatch between its forward and its backward pass."""
 
-    def __init__(self, values: dict[str, Tensor], target: Tensor | None, scale: float) -> None:
-        self.values, self.target, self.scale = values, target, scale
+    def __init__(
+        self, values: dict[str, Tensor], target: Tensor | None, scale: float, inputs: frozenset[str]
+    ) -> None:
+        self.values, self.target, self.scale, self._inputs = values, target, scale, inputs
         self.outputs: dict[str, Tensor] = {}
-        self.before: BeforePass | None = None
+        self.before: PrePassState | None = None
         """State before the forward pass, where it will be done again."""
 
     @property
     def wanted(self) -> dict[str, Tensor]:
         """Leaves whose gradients other stages wait for."""
-        return {n: v for n, v in self.values.items() if n != INPUT and v.requires_grad}
+        return {n: v for n, v in self.values.items() if n not in self._inputs and v.requires_grad}
 
 
 def _or_none(gradient: Tensor | None, leaf: Tensor) -> Tensor:

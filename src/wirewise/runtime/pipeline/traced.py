@@ -1,4 +1,4 @@
-"""A model that is no list, as layers: `torch.fx` follows its forward pass, which is cut wherever one tensor goes on.
+"""Model other than a list, as layers: `torch.fx` traces its forward pass, and splits it wherever one tensor flows.
 
 Submodules that may be followed are; those that may not, such as ones that branch on values, stay whole, and so do those
 that hold little of the model and hand on one tensor. What lies between becomes a layer of its own, or part of the layer
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import threading
 import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ import torch
 from torch import fx, nn
 
 from wirewise.errors import InputError
-from wirewise.runtime.python_state import ChangesError, traced_alike
+from wirewise.runtime.python_state import TRACING, ChangesError, traced_alike
 from wirewise.trace.layers import INPUT
 
 __all__ = ["traced_layers"]
@@ -43,22 +44,23 @@ Sources = dict[str, tuple[str, ...]]
 
 
 def traced_layers(
-    model: nn.Module, whole: Sequence[str] = (), *, several: bool = False
+    model: nn.Module, whole: Sequence[str] = (), *, several: bool = False, further: Sequence[str] = ()
 ) -> tuple[dict[str, nn.Module], Sources, tuple[str, ...]]:
-    """Layers of a model by name; what each takes: names of earlier ones, or of what the model is given; and the latter.
+    """Trace a model into named layers; return them, the inputs of each by name, and the model's inputs.
 
     Args:
-        model: Takes one tensor and returns one; further arguments keep their defaults. It is followed in the mode,
-            training or evaluation, in which it is.
-        whole: Submodules that are not cut, as names with wildcards, such as "encoder.layers.*"; others are cut where
-            they are large.
+        model: Model that maps one tensor to one; further arguments keep their defaults. It is traced in its current
+            mode, training or evaluation.
+        whole: Submodules to keep whole, as names with wildcards, such as "encoder.layers.*"; others are split if they
+            are large.
 
-        several: Whether all arguments without a default are tensors that the model takes; those behind the first are
-            called `INPUT` and their name, such as "input:target".
+        several: Whether all arguments without a default are input tensors; those after the first are called `INPUT`
+            and their name, such as "input:target".
+        further: Names of further arguments that are tensors, with or without a default.
 
     Raises:
-        InputError: A forward pass that cannot be followed, with the place in its source; or a submodule of `whole` that
-            is not there.
+        InputError: The forward pass cannot be traced, with the place in its source; or a submodule of `whole` does
+            not exist.
     """
     names = [name for name, _ in model.named_modules()]
     unknown = [one for one in whole if not any(fnmatchcase(name, one) for name in names)]
@@ -66,9 +68,9 @@ def traced_layers(
         raise InputError(f"whole has {unknown}, which no submodule is called; there are: {_some(names[1:])}")
     leaves = {name for name in names if any(fnmatchcase(name, one) for one in whole)}
     with _attributes_kept(model):
-        tracer, inputs = _followed(model, leaves, several)
+        tracer, inputs = _followed(model, leaves, several, further)
         if small := _small(model, tracer, inputs):
-            tracer, _ = _followed(model, leaves | small, several)
+            tracer, _ = _followed(model, leaves | small, several, further)
         cut = _Cut(model, tracer.graph, inputs)
         return *cut.layers(), tuple(cut.inputs.values())
 
@@ -82,8 +84,12 @@ class _Tracer(fx.Tracer):
         super().__init__(param_shapes_constant=True)
         self.leaves, self.returned = leaves, dict[str, list[fx.Node | None]]()
         self._state = _state()
+        # torch sends every thread's modules here while one traces.
+        self._thread = threading.get_ident()
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if threading.get_ident() != self._thread:
+            return attr_val
         # torch takes what has constant shapes for a parameter, and refuses a buffer.
         self.param_shapes_constant = isinstance(attr_val, nn.Parameter)
         return super().getattr(attr, attr_val, parameter_proxy_cache)
@@ -99,6 +105,8 @@ class _Tracer(fx.Tracer):
         return super().create_node(*args, **kwargs)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
         path = self.path_of_module(m)
         try:
             found = super().call_module(m, forward, args, kwargs)
@@ -134,24 +142,32 @@ def _attributes_kept(model: nn.Module) -> Iterator[None]:
             module.__dict__.update(own)
 
 
-def _followed(model: nn.Module, leaves: set[str], several: bool) -> tuple[_Tracer, int]:
-    """What a model does, and how many of its arguments are tensors that it is given."""
+def _followed(
+    model: nn.Module, leaves: set[str], several: bool, further: Sequence[str]
+) -> tuple[_Tracer, set[str]]:
+    """Trace of a model, and the names of its tensor arguments."""
     _, *others = inspect.signature(type(model).forward).parameters.values()  # `self` comes first
     given = [p for p in others if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     needed = [p for p in given if p.default is p.empty]
-    if not given or len(needed) > 1 + several * len(given):
+    if unknown := set(further) - {p.name for p in given}:
+        raise InputError(
+            f"further inputs are {sorted(unknown)}; expected arguments of the forward pass of {type(model).__name__}: "
+            f"{', '.join(p.name for p in given)}"
+        )
+    if not given or (len([p for p in needed if p.name not in further]) > 1 and not several):
         raise InputError(
             f"the forward pass of {type(model).__name__} takes {[p.name for p in given]}; expected one tensor, others "
-            "with defaults: join them into one, or wrap the model"
+            "with defaults: name further ones in `further`, join them into one, or wrap the model"
         )
-    inputs = max(len(needed), 1)
-    defaults = {p.name: p.default for p in given[inputs:]}
+    inputs = {p.name for p in needed or given[:1]} | set(further)
+    defaults = {p.name: p.default for p in given if p.name not in inputs}
     leaves = set(leaves)
 
     def trace() -> _Tracer:
         found = _Tracer(set(leaves))
         try:
-            found.trace(model, defaults or None)
+            with TRACING:
+                found.trace(model, defaults or None)
         except _AgainError:
             leaves.update(found.leaves)
             raise
@@ -190,7 +206,7 @@ def _place(model: nn.Module, error: Exception) -> str:
     return f"the forward pass of {type(model).__name__} cannot be followed{at} ({said})"
 
 
-def _small(model: nn.Module, tracer: _Tracer, inputs: int) -> set[str]:
+def _small(model: nn.Module, tracer: _Tracer, inputs: set[str]) -> set[str]:
     """Submodules that stay whole: each call hands on one tensor, and they are a small part of the model."""
     flow = _Flow(model, tracer.graph, inputs)
     calls: dict[str, list[list[fx.Node]]] = {}
@@ -227,9 +243,10 @@ def _small(model: nn.Module, tracer: _Tracer, inputs: int) -> set[str]:
 class _Flow:
     """Which operations of a graph make and take tensors; sizes and parameters aside, which are read again anywhere."""
 
-    def __init__(self, model: nn.Module, graph: fx.Graph, inputs: int) -> None:
+    def __init__(self, model: nn.Module, graph: fx.Graph, inputs: set[str]) -> None:
         given = [node for node in graph.nodes if node.op == "placeholder"]
-        self.inputs, others = given[:inputs], set(given[inputs:])
+        self.inputs = [node for node in given if node.target in inputs]
+        others = set(given) - set(self.inputs)
         plain: set[fx.Node] = set()
         self._further = set(self.inputs[1:])
         """Further inputs, and what is made of them alone, which layers make again as they need it."""
@@ -337,10 +354,10 @@ class _Cut:
     Args:
         model: Owner of modules and parameters.
         graph: What its forward pass does.
-        inputs: Number of tensors that it takes.
+        inputs: Names of its arguments that are tensors.
     """
 
-    def __init__(self, model: nn.Module, graph: fx.Graph, inputs: int) -> None:
+    def __init__(self, model: nn.Module, graph: fx.Graph, inputs: set[str]) -> None:
         self._model, self._flow = model, _Flow(model, graph, inputs)
         first, *others = self._flow.inputs
         self.inputs = {first: INPUT, **{one: f"{INPUT}:{one.target}" for one in others}}

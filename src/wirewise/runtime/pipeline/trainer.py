@@ -1,4 +1,4 @@
-"""Training under a plan of stages: its timetable is worked off action by action, batch after batch."""
+"""Training under a plan of stages: its timetable is executed action by action, batch after batch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from wirewise.cost.links import Links
@@ -21,9 +22,9 @@ from wirewise.plans import StagePlan
 from wirewise.plans.timetables import ActionKind, StagePass
 from wirewise.rng import stream_key
 from wirewise.runtime.pipeline.evaluation import EvaluationResult, evaluate_batch, evaluation_mode
-from wirewise.runtime.pipeline.feed import Batch, BatchFeed
+from wirewise.runtime.pipeline.feed import Batch, BatchFeed, named_inputs
 from wirewise.runtime.pipeline.groups import check_same_plan, make_exchange
-from wirewise.runtime.pipeline.layers import INPUT, LayerGraph
+from wirewise.runtime.pipeline.layers import LayerGraph
 from wirewise.runtime.pipeline.messages import MessageJournal
 from wirewise.runtime.pipeline.reshard import hosts_of_ranks
 from wirewise.runtime.pipeline.stage import LOSS, Loss, MicrobatchKey, StageCompute
@@ -35,9 +36,10 @@ from wirewise.runtime.pipeline.updates import (
     Schedules,
     WeightUpdates,
 )
+from wirewise.runtime.pipeline.user_steps import mark_gradients_taken, scope_of_position
 from wirewise.runtime.pipeline.values import ValueExchange
 from wirewise.runtime.pipeline.weights import Weights
-from wirewise.runtime.ranges import profiled
+from wirewise.runtime.ranges import profile_range
 from wirewise.runtime.transport import Transport, transport_of
 
 __all__ = ["PassRecord", "Pipeline", "UpdateResult"]
@@ -49,18 +51,18 @@ _AHEAD = 8
 
 
 class PassRecord(NamedTuple):
-    """An action as it was carried out."""
+    """Record of an executed action."""
 
     step: StagePass
     version: int
-    """Updates that the weights had seen."""
+    """Number of updates of the weights used."""
     start_s: float
-    """When all that it needs had arrived, by `time.perf_counter`."""
+    """When all inputs had arrived, by `time.perf_counter`."""
     end_s: float
 
 
 class UpdateResult(NamedTuple):
-    """An update whose backward passes are done on this rank."""
+    """Update whose backward passes are done on this rank."""
 
     update: int
     loss: float | None
@@ -68,41 +70,43 @@ class UpdateResult(NamedTuple):
 
 
 class Pipeline:
-    """Trains a model in stages, as a plan says; every rank of the plan makes one and calls `train` with it.
+    """Trainer of a model in stages under a plan; every rank of the plan creates one.
 
-    After an error, and after a `train` that was not run to its end, make a new one and load the last state.
+    After an error, or a `train` that was not run to its end, create a new one and load the last state.
 
     Args:
-        layers: The model, or a list of modules in which each feeds the next. All ranks give the same; ranks use the
-            modules of their own stages alone, so others may be on the device "meta".
+        layers: The model, or a list of modules in sequence. The same on all ranks; a rank uses the modules of its own
+            stages alone, so others may be on the device "meta".
         plan: Stages, ranks and timetable, the same on all ranks. Where ranks share a stage, its modules are
             tensor-parallel, and all of its ranks get the same microbatches.
         loss: Mean loss of a microbatch from the model's output and the targets.
-        optimizer: Makes one or several optimizers of the parameters of this rank, which it is given as a list.
-        schedule: Makes the learning-rate schedule of an optimizer; it moves on once an update, whether the update was
-            skipped or not.
-        process_group: Ranks of the plan, gloo or NCCL; none: the default group, which NCCL needs.
-        clip: Largest norm of the gradients of all stages together; None: any.
-        loss_scale: Factor of the loss in backward passes, or `LossScale`; updates whose gradients are not finite are
-            then skipped on all ranks. None: 1, and nothing is looked at.
-        delay_correction: What is done about gradients that are one update old where two versions of the weights are
-            kept: "none", "nesterov" or "error_feedback", which keep one or two further copies of the weights.
-        seed: Seed of the random numbers that modules draw.
-        links: Links between the ranks, the same on all, by which values are moved between stages of several ranks;
-            None: hosts by their names, all alike.
-        shards: Names, such as "3.weight", of plain parameters that are a part of their own on each of the ranks which
-            share a stage; all other plain ones are the same on each. Needed for a norm of gradients alone.
-        in_order: Whether messages between stages match by their order instead of by tags; None: on devices, as NCCL has
-            no tags.
-        recorded: Whether `records` is filled.
-        around: Context in which each pass is computed, without its messages, such as a range of a profiler.
-        timeout_s: Seconds to wait for any one message before the peer counts as silent.
-        store: A torch store that all ranks share, for a group that is not the default one.
-        journal: Keeps messages, so that a rank that is lost can be recomputed; None: nothing is kept.
+        optimizer: Function that makes one or several optimizers from the list of this rank's parameters.
+        by_name: Whether `optimizer` gets pairs of name and parameter, named as in the model's `named_parameters()`,
+            to form parameter groups, such as those without weight decay.
+        schedule: Function that makes the learning-rate schedule of an optimizer, stepped once per update, also if the
+            update is skipped.
+        process_group: Ranks of the plan, gloo or NCCL. Defaults to the default group, which NCCL requires.
+        clip: Maximum norm of the gradients of all stages together. None for no clipping.
+        loss_scale: Loss scale, or `LossScale`; updates with non-finite gradients are then skipped on all ranks.
+            Defaults to 1, without the check.
+        delay_correction: Correction of gradients that are one update old with two weight versions: "none", "nesterov"
+            or "error_feedback", which keep one or two further copies of the weights.
+        seed: Seed of random numbers in modules.
+        links: Links between the ranks, the same on all, from which moves between stages of several ranks are planned.
+            Defaults to uniform links between hosts, by host name.
+        shards: Names, such as "3.weight", of plain parameters that are separate shards on the ranks of a stage; other
+            plain ones are replicated. Needed for gradient norms alone.
+        in_order: Whether messages between stages match by order instead of tags. Defaults to True on devices, as NCCL
+            has no tags.
+        recorded: Whether to fill `records`.
+        around: Context manager around the compute of each pass, without its messages, such as a profiler range.
+        timeout_s: Seconds to wait for a message before its sender counts as hung.
+        store: Torch store shared by all ranks, for a group that is not the default one.
+        journal: Message log, so that a lost rank can be recomputed. None for no log.
 
     Raises:
-        PlanError: The plan does not fit the model or the group, or ranks have different ones.
-        InputError: Something else that cannot be used as given.
+        PlanError: The plan does not fit the model or the group, or differs between ranks.
+        InputError: Another argument is invalid.
         PeerError: A peer is gone.
     """
 
@@ -113,6 +117,7 @@ class Pipeline:
         *,
         loss: Loss,
         optimizer: Optimizers,
+        by_name: bool = False,
         schedule: Schedules | None = None,
         process_group: dist.ProcessGroup | Transport | None = None,
         clip: float | None = None,
@@ -129,9 +134,9 @@ class Pipeline:
         journal: MessageJournal | None = None,
     ) -> None:
         layers = layers if isinstance(layers, LayerGraph) else LayerGraph(layers)
-        if len(layers.inputs) > 1:
+        if len(layers.inputs) > 1 and journal is not None:
             raise InputError(
-                f"the model takes {list(layers.inputs)}; expected one tensor: stages hand the targets to `loss` alone"
+                f"a journal is given, and the model takes {list(layers.inputs)}; expected one tensor"
             )
         plan.check_itself()
         _check(plan, clip, delay_correction)
@@ -160,7 +165,10 @@ class Pipeline:
         factor = 1.0 if loss_scale is None else loss_scale
         self.scale = factor if isinstance(factor, LossScale) else LossScale(factor)
         exchange = self._make_exchange()
-        made = optimizer(list(self.weights.named.values())) if self.weights.named else []
+        named = self.weights.named
+        pairs = [(layers.plain_name(name, parameter), parameter) for name, parameter in named.items()]
+        given: Any = pairs if by_name else list(named.values())
+        made = optimizer(given) if named else []
         optimizers = [made] if isinstance(made, Optimizer) else list(made)
         self.weights.copy_versions()
         self._updates = WeightUpdates(
@@ -171,11 +179,12 @@ class Pipeline:
             clip=clip,
             scale=self.scale,
             correction=delay_correction,
+            scope=scope_of_position(plan, self.position, self.weights),
         )
         self.update = 0
         """Number of the next update."""
         self.records: list[PassRecord] = []
-        """Actions as they were carried out, where asked for."""
+        """Actions as they were executed, where asked for."""
         self._wide = len(plan.ranks[self.position][0]) > 1
         self._recorded = recorded
         self._around = around or (lambda _: nullcontext())
@@ -185,27 +194,28 @@ class Pipeline:
         self._broken = ""
 
     def train(self, batches: Iterable[Batch]) -> Iterator[UpdateResult]:
-        """Train with one batch an update; every rank is given batches of the same number, those of a replica alike.
+        """Train with one batch per update; every rank passes equally many batches, those of a replica being equal.
 
-        Where updates follow each other without a flush, the batch of the next update is taken before the result of
-        one is there. The weights of the modules between two results are the newest that are known by then.
+        Without a flush between updates, the next batch is fetched before the result of an update is available.
+        Between two results, the modules have the newest weights known by then.
 
         Args:
             batches: Inputs and targets, [microbatches x microbatch size, ...] each. Stages that use neither may get
-                any tensors with that many rows.
+                any tensors with that many rows. Several inputs are a tuple in the model's order, or a dict. A batch
+                may be smaller if rows are independent: its loss is the mean over its rows.
 
         Yields:
             Result of each update, once its backward passes are done on this rank.
 
         Raises:
-            InputError: A batch of another size, a module that does not return one tensor, microbatches whose
-                activations differ in shape, or a pipeline that cannot go on.
-            PeerError: A peer is gone; the message says which stage waits for whom. Weights are those of the last
-                update that was finished.
+            InputError: A batch has another size, a module does not return one tensor, activations of microbatches
+                differ in shape, or the pipeline cannot continue.
+            PeerError: A peer is gone; the message says which stage waits for which. Weights are those of the last
+                finished update.
         """
         if self._broken:
             raise InputError(f"{self._broken}; make a new Pipeline and load the state of the last checkpoint")
-        feed = BatchFeed(iter(batches), self.update, self.plan)
+        feed = BatchFeed(iter(batches), self.update, self.plan, self.layers.inputs, self._smaller)
         self.begin()
         self._broken = "this pipeline was left in the middle of an update"
         try:
@@ -213,7 +223,11 @@ class Pipeline:
             while feed.has(self.update):
                 until = self._journal.meet(self.update)
                 last = None if until is None else until - 1
-                yield from self._walk(feed, self.update if self.plan.weight_versions == 1 else last)
+                for result in self._walk(feed, self.update if self.plan.weight_versions == 1 else last):
+                    # An exchange that is under way keeps gradients in the parameters, on its own thread.
+                    between = nullcontext() if self._updates.under_way else mark_gradients_taken(self.weights)
+                    with between:
+                        yield result
             self._finish()
             self._journal.meet(self.update)
         finally:
@@ -222,20 +236,36 @@ class Pipeline:
                 stage.forget()
         self._broken = ""
 
-    def evaluate(self, batches: Iterable[Tensor | Batch]) -> Iterator[EvaluationResult]:
-        """Take batches through the model with its newest weights, in evaluation mode and without gradients.
+    @property
+    def _smaller(self) -> str:
+        """Why no batch may have fewer rows than the plan says; nothing: it may."""
+        if type(self._journal) is not MessageJournal:
+            return "messages are kept in a journal"
+        if len(self.plan.ranks[0]) > 1:
+            return "replicas count alike in an update"
+        if any(len(ranks[0]) > 1 for ranks in self.plan.ranks):
+            return "ranks share stages"
+        for name, module in self.layers.modules.items():
+            if any(isinstance(one, _BatchNorm) and one.training for one in module.modules()):
+                return f"module {name!r} normalises over rows, with which a smaller batch is filled up"
+        return ""
 
-        Every rank calls it with batches of the same sizes, between two `train` or after one; those of a replica are
-        alike. A batch may have any number of rows, so a smaller last one is taken too.
+    def evaluate(
+        self, batches: Iterable[Tensor | Mapping[str, Tensor] | Batch]
+    ) -> Iterator[EvaluationResult]:
+        """Evaluate batches with the newest weights, in evaluation mode and without gradients.
+
+        Every rank calls it with batches of the same sizes, between two calls of `train` or after one; those of a
+        replica are equal. A batch may have any number of rows, so a smaller last one is allowed.
 
         Args:
-            batches: Inputs, or inputs and targets, [rows, ...] each.
+            batches: Inputs, or a tuple of inputs and targets, [rows, ...] each; several inputs as in `train`.
 
         Yields:
             Output and loss of each batch, on the ranks with the last stage.
 
         Raises:
-            InputError: A pipeline that was left in an update, keeps messages in a journal or sends them in order.
+            InputError: The pipeline was left within an update, logs messages to a journal, or sends them in order.
             PeerError: A peer is gone.
         """
         if self._broken:
@@ -248,7 +278,8 @@ class Pipeline:
         self._finish()
         self.weights.originals()
         for batch in batches:
-            inputs, targets = (batch, None) if isinstance(batch, Tensor) else batch
+            given, targets = (batch, None) if isinstance(batch, Tensor | Mapping) else batch
+            inputs = named_inputs(given, self.layers.inputs)
             with evaluation_mode(self.stages):
                 yield evaluate_batch(
                     inputs,
@@ -262,11 +293,11 @@ class Pipeline:
 
     @property
     def groups(self) -> list[dist.ProcessGroup]:
-        """Process groups beside that of all ranks, over which gradients are summed or agreed on."""
+        """Process groups, besides that of all ranks, in which gradients are reduced or agreed on."""
         return [one for one in self._updates.groups if one is not self.transport.group]
 
     def begin(self) -> None:
-        """Tell the journal which update comes next, on all ranks; `train` does it first.
+        """Announce the next update to the journal, on all ranks; `train` does so first.
 
         Raises:
             InputError: The journal lacks what this or another rank needs.
@@ -276,11 +307,12 @@ class Pipeline:
         self._journal.begin(self.transport, self.update, self._values.senders, replicas)
 
     def update_by(self, passes: Callable[[int, float], None]) -> None:
-        """Do one update whose passes are carried out elsewhere, in whole or in part.
+        """Run one update whose passes are executed elsewhere, in whole or in part.
 
         Args:
-            passes: Called with the number of the update and the factor of each microbatch's loss. The modules have the
-                weights of the update's version then, and must have the gradients of all microbatches afterwards.
+            passes: Function called with the number of the update and the factor of each microbatch's loss. The
+                modules then have the weights of the update's version, and must have the gradients of all microbatches
+                afterwards.
         """
         self._finish()
         version = max(self.update - self.weights.versions + 1, 0)
@@ -297,7 +329,7 @@ class Pipeline:
     def state_dict(self) -> dict[str, Any]:
         """State of this rank after the last result of `train`: weights in all versions, buffers, optimizers, schedules.
 
-        Where updates follow each other without a flush, buffers have seen microbatches of the next one by then.
+        Without a flush between updates, buffers have already seen microbatches of the next one.
         """
         self._finish()
         return {
@@ -309,10 +341,10 @@ class Pipeline:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of the same rank under the same plan, bit by bit as if there had been no interruption.
+        """Resume from a state of the same rank under the same plan, bit for bit as without interruption.
 
         Args:
-            state: State that `state_dict` gave; `train` is then called with the batches from `update` on.
+            state: Result of `state_dict`; then call `train` with the batches from `update` on.
 
         Raises:
             InputError: The state is of another plan or model.
@@ -336,17 +368,17 @@ class Pipeline:
     def reconnect(
         self, process_group: dist.ProcessGroup | Transport | None = None, *, store: Any = None
     ) -> None:
-        """Go on with new connections after a peer was lost: the same ranks, of which this one keeps what it has done.
+        """Resume with new connections after a peer was lost, with the same ranks; this rank keeps its progress.
 
-        Every rank calls it, but those that were replaced, which make a `Pipeline` and load a state. `train` is then
-        called with the batches from `update` on.
+        Every rank calls it, except replacements, which create a `Pipeline` and load a state. Then call `train` with
+        the batches from `update` on.
 
         Args:
-            process_group: Ranks of the plan, gloo; none: the default group.
-            store: A torch store that all ranks share, for a group that is not the default one.
+            process_group: Ranks of the plan, gloo. Defaults to the default group.
+            store: Torch store shared by all ranks, for a group that is not the default one.
 
         Raises:
-            PlanError: Ranks have different plans.
+            PlanError: The plan differs between ranks.
             PeerError: A peer is gone again.
         """
         self._values.close(lost=True)
@@ -370,7 +402,7 @@ class Pipeline:
         self._broken = ""
 
     def close(self) -> None:
-        """End all threads; a message that is still waited for is left to its timeout."""
+        """End all threads; pending receives are left to their timeout."""
         self._updates.close()
         self._values.close()
 
@@ -447,13 +479,14 @@ class Pipeline:
         given = self._arrived(stage, step.kind, key, feed)
         self.weights.use(version)
         start_s = time.perf_counter()
-        with self._around(step), profiled(f"{_PASSES[step.kind]} of stage {step.stage}"):
+        with self._around(step), profile_range(f"{_PASSES[step.kind]} of stage {step.stage}"):
             found = self._compute(step, stage, key, given, feed, version)
         if self._recorded:
             self.records.append(PassRecord(step, version, start_s, time.perf_counter()))
         if step.kind == "F":
             if LOSS in found:
-                self._losses[step.update] = self._losses.get(step.update, 0) + found[LOSS].double()
+                loss = found[LOSS].double() * feed.weight(step.update, step.microbatch)
+                self._losses[step.update] = self._losses.get(step.update, 0) + loss
             self._values.hand_on(stage, key, found)
         elif step.kind != "W":
             self._values.hand_back(stage, key, found)
@@ -473,7 +506,7 @@ class Pipeline:
             return {}
         if kind != "F":
             return self._values.gradients(stage, key)
-        own = {INPUT: feed.part(*key)[0].to(stage.device)} if INPUT in stage.takes else {}
+        own = {name: one.to(stage.device) for name, one in feed.inputs(*key).items() if name in stage.takes}
         return own | self._values.activations(stage, key)
 
     def _compute(
@@ -486,8 +519,9 @@ class Pipeline:
         version: int,
     ) -> dict[str, Tensor]:
         if step.kind == "F":
-            target = feed.part(*key)[1].to(stage.device) if stage.has_loss else None
-            return stage.forward(key, given, target, self.scale.after(version) / self.plan.microbatches)
+            target = feed.targets(*key).to(stage.device) if stage.has_loss else None
+            factor = self.scale.after(version) / self.plan.microbatches * feed.weight(*key)
+            return stage.forward(key, given, target, factor)
         if step.kind == "B":
             return stage.backward(key, given)
         if step.kind == "I":

@@ -1,8 +1,8 @@
-"""One update of the weights from the gradients of all microbatches, replicas and stages together.
+"""Weight update from the gradients of all microbatches, replicas and stages together.
 
-What ranks tell each other for it runs on a thread of its own in a fixed order, so it hides behind the passes of the
-next update: mean over replicas (the one `Reducer`), sum over the stages that share a parameter, norm over all stages.
-The optimizer then steps on the thread of the passes, before the first pass that needs its result.
+Its communication runs on a separate thread in a fixed order, overlapped with the passes of the next update: mean over
+replicas (the one `Reducer`), sum over the stages that share a parameter, norm over all stages. The optimizer then
+steps on the thread of the passes, before the first pass that needs its result.
 """
 
 from __future__ import annotations
@@ -24,31 +24,43 @@ from wirewise.plans import Bucket, FusionPlan
 from wirewise.runtime.data_parallel import Reducer
 from wirewise.runtime.pipeline.dtensors import plain_parameter, with_part
 from wirewise.runtime.pipeline.messages import MessageJournal
+from wirewise.runtime.pipeline.user_steps import check_steps
 from wirewise.runtime.pipeline.weights import Weights
+from wirewise.runtime.stage_gradients import GradientScope, as_stage_gradient
 from wirewise.runtime.transport import Transport
 
-__all__ = ["DelayCorrection", "GradientExchange", "LossScale", "Optimizers", "Settled", "WeightUpdates"]
+__all__ = [
+    "AgreedGradients",
+    "DelayCorrection",
+    "GradientExchange",
+    "LossScale",
+    "Optimizers",
+    "WeightUpdates",
+]
 
 DelayCorrection = Literal["none", "nesterov", "error_feedback"]
 
-Optimizers = Callable[[list[nn.Parameter]], Optimizer | Sequence[Optimizer]]
+Optimizers = (
+    Callable[[list[nn.Parameter]], Optimizer | Sequence[Optimizer]]
+    | Callable[[list[tuple[str, nn.Parameter]]], Optimizer | Sequence[Optimizer]]
+)
 Schedules = Callable[[Optimizer], LRScheduler]
 
 _BUCKET_BYTES = 2**24
 _LOOK_AHEAD = 0.9
-"""Share of the velocity that a step of "nesterov" keeps (Ajanthan et al., ICML 2025)."""
+"""Fraction of the velocity that a step of "nesterov" keeps (Ajanthan et al., ICML 2025)."""
 
 
 class LossScale:
-    """Factor of the loss that keeps small gradients of half precision above zero, and its history.
+    """Loss scale that keeps small half-precision gradients from underflow, with its history.
 
-    Batches of update t are scaled as the state after update t - 2 says where two versions are kept, as the weights that
-    they use, so that all microbatches of an update have one factor on all stages.
+    With two weight versions, batches of update t use the scale after update t - 2, like their weights, so that all
+    microbatches of an update have the same scale on all stages.
 
     Args:
-        scale: Factor, or the first one of "dynamic" ones.
-        dynamic: Whether it halves after gradients that are not finite, and doubles after `patience` good updates.
-        patience: Updates in a row with finite gradients before the factor doubles.
+        scale: Loss scale, or the initial one if `dynamic`.
+        dynamic: Whether to halve it after non-finite gradients, and double it after `patience` good updates.
+        patience: Consecutive updates with finite gradients before the scale doubles.
     """
 
     def __init__(self, scale: float = 1.0, *, dynamic: bool = False, patience: int = 1000) -> None:
@@ -61,11 +73,11 @@ class LossScale:
         self._good = 0
 
     def after(self, updates: int) -> float:
-        """Factor in force once so many updates are done."""
+        """Scale in force after a number of updates."""
         return self.history[updates - self._first]
 
-    def move(self, finite: bool) -> None:
-        """Count an update."""
+    def update(self, finite: bool) -> None:
+        """Count an update with finite or non-finite gradients."""
         now = self.history[-1]
         self._good = self._good + 1 if finite else 0
         if self.dynamic and not finite:
@@ -78,36 +90,36 @@ class LossScale:
             self._first += 1
 
     def state(self) -> dict[str, Any]:
-        """What `load` takes."""
+        """State for `load`."""
         return {"history": list(self.history), "first": self._first, "good": self._good}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Resume from a state."""
         self.history, self._first, self._good = list(state["history"]), state["first"], state["good"]
 
 
-class Settled(NamedTuple):
-    """Gradients that all ranks agree on."""
+class AgreedGradients(NamedTuple):
+    """Gradients agreed on by all ranks."""
 
     gradients: dict[str, Tensor]
     norm: float
-    """Norm over all stages, without the loss scale; 0 where nobody needs it."""
+    """Norm over all stages, without the loss scale; 0 if not needed."""
     finite: bool
 
 
 class GradientExchange:
-    """What ranks tell each other about the gradients of an update.
+    """Exchange of the gradients of an update between ranks.
 
     Args:
         weights: Weights of this rank.
-        replicas: Transport between the ranks with the same stages; None: there is one.
-        shared: Name here of each parameter that other stages have too, its number among all such ones, and a
-            transport between these stages.
+        replicas: Transport between the ranks with the same stages. None if there is only one.
+        shared: Local name of each parameter shared with other stages, its index among shared ones, and a transport
+            between these stages.
         counted: Parameters whose norm this rank counts, by name, with the number of ranks of its stage that count the
-            same part: of parameters that several stages share one does.
-        everyone: Transport between all ranks, for the norm; None: nobody needs it.
-        replica_count: Pipelines beside each other.
-        journal: Keeps what ranks came to, and has that of an earlier run.
+            same shard; a parameter shared by several stages is counted by one.
+        everyone: Transport between all ranks, for the norm. None if the norm is not needed.
+        replica_count: Number of data-parallel pipelines.
+        journal: Journal of agreed results, also of an earlier run.
     """
 
     def __init__(
@@ -128,18 +140,18 @@ class GradientExchange:
         self._parts = {name: plain_parameter(p) for name, p in weights.named.items()}
         self._reducer = _reducer(self._parts, replicas) if replicas is not None and self._parts else None
 
-    def settle(self, gradients: dict[str, Tensor], scale: float, update: int) -> Settled:
-        """Mean over replicas, sum over stages that share, norm over all; blocks until all ranks have come.
+    def reduce_gradients(self, gradients: dict[str, Tensor], scale: float, update: int) -> AgreedGradients:
+        """Average over replicas, sum over sharing stages, and compute the norm over all ranks; a blocking call.
 
         Args:
-            gradients: Gradients of this rank by name, of parameters that have one; they are changed.
-            scale: Factor that the loss had.
+            gradients: Gradients of this rank by name, for parameters that have one; modified.
+            scale: Loss scale of the gradients.
             update: Number of the update.
 
         Raises:
             PeerError: A peer is gone.
         """
-        self._journal.settles(update)
+        self._journal.on_reduce(update)
         if self._reducer is not None:
             gradients = self._mean(gradients)
         for name, (number, transport) in self._shared.items():
@@ -151,7 +163,7 @@ class GradientExchange:
         if scale != 1.0 and gradients:
             torch._foreach_div_(list(gradients.values()), scale)
         if self._everyone is None:
-            return Settled(gradients, 0.0, True)
+            return AgreedGradients(gradients, 0.0, True)
         own = sum(
             float(gradients[name].double().square().sum()) / alike
             for name, alike in sorted(self._counted.items())
@@ -160,7 +172,7 @@ class GradientExchange:
         norm = torch.tensor(own / self._replica_count, dtype=torch.float64)
         what = "the norm of the gradients"
         total = float(self._journal.agree(update, 0, partial(_summed, self._everyone, norm, what)))
-        return Settled(gradients, total**0.5 if total == total else total, total < float("inf"))
+        return AgreedGradients(gradients, total**0.5 if total == total else total, total < float("inf"))
 
     def _flagged(self, name: str, gradient: Tensor | None) -> Tensor:
         """A gradient with one more element, which says whether there is one, [elements + 1]."""
@@ -192,7 +204,7 @@ class GradientExchange:
             self._reducer.close()
 
     def abandon(self) -> None:
-        """End the reducer without waiting for what travelled: a peer is gone."""
+        """Stop the reducer without waiting for in-flight exchanges; for use after the loss of a peer."""
         if self._reducer is not None:
             self._reducer.abandon()
 
@@ -203,16 +215,20 @@ def _summed(transport: Transport, tensor: Tensor, what: str) -> Tensor:
 
 
 class WeightUpdates:
-    """Updates of a rank's weights: started when its last backward pass is done, finished before it is needed.
+    """Updates of a rank's weights: started after its last backward pass, finished when the result is needed.
 
     Args:
         weights: Weights of this rank.
-        exchange: What ranks tell each other.
+        exchange: Gradient exchange between ranks.
         optimizers: Optimizers of the original parameters.
-        schedules: Learning-rate schedules, moved on once an update.
-        clip: Largest norm of all gradients together; None: any.
-        scale: Factor of the loss.
-        correction: What is done about gradients that are one update old, with two versions.
+        schedules: Learning-rate schedules, stepped once per update.
+        clip: Maximum norm of all gradients together. None for no clipping.
+        scale: Scale of the loss.
+        correction: Correction of gradients that are one update old, with two versions.
+        scope: Parameters of this rank among those of all stages. None if they are all on this rank.
+
+    Raises:
+        InputError: The step of an optimizer or a schedule takes more than gradients.
     """
 
     def __init__(
@@ -225,13 +241,15 @@ class WeightUpdates:
         clip: float | None,
         scale: LossScale,
         correction: DelayCorrection,
+        scope: GradientScope | None = None,
     ) -> None:
-        self._weights, self._exchange, self._scale = weights, exchange, scale
+        check_steps([*optimizers, *schedules])
+        self._weights, self._exchange, self._scale, self._scope = weights, exchange, scale, scope
         self._optimizers, self._schedules, self._clip = list(optimizers), list(schedules), clip
         self._correction = _CORRECTIONS[correction](weights)
         self._thread = ThreadPoolExecutor(1, "wirewise-update")
-        self._started: Future[Settled] | None = None
-        self.last: Settled | None = None
+        self._started: Future[AgreedGradients] | None = None
+        self.last: AgreedGradients | None = None
         """Gradients of the last update that is done, for records; their tensors may be in use again."""
 
     @property
@@ -241,22 +259,29 @@ class WeightUpdates:
 
     @property
     def ready(self) -> bool:
-        """Whether an update waits only to be finished."""
+        """Whether the exchange of an update is done, and only the step is missing."""
         return self._started is not None and self._started.done()
 
+    @property
+    def under_way(self) -> bool:
+        """Whether gradients are being exchanged."""
+        return self._started is not None and not self._started.done()
+
     def start(self, version: int, scale: float) -> None:
-        """Begin an update; all backward passes of its microbatches are done.
+        """Start an update, once all backward passes of its microbatches are done.
 
         Args:
-            version: Version that their gradients are in.
-            scale: Factor that the loss had.
+            version: Weight version of the gradients.
+            scale: Loss scale of the gradients.
         """
         assert self._started is None, "the update before is not finished"
         gradients = self._weights.take_gradients(version)
-        self._started = self._thread.submit(self._exchange.settle, gradients, scale, self._weights.newest)
+        self._started = self._thread.submit(
+            self._exchange.reduce_gradients, gradients, scale, self._weights.newest
+        )
 
     def finish(self) -> None:
-        """Wait for the gradients and step; nothing to do if no update has begun.
+        """Wait for the gradients and step; does nothing if no update was started.
 
         Raises:
             PeerError: A peer is gone.
@@ -274,22 +299,27 @@ class WeightUpdates:
             self._step(before, settled.gradients)
         for schedule in self._schedules:
             schedule.step()
-        self._scale.move(settled.finite)
+        self._scale.update(settled.finite)
         self.last = settled
 
     def _step(self, before: dict[str, Tensor], gradients: dict[str, Tensor]) -> None:
         self._correction.begin(before)
         for name, parameter in self._weights.named.items():
             # None stays none: an optimizer with momentum or weight decay would move a parameter by zeros.
-            parameter.grad = with_part(gradients[name], parameter) if name in gradients else None
+            parameter.grad = self._gradient(name, gradients[name]) if name in gradients else None
         for optimizer in self._optimizers:
             optimizer.step()
         for parameter in self._weights.named.values():
             parameter.grad = None
         self._correction.end(before)
 
+    def _gradient(self, name: str, part: Tensor) -> Tensor:
+        """A gradient as optimizers see it: a hook that clips several must not take the norm of this stage alone."""
+        gradient = with_part(part, self._weights.named[name])
+        return gradient if self._scope is None else as_stage_gradient(gradient, self._scope, name)
+
     def exchange_over(self, make: Callable[[], GradientExchange]) -> None:
-        """Go on over what `make` gives after a peer was lost; an update that cannot be finished is dropped."""
+        """Continue with the transports from `make` after a peer was lost; an unfinishable update is dropped."""
         try:
             self.finish()
         except PeerError:
@@ -299,7 +329,7 @@ class WeightUpdates:
         self._exchange = make()
 
     def state(self) -> dict[str, Any]:
-        """What `load` takes; `finish` before."""
+        """State for `load`; call `finish` before."""
         return {
             # Their own state dictionaries hold the tensors that the next step changes.
             "optimizers": [deepcopy(one.state_dict()) for one in self._optimizers],
@@ -309,10 +339,10 @@ class WeightUpdates:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; call it after the weights are loaded.
+        """Resume from a state; call it after the weights are loaded.
 
         Raises:
-            InputError: Another number of optimizers or schedules.
+            InputError: The number of optimizers or schedules differs.
         """
         lists: dict[str, list[Any]] = {"optimizers": self._optimizers, "schedules": self._schedules}
         for name, own in lists.items():
@@ -375,7 +405,7 @@ class _ErrorFeedback(_NoCorrection):
             parameter.data.add_(self._ahead(name, step))
 
     def _ahead(self, name: str, step: Tensor) -> Tensor:
-        """What the published weights are ahead of the optimizer's path."""
+        """Difference of the published weights from the optimizer's path."""
         return step
 
     def state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What stages hand to each other: activations forward and their gradients back, by message or on the rank itself."""
+"""Values exchanged between stages: activations and their gradients, by message or within the rank."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from wirewise.plans import StagePlan
 from wirewise.plans.timetables import StagePass
 from wirewise.runtime.pipeline.boundaries import Boundary, WideInbox, WideOutbox, tags_of
 from wirewise.runtime.pipeline.layers import Value
-from wirewise.runtime.pipeline.messages import Description, Inbox, MessageJournal, Outbox
+from wirewise.runtime.pipeline.messages import Inbox, MessageJournal, Outbox, ValueSpec
 from wirewise.runtime.pipeline.ordered import (
     OrderedChannel,
     OrderedInbox,
     OrderedOutbox,
-    directions,
-    sent_in_order,
+    message_sequence,
+    separate_transports,
 )
 from wirewise.runtime.pipeline.stage import MicrobatchKey, StageCompute
 from wirewise.runtime.transport import Transport
@@ -34,16 +34,16 @@ _Out = Outbox | WideOutbox | OrderedOutbox
 
 
 class ValueExchange:
-    """The values that the stages of one rank make and take.
+    """Values that the stages of one rank send and receive.
 
     Args:
         values: All values between stages, in the same order on all ranks.
-        plan: Plan that says where stages are.
+        plan: Plan that defines the position of stages.
         transport: Messages between all ranks.
-        stages: Stages of this rank by number.
-        journal: Keeps messages, and has those of an earlier run.
-        links: Links by which moves between stages of several ranks are planned; the same on all ranks.
-        in_order: Whether messages match by their order alone, without tags; all ranks say it alike.
+        stages: Stages of this rank by index.
+        journal: Message log, also of an earlier run.
+        links: Links from which moves between stages of several ranks are planned; the same on all ranks.
+        in_order: Whether messages match by order alone, without tags; the same on all ranks.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ValueExchange:
         self._taken: dict[int, list[Value]] = {number: [] for number in stages}
         self._links = links
         self._lines: dict[Value, tuple[_In, _Out]] = {}
-        self._values, self._ways = values, directions(transport) if in_order else None
+        self._values, self._ways = values, separate_transports(transport) if in_order else None
         self._channels: dict[tuple[int, bool, bool], OrderedChannel] = {}
         """Messages that match by order: by peer, whether activations, whether they come."""
         room = [2 * tags_of(plan, value) for value in values]
@@ -78,12 +78,12 @@ class ValueExchange:
         """Whether a gradient comes back; known from the first activation on."""
 
     def begin(self, update: int) -> None:
-        """All ranks start to train with an update."""
+        """Handle the start of training with an update, on all ranks."""
         for channel in self._channels.values():
             channel.begin(update)
 
     def post(self, step: StagePass) -> None:
-        """Post the receives of a step that is to come."""
+        """Post the receives of a future step."""
         key = (step.update, step.microbatch)
         if step.kind == "F":
             for value in self._taken[step.stage]:
@@ -95,7 +95,7 @@ class ValueExchange:
                     self._lines[value][0].post(key)
 
     def activations(self, stage: StageCompute, key: MicrobatchKey) -> dict[str, Tensor]:
-        """Wait for what a forward pass takes from other stages, by name."""
+        """Wait for a forward pass's inputs from other stages, by name."""
         found = {}
         for value in self._taken[stage.number]:
             tensor = self._take(value, "activation", key)
@@ -105,7 +105,7 @@ class ValueExchange:
         return found
 
     def gradients(self, stage: StageCompute, key: MicrobatchKey) -> dict[str, Tensor]:
-        """Wait for the gradients of what a stage made, by name, summed over those that took it."""
+        """Wait for the gradients of a stage's outputs, by name, summed over consuming stages."""
         found: dict[str, Tensor] = {}
         for value in self._made[stage.number]:
             if self._wants[value]:
@@ -116,10 +116,10 @@ class ValueExchange:
         return found
 
     def hand_on(self, stage: StageCompute, key: MicrobatchKey, made: Mapping[str, Tensor]) -> None:
-        """Give what a forward pass made to the stages that take it.
+        """Send the outputs of a forward pass to the stages that read them.
 
         Raises:
-            InputError: A tensor of another shape or type than in the microbatch before.
+            InputError: A tensor has another shape or dtype than in the previous microbatch.
         """
         for value in self._made[stage.number]:
             tensor = made[value.name]
@@ -134,7 +134,7 @@ class ValueExchange:
                 self._local[value, "activation", key] = tensor.detach()
 
     def hand_back(self, stage: StageCompute, key: MicrobatchKey, gradients: Mapping[str, Tensor]) -> None:
-        """Give the gradients of what a stage took back to the stages that made it."""
+        """Send the gradients of a stage's inputs back to the producing stages."""
         for value in self._taken[stage.number]:
             if self._wants[value]:
                 if value in self._lines:
@@ -144,11 +144,11 @@ class ValueExchange:
 
     @property
     def senders(self) -> set[int]:
-        """Ranks that send messages to this one, each for itself."""
+        """Ranks that send point-to-point messages to this one."""
         return {inbox.peer for inbox, _ in self._lines.values() if isinstance(inbox, Inbox)}
 
     def close(self, *, lost: bool = False) -> None:
-        """End all threads; a message that is still waited for is left to its timeout.
+        """End all threads; pending receives are left to their timeout.
 
         Args:
             lost: Whether a peer is gone, so that there is nothing to wait for.
@@ -158,7 +158,7 @@ class ValueExchange:
             end.abandon() if lost else end.close()
 
     def _line(self, value: Value, number: int, tags: int) -> tuple[_In, _Out]:
-        """What this rank receives of a value or for it, and what it sends."""
+        """Receive and send of a value on this rank."""
         sends = value.source in self._stages
         if max(self._plan.width_of(stage) for stage in (value.source, value.target)) > 1:
             assert self._links is not None
@@ -216,7 +216,7 @@ class ValueExchange:
     def _describe(self, value: Value, tensor: Tensor) -> None:
         if value in self._lines:
             inbox, outbox = self._lines[value]
-            description = Description(tensor.shape, tensor.dtype, self._wants[value])
+            description = ValueSpec(tensor.shape, tensor.dtype, self._wants[value])
             outbox.describe(description)
             if self._wants[value]:
                 inbox.expect(description)
@@ -227,7 +227,7 @@ class ValueExchange:
 def _order(
     plan: StagePlan, values: Sequence[Value], sender: int, receiver: int, forward: bool, first: int
 ) -> Iterator[tuple[Value, MicrobatchKey]]:
-    return sent_in_order(plan, values, sender, receiver, forward=forward, first=first)
+    return message_sequence(plan, values, sender, receiver, forward=forward, first=first)
 
 
 def _check_shape(outbox: _Out, value: Value, tensor: Tensor) -> None:

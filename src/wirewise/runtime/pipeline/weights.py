@@ -1,6 +1,6 @@
-"""One or two versions of a rank's weights, switched by exchanging parameters in their modules, never by copying.
+"""One or two versions of a rank's weights, switched by swapping parameters in their modules, without copies.
 
-Each version has parameters of its own, so a backward pass finds the weights of its forward pass in its graph, whatever
+Each version has separate parameters, so a backward pass finds the weights of its forward pass in its graph, whatever
 the modules hold by then, and gradients of two updates never mix. An optimizer knows the original parameters alone;
 their storage is that of the newest version.
 """
@@ -20,10 +20,10 @@ __all__ = ["Weights"]
 
 
 class Weights:
-    """The trained parameters of a rank's stages in one or two versions.
+    """Trained parameters of a rank's stages in one or two versions.
 
-    Version v holds the weights after v updates. With two, the newest and the one before it are there; update t takes
-    gradients of version t - 1 to the newest, version t, and writes version t + 1 where t - 1 was.
+    Version v holds the weights after v updates. With two, the newest and the previous one are kept; update t applies
+    gradients of version t - 1 to the newest, version t, and writes version t + 1 over t - 1.
 
     Args:
         modules: Modules of all stages of the rank by name.
@@ -51,7 +51,7 @@ class Weights:
         self._installed: dict[nn.Parameter, nn.Parameter] = {p: p for p in self.named.values()}
 
     def copy_versions(self) -> None:
-        """Make the versions from the weights as they are now; called once, when all ranks have equal ones."""
+        """Create the versions from the current weights; called once, when all ranks have equal ones."""
         if self.versions == 2:
             self._versions = [
                 {p: nn.Parameter(p.detach().clone() if copied else p.data) for p in self.named.values()}
@@ -59,13 +59,13 @@ class Weights:
             ]
 
     def use(self, version: int) -> None:
-        """Put a version's parameters in the modules."""
+        """Install a version's parameters in the modules."""
         oldest = max(self.newest - self.versions + 1, 0)
         assert oldest <= version <= self.newest, f"version {version} of {oldest} to {self.newest}"
         self._install(self._versions[version % self.versions])
 
     def take_gradients(self, version: int) -> dict[str, Tensor]:
-        """This rank's gradients that have added up in a version, of parameters that got one; they start anew."""
+        """Take this rank's accumulated gradients of a version, and reset them."""
         found = {}
         for name, original in self.named.items():
             own = self._versions[version % self.versions][original]
@@ -76,19 +76,19 @@ class Weights:
         return found
 
     def drop_gradients(self) -> None:
-        """Throw away what has added up in all versions."""
+        """Drop the accumulated gradients of all versions."""
         for version in self._versions:
             for parameter in version.values():
                 parameter.grad = None
 
     @torch.no_grad()
     def advance(self) -> dict[str, Tensor]:
-        """Let the next version start as a copy of the newest, in the memory of the oldest.
+        """Start the next version as a copy of the newest, in the memory of the oldest.
 
-        The original parameters have that memory from now on, so that an optimizer changes them in place.
+        The original parameters then use that memory, so that an optimizer changes them in place.
 
         Returns:
-            The version that was the newest, by name; of a single version the weights themselves.
+            The previous newest version, by name; for a single version, the weights themselves.
         """
         before = {n: self._versions[self.newest % self.versions][p].detach() for n, p in self.named.items()}
         self.newest += 1
@@ -104,7 +104,7 @@ class Weights:
         return before
 
     def originals(self) -> None:
-        """Put the original parameters back in the modules: the newest version, as users know it."""
+        """Install the original parameters in the modules: the newest version, as users know it."""
         self._install({p: p for p in self.named.values()})
 
     def state(self) -> list[dict[str, Tensor]]:
@@ -117,14 +117,14 @@ class Weights:
 
     @torch.no_grad()
     def load(self, state: Iterable[Mapping[str, Tensor]], newest: int) -> None:
-        """Take over versions that `state` gave.
+        """Load versions from `state`.
 
         Args:
             state: Versions, the newest last.
-            newest: Updates that the newest has seen.
+            newest: Number of updates in the newest version.
 
         Raises:
-            InputError: Another number of versions, or other parameters.
+            InputError: The number of versions, or the parameters, differ.
         """
         given = list(state)
         if len(given) != self.versions or any(one.keys() != self.named.keys() for one in given):

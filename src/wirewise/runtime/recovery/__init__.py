@@ -1,4 +1,4 @@
-"""Trainings that survive failures: detection, one decision, consistent updates, the state of a rank and its copy."""
+"""Fault-tolerant training: failure detection, a decision common to all ranks, consistent updates, and state copies."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from wirewise.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from wirewise.runtime.points import reach
-    from wirewise.runtime.recovery.agent import Agent, Recovered, Recoveries, run_script
-    from wirewise.runtime.recovery.checkpoints import Checkpoints
+    from wirewise.runtime.points import notify_point
+    from wirewise.runtime.recovery.agent import Agent, Recoveries, RecoveryTimes, run_script
+    from wirewise.runtime.recovery.arguments import Checkpoints, Ranks, State
+    from wirewise.runtime.recovery.checkpoints import CheckpointFolder
     from wirewise.runtime.recovery.consistency import Updates
     from wirewise.runtime.recovery.decision import RankRecord, RecoveryAction, RecoveryDecision, decide
     from wirewise.runtime.recovery.epochs import train_epochs
-    from wirewise.runtime.recovery.helping import Helping, recompute_together
+    from wirewise.runtime.recovery.helping import HelperOptions, recompute_together
     from wirewise.runtime.recovery.journals import Consistency
     from wirewise.runtime.recovery.logs import LoggedMessages, MessageKey, SenderLog
     from wirewise.runtime.recovery.membership import Member, join
@@ -25,15 +26,22 @@ if TYPE_CHECKING:
     from wirewise.runtime.recovery.session import Training
     from wirewise.runtime.recovery.snapshots import Snapshots
     from wirewise.runtime.recovery.state import Stateful, TrainingState, copy_state
-    from wirewise.runtime.recovery.undo import Undoable, check_undo
+    from wirewise.runtime.recovery.sync import DDP, Backward, Buckets, Fold, Shards
+    from wirewise.runtime.recovery.undo import InvertibleOptimizer, check_undo
 
 """Names by module, imported when asked for: a decision needs no torch."""
 
 __all__ = [
+    "DDP",
     "Agent",
+    "Backward",
+    "Buckets",
+    "CheckpointFolder",
     "Checkpoints",
     "Consistency",
-    "Helping",
+    "Fold",
+    "HelperOptions",
+    "InvertibleOptimizer",
     "Lamb",
     "Lion",
     "LoggedMessages",
@@ -41,25 +49,27 @@ __all__ = [
     "Membership",
     "MessageKey",
     "RankRecord",
-    "Recovered",
+    "Ranks",
     "Recoveries",
     "RecoveryAction",
     "RecoveryDecision",
     "RecoveryJournal",
     "RecoverySettings",
+    "RecoveryTimes",
     "SenderLog",
+    "Shards",
     "Snapshots",
+    "State",
     "Stateful",
     "Training",
     "TrainingState",
-    "Undoable",
     "Updates",
     "check_undo",
     "copy_state",
     "decide",
     "join",
+    "notify_point",
     "protect",
-    "reach",
     "recompute_together",
     "run_script",
     "settings_of",
@@ -74,10 +84,15 @@ __getattr__ = lazy_names(
         "agent": (
             "Agent",
             "Recoveries",
-            "Recovered",
+            "RecoveryTimes",
             "run_script",
         ),
-        "checkpoints": ("Checkpoints",),
+        "arguments": (
+            "Checkpoints",
+            "Ranks",
+            "State",
+        ),
+        "checkpoints": ("CheckpointFolder",),
         "consistency": ("Updates",),
         "decision": (
             "RecoveryAction",
@@ -87,7 +102,7 @@ __getattr__ = lazy_names(
         ),
         "epochs": ("train_epochs",),
         "helping": (
-            "Helping",
+            "HelperOptions",
             "recompute_together",
         ),
         "journals": ("Consistency",),
@@ -112,7 +127,7 @@ __getattr__ = lazy_names(
             "RecoverySettings",
             "settings_of",
         ),
-        ".points": ("reach",),
+        ".points": ("notify_point",),
         "recompute": ("RecoveryJournal",),
         "protection": ("protect",),
         "session": ("Training",),
@@ -122,8 +137,15 @@ __getattr__ = lazy_names(
             "TrainingState",
             "copy_state",
         ),
+        "sync": (
+            "Backward",
+            "Buckets",
+            "DDP",
+            "Fold",
+            "Shards",
+        ),
         "undo": (
-            "Undoable",
+            "InvertibleOptimizer",
             "check_undo",
         ),
     },

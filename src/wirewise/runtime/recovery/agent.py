@@ -1,10 +1,9 @@
-"""The agent of a host: it starts ranks and spares, sees who dies or falls silent, and has the rest interrupted.
+"""Agent of a host: starts ranks and spares, detects dead or hung ranks, and has the others interrupted.
 
-Processes come from a forkserver that has torch loaded, so a new one is there in milliseconds; a spare runs the user's
-script up to the point where a role is needed, and waits there. The kernel tells of a death by the process's file
-descriptor. A process whose control channel is silent for too long is killed first and counts as dead only then, so it
-cannot come back. Agents of several hosts talk through the store, which the agent of host 0 holds and whose coordinator
-(`generations`) alone decides.
+Processes are forked from a server with torch loaded, in milliseconds; a spare runs the user's script up to the point
+where a role is needed, and waits there. The kernel reports a death by the process's pidfd. A process whose control
+channel is silent for too long is killed first and counts as dead only then, so it cannot come back. Agents of several
+hosts communicate through the store of host 0's agent, whose coordinator (`generations`) alone decides.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import os
 import queue
 import secrets
 import selectors
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,26 +26,27 @@ import msgspec
 
 from wirewise.errors import InputError, PeerError
 from wirewise.files import make_folder, write_json
-from wirewise.hosts import ForkedProcess, ForkServer, OwnedFolder, is_computing
+from wirewise.hosts import ForkedProcess, ForkServer, OwnedFolder, ProcessTable, is_computing
 from wirewise.hosts.folders import MEMORY
+from wirewise.hosts.ranks import describe_exit
 from wirewise.log import logger, set_position
 from wirewise.runtime.recovery import control
 from wirewise.runtime.recovery.bus import Bus
 from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.entry import enter, run_script
 from wirewise.runtime.recovery.generations import (
-    Begin,
+    AbortJob,
+    BeginGeneration,
     Command,
     Coordinator,
     End,
+    ErrorRaised,
     Event,
-    GiveUp,
-    Inquire,
+    GenerationEnded,
     KillWorker,
-    Over,
     PhaseReached,
-    Raised,
-    Refuse,
+    RefuseProcess,
+    RequestProgress,
     StartTimedOut,
     Worker,
     WorkerLost,
@@ -55,14 +54,15 @@ from wirewise.runtime.recovery.generations import (
     WorkerStarted,
 )
 from wirewise.runtime.recovery.limits import AgentLimits
-from wirewise.runtime.recovery.outcome import Recovered, Recoveries
+from wirewise.runtime.recovery.outcome import Recoveries, RecoveryTimes
 from wirewise.runtime.recovery.stores import open_store
 
-__all__ = ["PRELOAD", "TOKEN", "Agent", "Recovered", "Recoveries", "run_script"]
+__all__ = ["PRELOAD", "TOKEN", "Agent", "Recoveries", "RecoveryTimes", "run_script"]
 
 _log = logger("recovery")
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "wirewise.runtime.recovery.protection")
-"""What a process needs that calls `protect`: a spare that imports it by itself is ready a second of computing later."""
+"""Modules that a process needs to call `protect`: a spare that imports them by itself is ready a second of compute
+later."""
 
 RECOVERIES = "recoveries.json"
 """File in the folder of a job with every recovery so far."""
@@ -79,7 +79,7 @@ _BUSY = 10.0
 _PREFIX = "wirewise-recovery-"
 _DEFAULT = AgentLimits()
 
-_heard = msgspec.json.Decoder(Event | control.Beat)
+_heard = msgspec.json.Decoder(Event | control.Heartbeat)
 _said = msgspec.json.Encoder()
 
 
@@ -109,38 +109,34 @@ class _Process:
         silent = self.ready and quiet_s > limit_s
         return silent and (quiet_s > _BUSY * limit_s or not is_computing(self.process.pid))
 
-    def close(self) -> None:
-        self.process.close()
-        self.channel.close()
-
 
 class Agent:
-    """The agent of one host.
+    """Agent of one host.
 
     Args:
         target: Function that each rank runs, importable from its module; `run_script` for a user's script.
         arguments: Arguments of the function.
         ranks: Number of ranks on all hosts together.
-        host: Number of this host; host 0 holds the store and coordinates.
-        hosts: Number of hosts, each with an equal share of the ranks.
-        spares: Number of processes on this host beyond its ranks.
+        host: Index of this host; host 0 has the store and the coordinator.
+        hosts: Number of hosts, with equally many ranks each.
+        spares: Number of spare processes on this host.
         address: Address of host 0.
-        port: Port of the store; 0 with one host: any that is free.
-        folder: Folder for logs of the ranks and for `recoveries.json`; None: ranks write to this process's output.
-        elastic: Whether training goes on with fewer ranks until there are spares.
-        start_timeout_s: Seconds that a living process may take to ask for a role.
-        progress_timeout_s: Seconds that ranks wait for one that makes no progress, before it is killed and replaced. 0
-            means as many as `protect(timeout_s=...)`.
-        silence_s: Seconds without a word after which a process is killed, if it does not compute.
-        lease_s: Seconds without the store after which a host stops its processes.
-        wait_s: Seconds that ranks wait for hosts and processes that are missing, and are not starting.
-        token: Secret that all hosts of the job have, and nobody else; without it nothing that is written to the store
-            counts. Defaults to the variable WIREWISE_TOKEN; with one host to a random one.
+        port: Port of the store; 0 with one host for any free one.
+        folder: Folder for logs of the ranks and for `recoveries.json`. Defaults to this process's output for logs.
+        elastic: Whether training continues with fewer ranks while there are no spares.
+        start_timeout_s: Seconds that a live process may take to request a role.
+        progress_timeout_s: Seconds that ranks wait for one without progress, before it is killed and replaced. 0 for
+            the value of `protect(ranks=Ranks(timeout_s=...))`.
+        silence_s: Seconds without a heartbeat after which a process is killed, unless it uses the CPU.
+        lease_s: Seconds without contact to the store after which a host stops its processes.
+        wait_s: Seconds that ranks wait for hosts and processes that are missing and not starting.
+        token: Secret shared by all hosts of the job alone; store entries without it are ignored. Defaults to the
+            variable WIREWISE_TOKEN, or with one host to a random one.
         environment: Further environment variables of the ranks.
-        preload: Modules that the forkserver loads before the first process; the sooner a spare is ready.
+        preload: Modules that the fork server imports first, so that spares are ready sooner.
 
     Raises:
-        InputError: Numbers that do not fit each other.
+        InputError: Numbers contradict each other.
     """
 
     def __init__(
@@ -194,14 +190,12 @@ class Agent:
             self._token = self._token or secrets.token_hex(16)
         self._environment = dict(environment or {})
         self._coordinator = Coordinator(ranks, hosts, elastic=elastic) if host == 0 else None
-        self._processes: dict[Worker, _Process] = {}
+        self._processes = ProcessTable[Worker, _Process]()
         self._started = self._starting = 0
         self._launching = threading.Lock()
         self._launched: queue.SimpleQueue[_Process | PeerError] = queue.SimpleQueue()
         self._wake, self._waker = os.pipe()
         self._roles: dict[Worker, int] = {}
-        self._buried: list[ForkedProcess] = []
-        """Processes that have ended, whose descendants may not have."""
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ, "launched")
         self._end: Command | None = None
@@ -213,14 +207,14 @@ class Agent:
         self._server = ForkServer.shared(preload)
 
     def run(self) -> Recoveries:
-        """Train to the end.
+        """Train until the job ends.
 
         Returns:
-            What all ranks came to; on other hosts than 0 without its recoveries.
+            Result of the job; on hosts other than 0 without its recoveries.
 
         Raises:
-            PeerError: The job has failed: a rank raised an error, too few processes are left, or this host has lost the
-                store; the message says which. No process is left in any case.
+            PeerError: The job has failed: a rank raised an error, too few processes are left, or this host has lost
+                the store; the message says which. All processes are gone in any case.
         """
         address, port = self._place
         # The store is this process's, so it outlives all ranks.
@@ -243,7 +237,7 @@ class Agent:
         finally:
             self._stop()
         if not isinstance(self._end, End):
-            assert isinstance(self._end, GiveUp)
+            assert isinstance(self._end, AbortJob)
             raise PeerError(self._end.reason)
         if self._late:
             raise PeerError(self._late)
@@ -295,7 +289,7 @@ class Agent:
             one = self._launched.get()
             self._starting -= 1
             if isinstance(one, PeerError):
-                self._end = self._end or GiveUp(str(one))
+                self._end = self._end or AbortJob(str(one))
                 continue
             self._processes[one.worker] = one
             self._selector.register(one.process.pidfd, selectors.EVENT_READ, one)
@@ -318,7 +312,7 @@ class Agent:
                     self._told(told)
             elif key.data.worker in self._processes:
                 if key.fileobj == key.data.process.pidfd:
-                    self._bury(key.data)
+                    self._reap(key.data)
                 else:
                     self._listen(key.data)
         for one in list(self._processes.values()):
@@ -326,7 +320,7 @@ class Agent:
                 self._check(one)
 
     def _check(self, one: _Process) -> None:
-        """KillWorker a process that is silent or late; it counts as dead only when the kernel tells of its end."""
+        """Kill a process that is silent or late; it counts as dead only once the kernel reports its exit."""
         limits = self._limits
         if one.is_late(limits.start_timeout_s) and self._end is None:
             one.kill(f"has not called `protect` within {limits.start_timeout_s:g} s")
@@ -348,30 +342,25 @@ class Agent:
                 event = _heard.decode(one.channel.recv_bytes())
                 one.heard_s = time.monotonic()
                 one.ready = one.ready or isinstance(event, WorkerReady)
-                if not isinstance(event, control.Beat):
+                if not isinstance(event, control.Heartbeat):
                     self._report(event)
         except (EOFError, OSError):
             # Its end follows, by the other descriptor.
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(one.channel)
 
-    def _bury(self, one: _Process) -> None:
+    def _reap(self, one: _Process) -> None:
         seen_s = clock_s()
         self._listen(one)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(one.channel)
         self._selector.unregister(one.process.pidfd)
-        del self._processes[one.worker]
-        code = one.process.join()
-        cause = one.cause or _cause(code)
+        code = self._processes.reap(one.worker)
+        cause = one.cause or describe_exit(code)
         one.channel.close()
-        for process in [done for done in self._buried if done.is_swept()]:
-            self._buried.remove(process)
-            process.close(0.0)
-        self._buried.append(one.process)
         if code == 0 and self._end is None and one.worker in self._roles:
             text = "it ended before the training was over; expected the loop over all batches to its end"
-            self._report(Raised(one.worker, text))
+            self._report(ErrorRaised(one.worker, text))
         if code == 0:
             return
         if self._end is None:
@@ -386,7 +375,7 @@ class Agent:
 
     def _report(self, event: Event) -> None:
         """Let the coordinator know."""
-        if isinstance(event, Raised) and self._end is not None and event.worker in self._roles:
+        if isinstance(event, ErrorRaised) and self._end is not None and event.worker in self._roles:
             self._too_late(event.worker, f"it raised an error:\n{event.text}")
         if isinstance(event, WorkerLost):
             rank = self._roles.get(event.worker)
@@ -401,13 +390,13 @@ class Agent:
             return
         if isinstance(event, PhaseReached):
             self._note(event)
-        for command in self._coordinator.heard(event):
+        for command in self._coordinator.on_event(event):
             if self._bus is not None:
                 self._bus.post(command)
             self._carry_out(command)
 
     def _carry_out(self, command: Command) -> None:
-        if isinstance(command, Refuse):
+        if isinstance(command, RefuseProcess):
             self._refuse(command)
             return
         if isinstance(command, KillWorker):
@@ -415,21 +404,24 @@ class Agent:
                 _log.warning("rank %s is killed: %s", self._roles.get(command.worker), command.cause)
                 self._processes[command.worker].kill(command.cause)
             return
-        if isinstance(command, Begin):
+        if isinstance(command, BeginGeneration):
             set_position(generation=command.generation.number)
             _log.info("a generation begins with ranks %s", sorted(command.generation.workers))
             self._roles = {worker: rank for rank, worker in command.generation.workers.items()}
             if self._coordinator is not None:
                 self.outcome.begin(command.generation)
             self._held_until = time.monotonic() + _HOLD_S
-        if isinstance(command, GiveUp | End):
+        if isinstance(command, AbortJob | End):
             self._end = command
         for one in list(self._processes.values()):
             # Spares need not know of others' generations.
-            if not isinstance(command, Over | Begin | Inquire) or one.worker in self._roles:
+            if (
+                not isinstance(command, GenerationEnded | BeginGeneration | RequestProgress)
+                or one.worker in self._roles
+            ):
                 self._send(one, command)
 
-    def _refuse(self, command: Refuse) -> None:
+    def _refuse(self, command: RefuseProcess) -> None:
         """End a process that may not take part, and start no more like it."""
         if self._coordinator is not None:
             self.outcome.refused.append(command.reason)
@@ -437,7 +429,7 @@ class Agent:
             self._processes[command.worker].kill()
             self._refused = True
             if not self._roles.keys() & self._processes.keys():
-                self._end = GiveUp(command.reason)
+                self._end = AbortJob(command.reason)
 
     def _send(self, one: _Process, command: Command) -> None:
         # One that has just died is told of by the kernel.
@@ -469,7 +461,7 @@ class Agent:
 
     def _report_give_up(self) -> None:
         assert self._coordinator is not None
-        command = GiveUp(
+        command = AbortJob(
             f"ranks {self._coordinator.vacant} have had no process for {self._limits.wait_s:g} s, nor one that starts; "
             f"expected {self._own + self._spares} on each of {self._hosts} hosts: look at their logs, and start the "
             "hosts again, or give them more time: --wait, wait_s of the agent"
@@ -496,22 +488,13 @@ class Agent:
             self._bus.close()
         while self._starting:
             self._take_in()
-        for one in self._processes.values():
-            one.kill()
-        for one in self._processes.values():
-            one.close()
-        for process in self._buried:
-            process.close()
-        self._processes, self._buried = {}, []
+        channels = [one.channel for one in self._processes.values()]
+        self._processes.close()
+        for channel in channels:
+            channel.close()
         self._selector.close()
         self._memory.close()
         os.close(self._wake)
         os.close(self._waker)
         if self._folder is not None and self._coordinator is not None:
             write_json(self._folder / RECOVERIES, self.outcome)
-
-
-def _cause(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"

@@ -1,4 +1,4 @@
-"""The step and the actions on which the ranks of a new generation agree, from what each of them holds."""
+"""Agreement of the ranks of a new generation on a step and on actions, from the states that each holds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["decide_generation"]
 def decide_generation(
     records: Sequence[RankRecord], saved: Sequence[int], generation: Generation, built: Collection[str]
 ) -> tuple[Sequence[RankRecord], RecoveryDecision]:
-    """Records and the decision on them; where nobody has trained yet, initial states of the first ranks are step 0."""
+    """Decide from the rank records, after treating the initial state as step 0; returns both."""
     shards = sorted({record.stage for record in records})
     held = {record.stage for record in records if record.committed_step != NOTHING}
     if gone := set(shards) - held:
@@ -41,7 +41,7 @@ def decide_generation(
             ]
         elif trained > max(saved):
             warnings.warn(
-                f"all replicas of the state were lost; training goes on from the checkpoint of step {max(saved)}, what "
+                f"all replicas of the state were lost; training resumes from the checkpoint of step {max(saved)}, what "
                 f"was computed after it, up to step {trained} at least, is computed again",
                 RuntimeWarning,
                 stacklevel=2,

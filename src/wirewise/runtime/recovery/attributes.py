@@ -1,8 +1,8 @@
-"""State that training changes and no `state_dict` holds: plain attributes of an optimizer or a module.
+"""State changed by training that is in no `state_dict`: plain attributes of optimizers and modules.
 
 A count of steps, a scale, a queue of losses, a generator of random numbers, also in objects that an attribute holds.
-Which attributes change is learned by looks at all of them; only those are copied in each step, and travel. What no copy
-can hold, such as a function or a handle, is passed over.
+Changing attributes are detected by comparing all of them; only those are copied in each step and sent to
+replacements. Values that cannot be copied, such as functions or handles, are skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from wirewise.runtime.trees import Tree, copied, digest_of
 
-__all__ = ["Attributes", "decoded", "encoded"]
+__all__ = ["Attributes", "decoded", "encode_value"]
 
 _DEPTH, _MOST = 4, 4096
 """Objects in objects that are copied, and entries of one container; more is data, which training does not change."""
@@ -31,43 +31,43 @@ _KINDS = {"set": set, "frozenset": frozenset}
 
 
 class Attributes:
-    """The plain attributes of some objects.
+    """Plain attributes of some objects.
 
     Args:
-        owners: Objects by the name that messages give them.
+        owners: Objects, by their name in messages.
 
     Attributes:
-        names: Attributes that were seen to change, each with its owner's name.
+        names: Attributes detected to change, each with its owner's name.
     """
 
     def __init__(self, owners: Mapping[str, Any]) -> None:
         self._owners = dict(owners)
         self._first = self._digests()
         self._start = {
-            key: copied(encoded(self._value(key))) for key, size in self._sizes() if size <= _SMALL
+            key: copied(encode_value(self._value(key))) for key, size in self._sizes() if size <= _SMALL
         }
         self.names: set[tuple[str, str]] = set()
 
-    def look(self) -> None:
-        """Learn which attributes have changed since the beginning."""
+    def detect_changes(self) -> None:
+        """Detect attributes that have changed since construction."""
         self.names |= {key for key, digest in self._digests().items() if self._first.get(key) != digest}
 
     def state(self) -> Tree:
-        """Values of the attributes that change: references, where they are tensors."""
+        """Values of the changing attributes; tensors are references."""
         found: dict[str, dict[str, Any]] = {}
         for owner, name in sorted(self.names):
             if name in vars(self._owners[owner]):
-                found.setdefault(owner, {})[name] = encoded(vars(self._owners[owner])[name])
+                found.setdefault(owner, {})[name] = encode_value(vars(self._owners[owner])[name])
         return found
 
     def of(self, kind: type) -> Tree:
-        """Values of the attributes that change, of owners of a kind alone."""
+        """Values of the changing attributes of owners of one kind."""
         return {
             owner: values for owner, values in self.state().items() if isinstance(self._owners[owner], kind)
         }
 
     def load(self, tree: Tree) -> None:
-        """Take over values that `state` gave here or on another rank; what it lacks is as it was at the beginning."""
+        """Load values from `state`, here or on another rank; missing attributes get their initial values."""
         for owner, name in self.names:
             if name not in tree.get(owner, {}) and (owner, name) in self._start:
                 held = vars(self._owners[owner])
@@ -91,7 +91,7 @@ class Attributes:
             (owner, name): value if type(value) in _NUMBERS else digest_of(tree)
             for owner, one in self._owners.items()
             for name, value in list(_plain(one))
-            if (tree := encoded(value, seen=seen)) is not _SKIPPED
+            if (tree := encode_value(value, seen=seen)) is not _SKIPPED
         }
 
 
@@ -113,13 +113,13 @@ _OF_MODULES = set(vars(nn.Module())) - {"training"}
 _OF_OPTIMIZERS = set(vars(torch.optim.SGD([nn.Parameter(torch.zeros(()))], lr=0.0)))
 
 
-def encoded(value: Any, depth: int = _DEPTH, seen: set[int] | None = None) -> Tree:
-    """A value as a tree without code; parts that it cannot hold are marked.
+def encode_value(value: Any, depth: int = _DEPTH, seen: set[int] | None = None) -> Tree:
+    """Encode a value as a tree without code; unsupported parts are marked.
 
     Args:
         value: Number, text, tensor, container or object with attributes.
-        depth: Objects in objects that are looked into.
-        seen: Identities of objects that were looked into already, which are not again.
+        depth: Maximum nesting depth of objects.
+        seen: Identities of objects already visited, which are skipped.
     """
     seen = set() if seen is None else seen
     if value is None or type(value) in (bool, int, float, str, bytes):
@@ -139,7 +139,7 @@ def encoded(value: Any, depth: int = _DEPTH, seen: set[int] | None = None) -> Tr
         return _encoded_entries(value, depth, seen)
     # Objects of torch, such as those of its compiler, belong to a process.
     if hasattr(value, "__dict__") and not type(value).__module__.startswith("torch."):
-        parts = {name: encoded(one, depth - 1, seen) for name, one in list(_plain(value))}
+        parts = {name: encode_value(one, depth - 1, seen) for name, one in list(_plain(value))}
         return {"__kind__": "object", "parts": parts} if len(parts) <= _MOST else _SKIPPED
     return _SKIPPED
 
@@ -156,7 +156,7 @@ def _encoded_items(value: Any, depth: int, seen: set[int]) -> Tree:
     if len(value) > _MOST:
         return _SKIPPED
     ordered = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
-    items = [encoded(one, depth - 1, seen) for one in ordered]
+    items = [encode_value(one, depth - 1, seen) for one in ordered]
     if type(value) in (list, tuple):
         return type(value)(items)
     more = {"maxlen": value.maxlen} if isinstance(value, deque) else {}
@@ -166,15 +166,18 @@ def _encoded_items(value: Any, depth: int, seen: set[int]) -> Tree:
 def _encoded_entries(value: dict[Any, Any], depth: int, seen: set[int]) -> Tree:
     if len(value) > _MOST or any(type(key) not in (bool, int, float, str, bytes) for key in value):
         return _SKIPPED
-    return {"__kind__": "dict", "parts": {key: encoded(one, depth - 1, seen) for key, one in value.items()}}
+    return {
+        "__kind__": "dict",
+        "parts": {key: encode_value(one, depth - 1, seen) for key, one in value.items()},
+    }
 
 
 def decoded(tree: Tree, old: Any = None) -> Any:
-    """The value of a tree, in place where the old one is of its kind.
+    """Decode a tree, in place if the old value has the same type.
 
     Args:
-        tree: Tree that `encoded` gave.
-        old: Value that it replaces, and which keeps what a tree cannot hold.
+        tree: Result of `encode_value`.
+        old: Value to replace; keeps what a tree cannot hold.
     """
     if isinstance(tree, Tensor):
         if isinstance(old, Tensor) and (old.shape, old.dtype) == (tree.shape, tree.dtype) and old.is_leaf:

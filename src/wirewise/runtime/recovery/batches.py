@@ -1,4 +1,4 @@
-"""Batches by their position, so that any rank can draw any batch again: a function of seed, step and share."""
+"""Batches by position, a function of seed, step and share, so that any rank can load any batch again."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ Drawn = Callable[[int, int], Any]
 
 
 def shares_of(place: int, processes: int, shares: int) -> range:
-    """Shares of the global batch that a process computes, one behind the other.
+    """Consecutive shares of the global batch computed by a process.
 
     Args:
-        place: Number of the process among those that train.
+        place: Index of the process among those that train.
         processes: Number of processes that train.
-        shares: Number of shares, that of the ranks at the start.
+        shares: Number of shares, equal to the initial number of ranks.
     """
     return range(place * shares // processes, (place + 1) * shares // processes)
 
 
 class TrainingBatches:
-    """The batches of a training.
+    """Batches of a training.
 
     Args:
-        loader: A `DataLoader` over a map-style dataset, of which each share gets batches of its batch size, in the
-            order of `DistributedSampler` with as many replicas as shares; or a function of step and share.
-        shares: Shares of each global batch.
+        loader: A `DataLoader` over a map-style dataset, from which each share gets batches of its batch size, in the
+            order of `DistributedSampler` with one replica per share; or a function of step and share.
+        shares: Number of shares of each global batch.
         seed: Seed of the order, unless the loader's sampler has one.
 
     Raises:
-        InputError: A loader whose batches cannot be drawn by position; the message names what is in the way.
+        InputError: Batches of the loader cannot be addressed by position; the message names the obstacle.
     """
 
     def __init__(self, loader: DataLoader | Drawn, shares: int, seed: int) -> None:
@@ -72,12 +72,12 @@ class TrainingBatches:
             )
 
     def draw(self, step: int, share: int, own: range) -> Any:
-        """The batch of a share in a step.
+        """Load the batch of a share in a step.
 
         Args:
             step: Step, counted from 0 over all epochs.
             share: One of the own shares.
-            own: Shares that this process draws, in their order; read ahead by the loader's workers.
+            own: Shares that this process loads, in order; prefetched by the loader's workers.
         """
         if self._draw is not None:
             seed_all(self._random_seed, step, share, stream=1)
@@ -93,7 +93,7 @@ class TrainingBatches:
         return batch
 
     def close(self) -> None:
-        """End the workers of the loader."""
+        """Stop the workers of the loader."""
         self._iterator, self._next = None, None
 
     def _from(self, step: int, share: int, own: range) -> Iterator[Any]:

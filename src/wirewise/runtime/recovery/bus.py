@@ -1,4 +1,4 @@
-"""What agents of several hosts tell each other through the store of host 0, on threads that may block."""
+"""Messages between agents of several hosts through host 0's store, on threads that may block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.distributed import DistStoreError
 
 from wirewise.log import logger
 from wirewise.runtime.recovery.clock import clock_s
-from wirewise.runtime.recovery.generations import Command, Event, GiveUp, HostLost
+from wirewise.runtime.recovery.generations import AbortJob, Command, Event, HostLost
 
 __all__ = ["Bus"]
 
@@ -32,21 +32,21 @@ _any = msgspec.json.Decoder(Event | Command)
 
 
 class Bus:
-    """Events on their way to the coordinator, and its commands on their way to the other hosts.
+    """Events in flight to the coordinator, and its commands in flight to the other hosts.
 
-    Readers wait in the store for what comes next, so it is there as soon as it is sent. Every host shows that it lives
-    by a counter. One that does not reach the store for the length of its lease gives up, as its agent then stops its
+    Readers block in the store for the next entry, so delivery is immediate. Every host increments a heartbeat
+    counter. A host that cannot reach the store for the length of its lease gives up, and its agent stops its
     processes; the coordinator counts it as lost a second later.
 
     Args:
         store: Store that all agents share.
-        host: Number of this host.
+        host: Index of this host.
         hosts: Number of hosts.
         lease_s: Length of the lease.
-        token: Secret of the job, which signs messages; one without the right signature is refused.
+        token: Secret of the job, which signs messages; unsigned ones are refused.
 
     Attributes:
-        wake: Descriptor that can be read when something has come.
+        wake: Descriptor that becomes readable when a message has arrived.
     """
 
     def __init__(self, store: Any, host: int, hosts: int, lease_s: float, token: str = "") -> None:
@@ -71,12 +71,12 @@ class Bus:
         for thread in self._threads:
             thread.start()
 
-    def post(self, told: Event | Command) -> None:
-        """Send something: events to the coordinator, commands to all others."""
-        self._going.put(told)
+    def post(self, message: Event | Command) -> None:
+        """Send a message: events to the coordinator, commands to all others."""
+        self._going.put(message)
 
     def take(self) -> list[Event | Command]:
-        """What has come."""
+        """Take the received messages."""
         os.read(self.wake, 4096)
         found = []
         while not self._came.empty():
@@ -84,15 +84,15 @@ class Bus:
         return found
 
     def close(self) -> None:
-        """Send what is left and end the threads; one that waits for a dead store is left alone."""
+        """Send what is queued and end the threads; one that is blocked on a dead store is abandoned."""
         if not self._stopped.is_set():
             self._stopped.set()
             self._going.put(None)
             for thread in self._threads:
                 thread.join(1.0)
 
-    def _put(self, told: Event | Command) -> None:
-        self._came.put(told)
+    def _put(self, message: Event | Command) -> None:
+        self._came.put(message)
         os.write(self._waker, b"x")
 
     def _guarded(self, loop: Callable[[Any], None], store: Any) -> None:
@@ -100,14 +100,14 @@ class Bus:
             loop(store)
         except RuntimeError as error:
             if not self._stopped.is_set():
-                self._put(GiveUp(self._lost(str(error).splitlines()[0])))
+                self._put(AbortJob(self._lost(str(error).splitlines()[0])))
 
     def _send(self, store: Any) -> None:
         box = "commands" if self._host == 0 else f"events/{self._host}"
-        while (told := self._going.get()) is not None:
+        while (message := self._going.get()) is not None:
             # This host alone writes here. It counts what is there: one that dies in between leaves no gap.
             key = f"{box}/{store.add(f'{box}/count', 0) + 1}"
-            store.set(key, self._signed(key, msgspec.json.encode(told)))
+            store.set(key, self._signed(key, msgspec.json.encode(message)))
             store.add(f"{box}/count", 1)
             if self._host:
                 store.set(f"bell/{store.add('bell', 1)}", b"")
@@ -172,7 +172,7 @@ class Bus:
         """Give up where the store does not answer, whatever the other threads wait for."""
         while not self._stopped.wait(_BEAT_S):
             if time.monotonic() - self._reached_s > self._lease_s:
-                self._put(GiveUp(self._lost(f"no answer for {self._lease_s:g} s")))
+                self._put(AbortJob(self._lost(f"no answer for {self._lease_s:g} s")))
                 return
 
     def _lost(self, why: str) -> str:

@@ -1,8 +1,8 @@
-"""Checkpoints as the last resort, for when all replicas of a state and all logs are gone.
+"""Checkpoints, the last resort when all replicas of a state and all logs are lost.
 
-A state is copied at once and written behind the training (`save`). It counts only when every rank has its part on disk,
-which they tell each other (`agree`); nothing older is removed before, and the one before stays, so that a part which
-turns out damaged costs an interval and not the training (`load`).
+A state is copied at once and written asynchronously (`save`). It is durable once every rank has its part on disk, as
+agreed by all (`agree`); older ones are removed only then, and the previous one is kept, so that a damaged part costs
+an interval and not the training (`load`).
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ import torch
 
 from wirewise.errors import InputError
 from wirewise.files import make_folder
-from wirewise.runtime.points import reach
+from wirewise.runtime.points import notify_point
 from wirewise.runtime.state_files import read_state, write_state
 from wirewise.runtime.transport import Transport
 from wirewise.runtime.trees import Tree, copied, pack
 
-__all__ = ["Checkpoints"]
+__all__ = ["CheckpointFolder"]
 
 _NONE = -1
 _NAME = re.compile(r"step-(\d+)\.rank-(\d+)\.state")
 
 
-class Checkpoints:
-    """The durable states of one rank.
+class CheckpointFolder:
+    """Durable states of one rank in a folder.
 
     Args:
-        folder: Folder on a disk, of this rank alone or of several ranks; it is made where it is missing.
+        folder: Folder on a disk, of this rank alone or of several ranks; created if missing.
         rank: Rank whose states they are.
 
     Attributes:
-        durable_step: Newest step that every rank had on disk when `agree` was called last; -1: none. What is logged of
-            steps before it may go.
+        durable_step: Newest step that every rank had on disk at the last `agree`; -1 for none. Logs of earlier steps
+            may be deleted.
 
     Raises:
-        InputError: The folder cannot be made.
+        InputError: The folder cannot be created.
     """
 
     def __init__(self, folder: str | os.PathLike[str], rank: int) -> None:
@@ -51,16 +51,16 @@ class Checkpoints:
         self._memory: Tree = None
 
     def save(self, step: int, tree: Tree) -> None:
-        """Copy a state and write it behind the caller; waits for the one before, if that is still being written.
+        """Copy a state and write it asynchronously, after waiting for the previous write.
 
-        Where the disk does not take it, training goes on: a warning at the next call tells what a failure would lose.
+        If the write fails, training continues, and the next call warns of what a failure would lose.
 
         Args:
-            step: Step that the state belongs to.
+            step: Step of the state.
             tree: State of this rank (`TrainingState.state_dict`).
 
         Raises:
-            InputError: A value that no file can hold.
+            InputError: A value cannot be stored in a file.
         """
         pack(tree)
         self.wait()
@@ -69,7 +69,7 @@ class Checkpoints:
         self._writing = self._writer.submit(self._write, step, self._memory)
 
     def wait(self) -> None:
-        """Wait until the last state is on disk, or the disk has refused it."""
+        """Wait until the last write has ended, successfully or not."""
         if self._writing is None:
             return
         try:
@@ -87,11 +87,11 @@ class Checkpoints:
             self._writing = None
 
     def agree(self, transport: Transport, *, wait: bool = False) -> int:
-        """Newest step that every rank has on disk; older ones but the one before it are removed; a collective call.
+        """Agree on the newest step durable on every rank, and remove old ones except the previous; a collective call.
 
         Args:
             transport: Transport between all ranks.
-            wait: Whether to wait for a state that is being written; otherwise it counts at a later call.
+            wait: Whether to wait for a write in progress; otherwise it counts at a later call.
 
         Raises:
             PeerError: A peer is gone.
@@ -108,10 +108,10 @@ class Checkpoints:
         return self.durable_step
 
     def load(self, transport: Transport) -> tuple[int, Tree]:
-        """Newest state that is whole on every rank, and its step; later ones are removed; a collective call.
+        """Load the newest state intact on every rank, with its step; later ones are removed; a collective call.
 
         Raises:
-            InputError: There is none, on any rank; the message tells what was found.
+            InputError: No rank has any; the message says what was found.
             PeerError: A peer is gone.
         """
         states: dict[int, Tree] = {}
@@ -145,7 +145,7 @@ class Checkpoints:
         )
 
     def newest(self) -> tuple[int, Tree] | None:
-        """Newest state of this rank that is whole, and its step, for ranks that recompute from logs; None: none."""
+        """Newest intact state of this rank, with its step, for recomputing from logs. None if there is none."""
         self.wait()
         for step in reversed(self.steps()):
             try:
@@ -155,17 +155,17 @@ class Checkpoints:
         return None
 
     def discard(self, before: int) -> None:
-        """Remove this rank's states of steps before one, but the newest of them."""
+        """Remove this rank's states before a step, except the newest of them."""
         for step in [one for one in self.steps() if one < before][:-1]:
             self._path(step).unlink(missing_ok=True)
 
     def steps(self) -> list[int]:
-        """Steps of this rank's files, in order."""
+        """Steps of this rank's files, ascending."""
         found = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
         return sorted(int(match[1]) for match in found if match and int(match[2]) == self._rank)
 
     def close(self) -> None:
-        """Wait for what is being written, and end its thread."""
+        """Wait for the current write, and end its thread."""
         self.wait()
         self._writer.shutdown()
 
@@ -181,7 +181,7 @@ class Checkpoints:
         return max(set.intersection(*of_all) - {_NONE}, default=_NONE)
 
     def _write(self, step: int, tree: Tree) -> None:
-        reach("checkpoint", step)
+        notify_point("checkpoint", step)
         write_state(self._path(step), tree)
 
     def _path(self, step: int) -> Path:

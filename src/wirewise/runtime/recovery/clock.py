@@ -1,4 +1,4 @@
-"""One clock for all hosts of a protected training, on which recoveries are timed."""
+"""Common clock of all hosts of a protected training, for timing recoveries."""
 
 from __future__ import annotations
 

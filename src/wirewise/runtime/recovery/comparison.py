@@ -1,9 +1,9 @@
-"""Comparison of replicas while nothing fails: all compute the same, or the first difference is named.
+"""Comparison of replicas during training: all must be equal, or the first difference is named.
 
-An operation that is not deterministic, or state that no copy took along, lets replicas differ from some step on, and
-the mean of their gradients hides it for good. So all ranks compare checksums of parameters, buffers and all other state
-that a replacement would copy, in one message of 16 bytes each. It comes so rarely that it takes less than 0.3 % of the
-time, by the seconds that it took last on the slowest rank.
+A nondeterministic operation, or state missed by a copy, makes replicas diverge from some step on, and averaging of
+gradients hides it. All ranks therefore compare checksums of parameters, buffers and all other state that a
+replacement would copy, in one message of 16 bytes each. The interval is chosen to take less than 0.3 % of the time,
+by the last duration on the slowest rank.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ _MOST = 1000
 
 
 class ReplicaComparison:
-    """The comparisons of one rank.
+    """Comparisons made by one rank.
 
     Args:
         state: State of the training.
-        every: Steps from one comparison to the next, the same on all ranks. None if that follows from what they take.
+        every: Number of steps between comparisons, the same on all ranks. Defaults to an interval derived from their
+            cost.
     """
 
     def __init__(self, state: TrainingState, every: int | None = None) -> None:
@@ -44,31 +45,31 @@ class ReplicaComparison:
         self._last_s, self._took_s, self._look_s = time.perf_counter(), 0.0, 0.0
 
     def start(self, step: int) -> None:
-        """Compare at the step that follows this one, as all ranks do after a recovery."""
+        """Schedule a comparison at the next step, as all ranks do after a recovery."""
         self._next, self._last, self._last_s = step + 1, step, time.perf_counter()
 
     def due(self, step: int) -> bool:
-        """Whether replicas are compared at a step."""
+        """Whether a comparison is due at a step."""
         return step >= self._next
 
-    def look(self, step: int) -> None:
-        """Learn which attributes training changes, in the first steps and where replicas are compared."""
+    def observe(self, step: int) -> None:
+        """Detect attributes that training changes, in the first steps and at comparisons."""
         if step <= _LOOKS or self.due(step):
             began_s = time.perf_counter()
-            self._state.attributes.look()
+            self._state.attributes.detect_changes()
             self._look_s = time.perf_counter() - began_s
 
     def run(self, step: int, transport: Transport, width: int = 1) -> None:
-        """Compare where it is due; then a collective call.
+        """Compare replicas if due, by a collective call.
 
         Args:
-            step: Step whose state is whole on all ranks that call it.
+            step: Step that is complete on all calling ranks.
             transport: Transport between all ranks.
-            width: Number of shards of the model; replicas of one are as many ranks apart.
+            width: Number of shards of the model, which is the rank distance of its replicas.
 
         Raises:
             PeerError: A peer is gone.
-            ReplicaDifference: Replicas differ; it names what, and on which ranks.
+            ReplicaDifference: Replicas differ; the message names what, and the ranks.
         """
         if not self.due(step) or transport.world_size == width:
             return
@@ -103,7 +104,7 @@ class ReplicaComparison:
 
 
 class ReplicaDifference(PeerError):
-    """Replicas hold different states of one step."""
+    """Error for replicas with different states of one step."""
 
 
 def _gathered(sums: Mapping[str, int], transport: Transport) -> list[dict[str, int]]:

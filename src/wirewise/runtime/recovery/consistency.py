@@ -1,4 +1,4 @@
-"""Updates of the weights that a failure never leaves half done: finished, or taken back, bucket by bucket.
+"""Weight updates that a failure never leaves half done: completed or rolled back, bucket by bucket.
 
 A step is counted by the state that it leaves. While step c + 1 is under way, each bucket of parameters has version c or
 c + 1, written after its data, and the committed step is written last, after all buckets, schedules and the snapshot of
@@ -49,22 +49,22 @@ _SHARE = 4
 
 
 class Updates:
-    """The updates of a training on this rank, and the way from any point within one to a whole step.
+    """Updates of a training on this rank, and recovery from any point within one to a consistent step.
 
     Args:
-        state: State of the training; its optimizers step, its schedules move on once an update.
-        buckets: Parameters that are updated together, one list for each bucket; None: all in one, after all gradients
+        state: State of the training; its optimizers step, and its schedules are stepped once per update.
+        buckets: Parameters updated together, one list per bucket. Defaults to one bucket, updated after all gradients
             are reduced.
-        consistency: Way back to the step before, see above.
-        clip: Largest norm of all gradients together; None: any.
-        step: Step that the state is at.
-        prepare: Called by `step` with the step to come, before anything is updated, to write down what no replica has,
-            and to wait until all ranks have; until it returns the step cannot be finished. With one bucket only.
-        on_commit: Called with the step that is about to be committed, once a step on each rank; changes that it makes
-            to the state are part of the step. It must not communicate: it also runs between two process groups.
+        consistency: Way in use, with "auto" resolved.
+        clip: Maximum norm of all gradients together. None for no clipping.
+        step: Current step of the state.
+        prepare: Called by `step` with the next step, before any update, to store what no replica has, and to wait
+            until all ranks have; the step cannot be completed until it returns. With one bucket only.
+        on_commit: Called with the step about to be committed, once per step on each rank; its changes to the state
+            are part of the step. It must not communicate, as it also runs between two process groups.
 
     Attributes:
-        committed_step: Last step that this rank has whole; -1: an update failed midway, the state is to be copied.
+        committed_step: Last complete step of this rank; -1 if an update failed midway and the state must be copied.
         consistency: Way that is followed, "auto" resolved.
 
     Raises:
@@ -90,6 +90,7 @@ class Updates:
             for group in optimizer.param_groups
             for parameter in group["params"]
         ]
+        self._counts = [sum(len(g["params"]) for g in one.param_groups) for one in state.optimizers]
         self._buckets = _split(members, buckets)
         if len(self._buckets) > 1:
             check_apart(clip, state.scaler, prepare)
@@ -118,7 +119,7 @@ class Updates:
 
     @property
     def reduced(self) -> tuple[bool, ...]:
-        """Whether each bucket has its gradients of the next step, reduced over all ranks."""
+        """Whether each bucket has the reduced gradients of the next step."""
         return tuple(self._reduced)
 
     @property
@@ -128,41 +129,41 @@ class Updates:
 
     @property
     def sealed(self) -> bool:
-        """Whether the state after the script's own code of the committed step is kept."""
+        """Whether the state after the script's own code of the committed step is stored."""
         return self.committed_step in self._sealed
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """States of the committed step that are kept, for ranks that copy one."""
+        """Phases of the committed step with stored states, for ranks that copy one."""
         before: tuple[Phase, ...] = () if self._adopted == self.committed_step else ("before",)
         return (*before, "after") if self.sealed else before
 
     @property
     def can_restore(self) -> bool:
-        """Whether the last update, begun or whole, can be taken back."""
+        """Whether the last update, partial or complete, can be rolled back."""
         if self.consistency == "roll-forward" or self.committed_step == _LOST:
             return False
         return self.begun or self.committed_step - 1 in self._snapshots
 
     @property
     def exact(self) -> bool:
-        """Whether taking an update back gives the same bits."""
+        """Whether a rollback is bit-exact."""
         return self.consistency != "undo"
 
     @property
     def journal_bytes(self) -> int:
-        """Memory that values of the last update take now."""
+        """Memory used by values of the last update, in bytes."""
         return sum(journal.size_bytes for journal in self._journals)
 
     def mark_reduced(self, bucket: int) -> None:
-        """Say that the gradients of a bucket are those of the step, reduced over all ranks."""
+        """Mark the gradients of a bucket as reduced over all ranks."""
         self._reduced[bucket] = True
 
     def update_bucket(self, bucket: int) -> None:
         """Update the parameters of a bucket whose gradients are reduced.
 
         Raises:
-            InputError: They are not, it is updated already, or the update cannot be undone.
+            InputError: The gradients are not reduced, the bucket is already updated, or the update cannot be undone.
         """
         if (
             self.committed_step == _LOST
@@ -191,10 +192,10 @@ class Updates:
         self._versions[bucket] = self.committed_step + 1
 
     def step(self) -> None:
-        """Update what is not updated yet, and commit; the gradients of all buckets are reduced.
+        """Update the remaining buckets and commit; the gradients of all buckets must be reduced.
 
         Raises:
-            InputError: An update cannot be undone, or this rank holds no whole state.
+            InputError: An update cannot be undone, or this rank holds no complete state.
         """
         if self._prepare is not None:
             self._prepare(self.committed_step + 1)
@@ -203,13 +204,13 @@ class Updates:
         self._finish()
 
     def bring_to(self, step: int) -> None:
-        """Come to a whole step out of what this rank has.
+        """Bring this rank to a complete step by its own means.
 
         Args:
-            step: The committed step, the one after it if all gradients are there, or the one before it.
+            step: The committed step, the next one if all gradients are available, or the previous one.
 
         Raises:
-            InputError: This rank cannot come there by itself; its state is to be copied, and then `adopt` called.
+            InputError: This rank cannot reach the step; copy a state and call `adopt`.
         """
         now = self.committed_step
         if step == now + 1 and now != _LOST and all(self._reduced):
@@ -229,9 +230,9 @@ class Updates:
             )
 
     def adopt(self, step: int) -> None:
-        """Take the parameters and the state of the optimizers as those of a step, such as after `copy_state`.
+        """Declare the current parameters and optimizer states as those of a step, for example after `copy_state`.
 
-        What this rank alone has stays what it is now, unless this rank had been at that step before.
+        State of this rank alone is kept, unless this rank had been at that step before.
         """
         if step in self._snapshots:
             self.state.load_own(self._snapshots[step]["own"])
@@ -240,49 +241,65 @@ class Updates:
         self._clear(step)
 
     def adopt_sealed(self, step: int) -> None:
-        """Take the present state as that of a step after the script's own code; the one before it is not known."""
+        """Like `adopt`, for the state after the script's own code; the state right after the update is unknown."""
         self.adopt(step)
         self.seal()
         self._adopted = step
 
     def seal(self) -> None:
-        """Take what the script has changed since the update as part of the committed step."""
+        """Store the script's changes since the update as part of the committed step."""
         if not self.sealed:
+            self._check_groups()
             light, self._old_seal = copied(self.state.light(), self._old_seal), None
             self._sealed[self.committed_step] = light
 
+    def _check_groups(self) -> None:
+        """Raise if the script has given an optimizer other parameters: nobody would reduce or copy them.
+
+        Raises:
+            InputError: The message names the optimizer.
+        """
+        for number, optimizer in enumerate(self.state.optimizers):
+            count = sum(len(group["params"]) for group in optimizer.param_groups)
+            if count != self._counts[number]:
+                raise InputError(
+                    f"optimizer {number} ({type(optimizer).__name__}) has {count} parameters, and had "
+                    f"{self._counts[number]} when protect() was called; expected all groups before protect(), without "
+                    "add_param_group after it"
+                )
+
     def rewind(self) -> None:
-        """Undo changes since `seal`, or since the update where none followed it; parameters are not concerned."""
+        """Undo changes since `seal`, or since the update if there was none, except to parameters."""
         self.state.load_light(copied(self.light_of("after" if self.sealed else "before")))
         self.state.load_own(copied(self._snapshots[self.committed_step]["own"]))
 
     def unseal(self) -> None:
-        """Come back from what the script has changed since the update; parameters are not concerned."""
+        """Undo the script's changes after the update, except to parameters."""
         self._sealed.pop(self.committed_step, None)
         self.rewind()
 
     def light_of(self, phase: Phase) -> Any:
-        """State of the committed step in a phase of `phases`, but for parameters and their state: not a copy."""
+        """State of the committed step in one of `phases`, without parameters and their state, by reference."""
         step = self.committed_step
         return self._sealed[step] if phase == "after" else self._snapshots[step]["light"]
 
     def announce(self, step: int) -> None:
-        """Call `on_commit` for a step that another rank has committed, whose state follows."""
+        """Call `on_commit` for a step committed by another rank, whose state will be copied."""
         if self._on_commit is not None:
             self._on_commit(step)
 
     @contextmanager
     def in_backward(self, reduce: Callable[[int, list[Tensor]], None]) -> Iterator[None]:
-        """Update each bucket within back-propagation, as soon as its gradients are there and reduced.
+        """Update each bucket during back-propagation, as soon as its gradients are ready and reduced.
 
-        Buckets follow each other in their order, the same on all ranks; those with a parameter that got no gradient,
-        and all after them, at the end of the context. Call `step` after it, which commits.
+        Buckets are processed in order, the same on all ranks; those with a parameter without gradient, and all after
+        them, at the end of the context. Call `step` after it to commit.
 
         Args:
-            reduce: Reduces the gradients of a bucket, by its number, over all ranks, in place.
+            reduce: Function that reduces the gradients of a bucket, by index, over all ranks, in place.
 
         Raises:
-            InputError: There is a clip, a scaler or `prepare`, which need all gradients before the first update.
+            InputError: A clip, a scaler or `prepare` is set, which need all gradients before the first update.
         """
         check_apart(self._clip, self.state.scaler, self._prepare)
         members = [[m.parameter for m in bucket if m.parameter.requires_grad] for bucket in self._buckets]
@@ -438,7 +455,7 @@ def _split(
 
 
 def check_apart(clip: float | None, scaler: object, prepare: object) -> None:
-    """Raise for what needs all gradients before the first bucket is updated."""
+    """Raise if an option needs all gradients before the first bucket is updated."""
     wanted = {
         "clip": clip is not None and "the norm of all gradients",
         "scaler": scaler is not None and "the scaler's look at all gradients",
@@ -453,7 +470,7 @@ def check_apart(clip: float | None, scaler: object, prepare: object) -> None:
 
 
 def _chosen(state: TrainingState, buckets: Sequence[Sequence[BucketParameter]]) -> Consistency:
-    """What "auto" comes to: averages of an optimizer that has none yet are taken as two for each parameter."""
+    """Resolve "auto": averages of an optimizer that has none yet are taken as two for each parameter."""
     if len(buckets) == 1:
         return "roll-forward"
     members = [member for bucket in buckets for member in bucket]

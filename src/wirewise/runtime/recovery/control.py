@@ -1,8 +1,8 @@
-"""A rank's side of the control channel: which generation it belongs to, and the interruption of what it waits for.
+"""Rank's end of the control channel: its generation, and interruption of its blocking calls.
 
-gloo cannot abort what another thread waits for. But a receive that times out closes all connections of its group, and
-with them everything that waits on them fails at once (`interrupt`). Other backends, such as NCCL, abort; what was under
-way then ends, with whatever is in its buffers. The group is then destroyed, and the next generation has another one.
+gloo cannot abort another thread's blocking call. But a receive that times out closes all connections of its group, so
+that everything blocked on them fails at once (`interrupt`). Other backends, such as NCCL, abort; operations in flight
+then end with undefined buffers. The group is then destroyed, and the next generation has another one.
 """
 
 from __future__ import annotations
@@ -26,40 +26,42 @@ import torch.distributed as dist
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.generations import (
-    Begin,
+    AbortJob,
+    BeginGeneration,
     Command,
     End,
     Event,
-    Finished,
     Generation,
-    GiveUp,
-    Inquire,
-    Over,
+    GenerationEnded,
     PhaseReached,
     ProgressReport,
-    Refuse,
-    Stalled,
+    RankStalled,
+    RefuseProcess,
+    RequestProgress,
+    TrainingFinished,
     Worker,
     WorkerReady,
 )
 from wirewise.runtime.recovery.progress import RankProgress, locate_thread
 
 __all__ = [
-    "Beat",
     "ControlChannel",
+    "Heartbeat",
     "Welcome",
+    "adopt_channel",
     "check_main_program",
     "current",
     "fingerprint",
     "interrupt",
     "is_gloo",
-    "take_over",
 ]
 
 BEAT_S = 0.1
 _AGAIN_S = 1.0
 """Seconds from one complaint to the next, as long as nothing moves."""
 _PATIENCE = 10.0
+_LEFT_S = 3.0
+"""Seconds that a rank which has left its loop waits before ranks compare: others leave it within a step."""
 _ALL_STEPS = 2**62
 _POISON = timedelta(milliseconds=3)
 _POISON_TAG = 0x0F0F
@@ -67,12 +69,12 @@ _LOST_AGENT = 70
 """Exit code of a process whose agent is gone."""
 
 
-class Beat(msgspec.Struct, frozen=True, tag=True):
-    """The process runs."""
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    """Heartbeat of the process."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """First words of the agent: who this process is, and where it finds the rest."""
+    """First message of the agent: the identity of this process, and its resources."""
 
     worker: Worker
     address: str
@@ -80,9 +82,9 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     token: str
     """Secret of the job."""
     progress_timeout_s: float
-    """Seconds that ranks wait for one that makes no progress; 0 means as many as one call of the group may take."""
+    """Timeout of a rank that makes no progress, in seconds; 0 means the timeout of the group's calls."""
     memory: str
-    """Folder in the memory of this host, which outlives its processes and goes with the agent."""
+    """Folder in shared memory of this host, which survives its processes and is removed with the agent."""
 
 
 _from_agent = msgspec.json.Decoder(Welcome | Command)
@@ -90,7 +92,7 @@ _to_agent = msgspec.json.Encoder()
 
 
 def interrupt(group: dist.ProcessGroup) -> None:
-    """Let all that any thread waits for in a group end within milliseconds; the group is of no use after it."""
+    """Interrupt everything that any thread waits for in a group, within milliseconds; the group is then unusable."""
     if not is_gloo(group):
         group.abort()
         return
@@ -104,12 +106,12 @@ def interrupt(group: dist.ProcessGroup) -> None:
 
 
 def is_gloo(group: dist.ProcessGroup) -> bool:
-    """Whether a group is one of gloo, whose calls raise an error when they are interrupted."""
+    """Whether a group is gloo's, whose calls raise an error when interrupted."""
     return "gloo" in str(group.name()).lower()
 
 
 def fingerprint(code: bytes) -> dict[str, str]:
-    """What must be the same on all ranks for the same bits: code, versions, threads.
+    """Properties that must agree on all ranks for bit-identical results: code, versions, threads.
 
     Args:
         code: Source of the training.
@@ -124,10 +126,10 @@ def fingerprint(code: bytes) -> dict[str, str]:
 
 
 class ControlChannel:
-    """The control channel of this process.
+    """Control channel of this process.
 
     Args:
-        channel: Channel to the agent.
+        channel: Connection to the agent.
         code: Source of the training, for the fingerprint.
     """
 
@@ -142,7 +144,9 @@ class ControlChannel:
         self._aborted: list[dist.ProcessGroup] = []
         self._guarded = 0
         self._asked = self._entered = False
-        self._joined, self._steps, self._finishes = 0, 0, False
+        self._joined, self._steps, self._finishes_s, self._leaves_early = 0, 0, 0.0, False
+        self.at_end: Callable[[], object] | None = None
+        """Called once the script has come to its end."""
         self._trains = threading.main_thread().ident or 0
         self._messages: Callable[[], tuple[dict[str, int], dict[str, int]]] | None = None
         self._standing: tuple[int, dict[str, int], dict[str, int], dict[str, int]] = 0, {}, {}, {}
@@ -156,8 +160,8 @@ class ControlChannel:
         self._thread = threading.Thread(target=self._listen, name="wirewise-control", daemon=True)
         self._thread.start()
 
-    def say(self, event: Event | Beat) -> None:
-        """Tell the agent something."""
+    def notify(self, event: Event | Heartbeat) -> None:
+        """Send an event to the agent."""
         try:
             with self._sending:
                 self._channel.send_bytes(_to_agent.encode(event))
@@ -167,35 +171,35 @@ class ControlChannel:
     def progress(
         self, rank: int, generation: int, phase: Any, step: int, at_s: float = 0.0, **more: Any
     ) -> None:
-        """Tell the agent that this rank has come to a phase of a recovery, now or at a time."""
-        self.say(PhaseReached(self.worker, rank, generation, phase, at_s or clock_s(), step, **more))
+        """Report that this rank has reached a phase of a recovery, now or at a given time."""
+        self.notify(PhaseReached(self.worker, rank, generation, phase, at_s or clock_s(), step, **more))
 
     def over(self, generation: int) -> bool:
-        """Whether a generation is over."""
+        """Whether a generation has ended."""
         return self._over >= generation
 
     def is_over_within(self, generation: int, grace_s: float) -> bool:
-        """Whether a generation is over; the news may come a little after what made it so."""
+        """Whether a generation has ended; the notice may arrive slightly after its cause."""
         with self._news:
             return self._news.wait_for(lambda: self._over >= generation or self._end is not None, grace_s)
 
     def ended(self) -> bool:
-        """Whether all ranks have trained to the end."""
+        """Whether all ranks have finished training."""
         return isinstance(self._end, End)
 
     def next_generation(self, after: int, timeout_s: float | None) -> Generation:
         """Wait for a role in a generation later than `after`.
 
         Args:
-            after: Number of the last generation that this process was in; 0: none.
-            timeout_s: Seconds to wait; None: as long as the agent lives, as a spare does.
+            after: Number of this process's last generation; 0 for none.
+            timeout_s: Seconds to wait. None to wait as long as the agent lives, as a spare does.
 
         Raises:
             PeerError: This process was refused, or the job has failed; the message says why.
         """
         if not self._asked:
             self._asked = True
-            self.say(WorkerReady(self.worker, fingerprint(self._code)))
+            self.notify(WorkerReady(self.worker, fingerprint(self._code)))
 
         def there() -> bool:
             new = self._generation is not None and self._generation.number > max(after, self._over)
@@ -207,7 +211,7 @@ class ControlChannel:
                     f"no generation followed generation {after} within {timeout_s:g} s; expected spares for the ranks "
                     "that were lost: look at the agent's log, and give more spares or time"
                 )
-            if isinstance(self._end, GiveUp | Refuse):
+            if isinstance(self._end, AbortJob | RefuseProcess):
                 raise PeerError(self._end.reason)
             if self._end is not None:
                 raise SystemExit(0)  # A spare that was never needed.
@@ -215,10 +219,10 @@ class ControlChannel:
             return self._generation
 
     def enter(self) -> None:
-        """Begin the training of this process.
+        """Start the training of this process.
 
         Raises:
-            InputError: It has begun one already: its role, its groups and its end are those of one training.
+            InputError: It has already started one: role, groups and end belong to a single training.
         """
         if self._entered:
             raise InputError(
@@ -229,23 +233,23 @@ class ControlChannel:
         self._entered = True
 
     def watch(self, limit_s: float) -> None:
-        """Have the progress of the calling thread watched, and let the agents know when it waits for longer."""
+        """Watch the progress of the calling thread, and notify the agents when it waits for longer than a limit."""
         self._trains, self.limit_s = threading.get_ident(), limit_s
 
     def follow(self, progress: Callable[[], tuple[dict[str, int], dict[str, int]]]) -> None:
-        """Watch what a function tells of messages, not calls: how many were sent, and are awaited, by name."""
+        """Watch message counts from a function, besides calls: sent and awaited, by name."""
         self._messages = progress
 
     def arrive(self, step: int) -> None:
-        """Note that this rank has its gradients of a step, for which all others wait."""
+        """Record that this rank has its gradients of a step, for which all others wait."""
         self._steps = step
 
     def join(self, generation: int) -> None:
-        """Note that this rank has left the generations before, and waits for the others in this one."""
+        """Record that this rank has left earlier generations, and waits for the others in this one."""
         self._joined, self._steps = generation, 0
 
     def guard(self, generation: int, groups: Iterable[dist.ProcessGroup]) -> None:
-        """Have groups, besides those before, interrupted as soon as their generation is over."""
+        """Interrupt further groups as soon as their generation ends."""
         groups = list(groups)
         with self._news:
             self._guarded = generation
@@ -255,22 +259,24 @@ class ControlChannel:
                 self._interrupt(group)
 
     def release(self) -> None:
-        """All groups are about to be destroyed."""
+        """Stop guarding the groups, which are about to be destroyed."""
         with self._news:
             self._groups, self._aborted = [], []
 
-    def finish(self, generation: int) -> bool:
-        """Say that this rank has trained to the end, and wait for all; False: another generation is to follow.
+    def finish(self, generation: int, step: int = -1, *, early: bool = False, cause: str = "") -> bool:
+        """Report that this rank has finished training, and wait for all; False if another generation follows.
 
         Raises:
             PeerError: The job has failed.
         """
-        self._steps, self._finishes = _ALL_STEPS, True
-        self.say(Finished(self.worker, generation))
+        # At the end of the training others may still evaluate, and no call of a group waits for them.
+        self._steps, self._finishes_s = _ALL_STEPS, _LEFT_S if early else self.limit_s * _PATIENCE
+        self._leaves_early = early
+        self.notify(TrainingFinished(self.worker, generation, step, cause))
         with self._news:
             self._news.wait_for(lambda: self._end is not None or self._over >= generation)
-            self._steps, self._finishes = 0, False
-            if isinstance(self._end, GiveUp | Refuse):
+            self._steps, self._finishes_s, self._leaves_early = 0, 0.0, False
+            if isinstance(self._end, AbortJob | RefuseProcess):
                 raise PeerError(self._end.reason)
             return self._end is not None
 
@@ -280,7 +286,7 @@ class ControlChannel:
                 if self._channel.poll(BEAT_S):
                     self._take(_from_agent.decode(self._channel.recv_bytes()))
                 self._interrupt_again()
-                self.say(Beat())
+                self.notify(Heartbeat())
                 self._complain()
             except (EOFError, OSError):
                 _leave()
@@ -295,13 +301,12 @@ class ControlChannel:
             ended = self._end is not None
         if standing != self._standing:
             self._standing, self._changed_s = standing, now
-        # At the end of the training others may still evaluate, and no call of a group waits for them.
-        limit_s = self.limit_s * (_PATIENCE if self._finishes else 1.0)
+        limit_s = self._finishes_s or self.limit_s
         if ended or not limit_s or now - max(self._changed_s, self._complained_s) < limit_s:
             return
         if locate_thread(self._trains).kind != "user":
             self._complained_s = now - limit_s + _AGAIN_S
-            self.say(Stalled(self.worker, self._joined, limit_s))
+            self.notify(RankStalled(self.worker, self._joined, limit_s, left=self._leaves_early))
 
     def _report(self, inquiry: int) -> None:
         joined, counts, done, awaits = self._standing
@@ -313,7 +318,7 @@ class ControlChannel:
             unchanged_s=time.monotonic() - self._changed_s,
             place=locate_thread(self._trains),
         )
-        self.say(ProgressReport(self.worker, inquiry, standing))
+        self.notify(ProgressReport(self.worker, inquiry, standing))
 
     def _interrupt_again(self) -> None:
         """Interrupt what was begun after the first time, or was missed by it; it would wait for its timeout."""
@@ -329,19 +334,19 @@ class ControlChannel:
             interrupt(group)
 
     def _take(self, told: Command | Welcome) -> None:
-        if isinstance(told, Inquire):
+        if isinstance(told, RequestProgress):
             self._report(told.number)
             return
         poisoned = False
         with self._news:
-            if isinstance(told, Over):
+            if isinstance(told, GenerationEnded):
                 self._over = max(self._over, told.number)
                 poisoned = self._guarded <= told.number
-            elif isinstance(told, Begin):
+            elif isinstance(told, BeginGeneration):
                 self._generation = told.generation
             elif not isinstance(told, Welcome):
                 self._end = told
-                poisoned = isinstance(told, GiveUp)
+                poisoned = isinstance(told, AbortJob)
             self._news.notify_all()
             # With the lock, so that nobody destroys a group meanwhile.
             for group in self._groups if poisoned else ():
@@ -366,10 +371,10 @@ def _leave() -> None:
 
 
 def check_main_program() -> None:
-    """Raise in a process that multiprocessing has started, and that imports the script only for what it defines.
+    """Raise in a process started by multiprocessing that imports the script only for its definitions.
 
     Raises:
-        InputError: The script runs again as a whole, as it has no guard.
+        InputError: The script has no main guard and runs again as a whole.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise InputError(
@@ -383,12 +388,12 @@ _link: ControlChannel | None = None
 
 
 def current() -> ControlChannel | None:
-    """The control channel of this process; None where no agent has started it."""
+    """Control channel of this process. None if no agent has started it."""
     return _link
 
 
-def take_over(channel: Connection, code: Path | Callable[..., Any]) -> ControlChannel:
-    """Make a channel that of this process; the agent's first act in a process."""
+def adopt_channel(channel: Connection, code: Path | Callable[..., Any]) -> ControlChannel:
+    """Install the control channel of this process; the agent's first action in it."""
     global _link
     source = code if isinstance(code, Path) else Path(sys.modules[code.__module__].__file__ or "")
     _link = ControlChannel(channel, source.read_bytes() if source.is_file() else b"")

@@ -1,8 +1,8 @@
-"""What every rank does after a failure, as a pure function of what the survivors know.
+"""Decision of every rank after a failure, as a pure function of what the survivors know.
 
-Each rank tells all others its record and evaluates `decide` on all of them, so all come to one decision without another
-message. A step is counted by the state that it leaves: the state of step 0 is the first, and recomputing steps k to T
-takes the messages of the steps [k, T).
+Ranks all-gather their records and each evaluates `decide` on them, so all reach the same decision without further
+messages. A step is identified by its resulting state: the initial state is that of step 0, and recomputing steps k to
+T needs the messages of the steps [k, T).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from wirewise.errors import PeerError
 
-__all__ = ["NOTHING", "Phase", "RankRecord", "RecoveryAction", "RecoveryDecision", "decide", "filled"]
+__all__ = ["NOTHING", "Phase", "RankRecord", "RecoveryAction", "RecoveryDecision", "assign_spares", "decide"]
 
 NOTHING = -1
 """Committed step of a process that holds no state: a spare that has just taken a role, or whose copy was cut short."""
@@ -27,39 +27,39 @@ Phase = Literal["before", "after"]
 
 
 class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank holds when a failure interrupts it."""
+    """State of one rank when a failure interrupts it."""
 
     rank: int
     stage: int = 0
     replica: int = 0
     committed_step: int = NOTHING
-    """Last step that it has whole."""
+    """Last step of which it holds the complete state."""
     versions: tuple[int, ...] = ()
-    """Step of each bucket's parameters: the committed one, or the next where the update has begun."""
+    """Step of each bucket's parameters: the committed one, or the next if its update has begun."""
     reduced: tuple[bool, ...] = ()
-    """Whether the gradient of each bucket for the next step is there, reduced over all ranks."""
+    """Whether each bucket's gradient for the next step is available, reduced over all ranks."""
     can_restore: bool = False
-    """Whether the last update, begun or whole, can be taken back."""
+    """Whether the last update, begun or complete, can be undone."""
     exact: bool = True
-    """Whether taking it back gives the same bits (buffers or a journal; arithmetic undo does not)."""
+    """Whether undoing it is bit-exact (buffers or a journal; arithmetic undo is not)."""
     digest: str = ""
     """Digest of the committed state; empty where there is none, as during an update."""
     phases: tuple[Phase, ...] = ("after",)
-    """States of the committed step that it keeps, the present one last."""
+    """States of the committed step that are kept, the current one last."""
     complete: bool = False
-    """Whether the script has computed the batch of the step under way to its end."""
+    """Whether the script has completely computed the batch of the current step."""
     cut: bool = False
-    """Whether a failure has cut short a collective of the script behind the block of the committed step."""
+    """Whether a failure interrupted one of the script's own collectives after the block of the committed step."""
     touches: bool = False
-    """Whether the script changes parameters after the block, such as to clamp them."""
+    """Whether the script changes parameters after the block, such as by clamping them."""
 
     @property
     def begun(self) -> bool:
-        """Whether an update is under way."""
+        """Whether an update has begun."""
         return any(version > self.committed_step for version in self.versions)
 
     def reachable(self) -> dict[int, Kind]:
-        """How it comes, out of itself, to each step that it can come to."""
+        """Steps that the rank can reach by its own means, and how."""
         step = self.committed_step
         if step == NOTHING:
             return {}
@@ -77,7 +77,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoveryAction(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank does."""
+    """Action of one rank."""
 
     rank: int
     kind: Kind
@@ -85,30 +85,30 @@ class RecoveryAction(msgspec.Struct, frozen=True, kw_only=True):
     "copy": take the state from `sources`. "recompute": load the checkpoint of `from_step`, then compute the steps up to
     the decision's with messages from logs. "load": load the checkpoint of `from_step`."""
     sources: tuple[int, ...] = ()
-    """Ranks whose state is copied, all of them with the state at the decision's step once they have acted."""
+    """Ranks whose state is copied, all of which hold the state of the decision's step after their own actions."""
     from_step: int = NOTHING
-    """Step of the checkpoint that is loaded."""
+    """Step of the checkpoint to load."""
 
 
 class RecoveryDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What all ranks do after a failure."""
+    """Actions of all ranks after a failure."""
 
     step: int
     """Step whose state all ranks have afterwards."""
     actions: tuple[RecoveryAction, ...]
     """One for each rank that has a process, in rank order."""
     vacant: tuple[int, ...] = ()
-    """Ranks that no process takes: the others share their work."""
+    """Ranks without a process, whose work the others share."""
     units: tuple[tuple[int, ...], ...] = ()
     """Stages that recompute together; messages between them travel, those from other stages come from logs."""
 
     def of(self, rank: int) -> RecoveryAction:
-        """What a rank does."""
+        """Get the action of a rank."""
         return next(action for action in self.actions if action.rank == rank)
 
     @property
     def strategy(self) -> Literal["none", "replica", "log", "checkpoint"]:
-        """The dearest means that any rank needs."""
+        """Most expensive means that any rank needs."""
         kinds = {action.kind for action in self.actions}
         if "load" in kinds:
             return "checkpoint"
@@ -117,8 +117,8 @@ class RecoveryDecision(msgspec.Struct, frozen=True, kw_only=True):
         return "replica" if "copy" in kinds else "none"
 
 
-def filled(dead: Mapping[int, int], living: Iterable[int], spares: int) -> tuple[int, ...]:
-    """Dead ranks that spares take: those of stages with the fewest living replicas first.
+def assign_spares(dead: Mapping[int, int], living: Iterable[int], spares: int) -> tuple[int, ...]:
+    """Dead ranks to be replaced by spares: those of stages with the fewest live replicas first.
 
     Args:
         dead: Stage of each rank without a process.
@@ -143,26 +143,28 @@ def decide(
     logs: Mapping[Edge, tuple[int, int]] | None = None,
     spares: int = 0,
 ) -> RecoveryDecision:
-    """The step that all ranks go on from, and what each does to get there.
+    """Decide the step from which all ranks resume, and each rank's action to get there.
 
-    The step is the highest that needs the fewest stages to recompute. Without a checkpoint for all it is never below
-    the last step that all ranks committed. Replicas come before logs, and logs before a checkpoint of all stages.
+    The step is the highest among those with the fewest stages to recompute. Without rolling all back to a checkpoint,
+    it is never below the last step committed by all ranks. Replicas are preferred to logs, and logs to a checkpoint
+    of all stages.
 
     Args:
-        records: Records of all ranks that have a process, also of spares that have taken a role.
+        records: Records of all ranks that have a process, including spares that have taken a role.
         dead: Stage of each rank that has no process.
         checkpoints: Steps of the durable checkpoints of each stage.
-        logs: Steps [low, high) that are logged of each edge, from the sending stage to the receiving one. One that is
-            not logged stands with (0, 0).
-        spares: Number of processes that can take the roles of dead ranks.
+        logs: Logged steps [low, high) of each edge, from the sending stage to the receiving one; (0, 0) if not
+            logged.
+        spares: Number of processes available for the roles of dead ranks.
 
     Raises:
-        PeerError: A stage has no process and no spare, replicas of a stage differ, or nothing is left to start from.
+        PeerError: A stage has no process and no spare, replicas of a stage differ, or no state is left to resume
+            from.
     """
     known = sorted(records, key=lambda record: record.rank)
     checkpoints, logs, dead = checkpoints or {}, logs or {}, dead or {}
     _check_replicas(known)
-    taken = filled(dead, [record.stage for record in known], spares)
+    taken = assign_spares(dead, [record.stage for record in known], spares)
     known += [RankRecord(rank=rank, stage=dead[rank]) for rank in taken]
     vacant = tuple(sorted(set(dead) - set(taken)))
     known.sort(key=lambda record: record.rank)

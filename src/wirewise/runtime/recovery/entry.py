@@ -1,8 +1,7 @@
-"""First and last acts of a process that an agent has started."""
+"""Entry and exit of a process started by an agent."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import traceback
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from wirewise.errors import InputError
-from wirewise.hosts import integer_variable
+from wirewise.hosts import exit_at_once, integer_variable
 from wirewise.runtime.recovery import control
-from wirewise.runtime.recovery.generations import Raised
+from wirewise.runtime.recovery.generations import ErrorRaised
 
 __all__ = ["enter", "run_script"]
 
@@ -26,11 +25,10 @@ _GRACE_S = 5.0
 def run_script(path: str, arguments: Sequence[str] = ()) -> None:
     """Run a script as the main program, as `python path arguments` does; target of `Agent` for a user's script.
 
-    It stays the main program to the end of the process, so that loader workers of every start method find the classes
-    that it defines.
+    It remains the main program until the process ends, so that loader workers of every start method find its classes.
 
     Raises:
-        InputError: The script makes a process group before it calls `protect`.
+        InputError: The script creates a process group before it calls `protect`.
     """
     sys.argv = [path, *arguments]
     sys.path.insert(0, str(Path(path).resolve().parent))
@@ -50,27 +48,34 @@ def run_script(path: str, arguments: Sequence[str] = ()) -> None:
 
 
 def enter(descriptor: int, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """Run the target of an agent in this process.
+    """Run the agent's target in this process.
 
     Args:
         descriptor: Control channel to the agent.
-        target: Function that the agent was given.
-        arguments: Arguments that the target is called with.
+        target: Function passed to the agent.
+        arguments: Arguments of the target.
     """
     import torch
 
     torch.set_num_threads(integer_variable("OMP_NUM_THREADS", 1, least=1))
     code: Any = Path(arguments[0]) if target is run_script else target
-    link = control.take_over(Connection(descriptor), code)
+    link = control.adopt_channel(Connection(descriptor), code)
     try:
-        target(*arguments)
+        try:
+            target(*arguments)
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise
+        if link.at_end is not None:
+            link.at_end()
     except SystemExit as end:
         if end.code not in (None, 0):
-            link.say(Raised(link.worker, f"exit code {end.code}"))
+            link.notify(ErrorRaised(link.worker, f"exit code {end.code}"))
         raise
     except BaseException:
         text = traceback.format_exc()
         sys.stderr.write(text)
-        link.say(Raised(link.worker, text))
+        link.notify(ErrorRaised(link.worker, text))
         time.sleep(_GRACE_S)
-        os._exit(1)
+        # What the script has printed is in a buffer where its output is a file.
+        exit_at_once(1)

@@ -1,4 +1,4 @@
-"""A full-graph training that goes on after failures.
+"""Full-graph training that resumes after failures.
 
     for trainer in recovery.train_epochs(build, 200):
         print(trainer.epoch)
@@ -22,7 +22,7 @@ from wirewise.runtime.full_graph import checkpoint
 from wirewise.runtime.full_graph.trainer import Trainer
 from wirewise.runtime.full_graph.warm import warm
 from wirewise.runtime.recovery.membership import Member, join
-from wirewise.runtime.recovery.snapshots import Snapshots, agree, keep
+from wirewise.runtime.recovery.snapshots import Snapshots, agree_on_step, write_snapshot
 from wirewise.runtime.transport import Transport
 
 __all__ = ["train_epochs"]
@@ -35,20 +35,20 @@ def train_epochs(
     mirrored: bool = False,
     timeout_s: float = 60.0,
 ) -> Iterator[Trainer]:
-    """Train a full graph as a rank of a job that an agent has started, through failures.
+    """Train a full graph through failures, as a rank of a job started by an agent.
 
-    Yields the trainer after each epoch, evaluated where that is due. Between epochs it must not be used for anything
-    that all ranks do together: a failure within it would not be handled.
+    Yields the trainer after each epoch, evaluated if due. Between epochs it must not be used for collective calls: a
+    failure within them would not be handled.
 
     Args:
-        build: Makes a new trainer on a transport, with the same model and options each time. It is called after each
-            failure on all ranks: read graphs and parts before, not in it.
+        build: Function that makes a new trainer on a transport, with the same model and options each time. It is
+            called after each failure on all ranks: read graphs and parts before, not in it.
         epochs: Number of epochs.
-        mirrored: Whether the next rank keeps a copy too, so that losing a host loses nothing.
-        timeout_s: Seconds that one call of the process group may take.
+        mirrored: Whether the next rank also keeps a copy, so that no state is lost with a host.
+        timeout_s: Timeout of a process-group call, in seconds.
 
     Raises:
-        InputError: No agent has started this process, or what a rank alone had is lost.
+        InputError: The process was not started by an agent, or state of one rank alone is lost.
         PeerError: The job has failed.
     """
     if epochs < 1:
@@ -73,9 +73,9 @@ def train_epochs(
             if trainer is None:
                 trainer = _placed(build(member.transport), kept)
                 lost = max(done - trainer.epoch, 0)
-                member.tell("restored", trainer.epoch, strategy="snapshot", lost=lost)
-                points.reach("resume")
-                member.tell("resumed", trainer.epoch)
+                member.report_phase("restored", trainer.epoch, strategy="snapshot", lost=lost)
+                points.notify_point("resume")
+                member.report_phase("resumed", trainer.epoch)
             if trainer.epoch >= epochs:
                 if member.finish():
                     break
@@ -84,15 +84,15 @@ def train_epochs(
                 old = None
                 member.regroup(None)
                 continue
-            points.at(member.rank, trainer.epoch)
-            points.reach("batch")
+            points.announce_position(member.rank, trainer.epoch)
+            points.notify_point("batch")
             trainer.train_epoch()
             kept.write(trainer)
-            points.reach("committed")
+            points.notify_point("committed")
             if told < member.generation.number:
                 # The first one only: a recovery's record would end with the last epoch before the next failure.
                 told = member.generation.number
-                member.tell("committed", trainer.epoch)
+                member.report_phase("committed", trainer.epoch)
             done = trainer.epoch
             if trainer.due() or trainer.epoch == epochs:
                 trainer.evaluate()
@@ -116,19 +116,21 @@ class _Kept:
 
     def write(self, trainer: Trainer) -> None:
         """Keep the state of an epoch; returns when all ranks have."""
-        keep(self._own, trainer.epoch, checkpoint.state_of(trainer), trainer.transport, self._others)
+        write_snapshot(
+            self._own, trainer.epoch, checkpoint.state_of(trainer), trainer.transport, self._others
+        )
 
     def restore(self, trainer: Trainer) -> None:
         """Put a new trainer at the newest epoch that all ranks have kept."""
         if not self._own.steps:
             # Every rank can begin anew, and need not go further back.
             self._own.write(0, checkpoint.state_of(trainer))
-        epoch = agree(self._own, trainer.transport, self._others)
+        epoch = agree_on_step(self._own, trainer.transport, self._others)
         checkpoint.restore(trainer, self._own.read(epoch))
 
 
 def _placed(trainer: Trainer, kept: _Kept) -> Trainer:
-    points.reach("restore")
+    points.notify_point("restore")
     kept.restore(trainer)
     return trainer
 

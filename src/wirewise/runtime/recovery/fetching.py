@@ -1,4 +1,4 @@
-"""Logs of other hosts, which have no folder in common: what ranks that are behind were sent comes from its senders."""
+"""Logs of other hosts without a shared folder: messages for ranks that are behind are fetched from their senders."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _NAME = re.compile(r"watermark|to-(all|rank-\d+)/\d+\.log")
 
 
 def fetch_logs(log: SenderLog, folder: Path, transport: Transport, behind: Collection[int]) -> None:
-    """Give ranks that are behind the logs of all others, in a folder each of their own; a collective call.
+    """Send ranks that are behind the logs of all others, to a private folder each; a collective call.
 
-    What was fetched for an earlier failure is replaced. Checksums are looked at when messages are taken.
+    Logs fetched for an earlier failure are replaced. Checksums are verified when messages are read.
 
     Args:
         log: Log of this rank, flushed.
-        folder: Takes what comes, as a folder of logs.
+        folder: Output folder, which becomes a folder of logs.
         transport: Transport between all ranks.
-        behind: Ranks that get the logs.
+        behind: Ranks that receive the logs.
 
     Raises:
-        InputError: A name that no log has, or a folder that cannot be written.
+        InputError: A file name is not a log's, or the folder is not writable.
         PeerError: A peer is gone.
     """
     rank = transport.rank

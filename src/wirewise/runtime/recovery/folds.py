@@ -1,4 +1,4 @@
-"""Mean of gradients that does not depend on the number of processes: all shares added up in one order."""
+"""Mean of gradients independent of the number of processes: all shares are summed in a fixed order."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["OrderedFold"]
 
 
 class OrderedFold:
-    """The gradient of each share, gathered from all processes and added up from the first share to the last.
+    """Gradients of all shares, gathered from all processes and summed from the first share to the last.
 
-    A ring adds in an order that depends on the number of ranks, and so do its bits. This sends each gradient to all
+    A ring sums in an order that depends on the number of ranks, and so do its bits. This sends each gradient to all
     processes, shares / 2 times the bytes of an all-reduce.
 
     Args:
-        model: Model whose gradients these are.
+        model: Model with the gradients.
         shares: Number of shares.
         transport: Transport between the processes.
     """
@@ -31,7 +31,7 @@ class OrderedFold:
 
     @torch.no_grad()
     def keep(self) -> None:
-        """Take the gradients of one share off the model, with flags of those that are there."""
+        """Take the gradients of one share from the model, with flags of those present."""
         parts = [
             torch.zeros(p.numel()) if p.grad is None else p.grad.reshape(-1).float() for p in self._parameters
         ]
@@ -42,7 +42,7 @@ class OrderedFold:
 
     @torch.no_grad()
     def fold(self) -> None:
-        """Give the model the mean over all shares; a parameter that no share used keeps no gradient.
+        """Set the model's gradients to the mean over all shares; a parameter unused in every share gets none.
 
         Raises:
             PeerError: A peer is gone.

@@ -1,8 +1,9 @@
 """Generations of the process group and their members: the coordinator's decisions, without processes or sockets.
 
-A generation is one process group's life. The agent that holds the store coordinates: it alone makes generations, so two
-halves of a cut network never both go on. The other half's agents stop their processes when they have not reached the
-store for the length of their lease, and only after that the coordinator counts these processes as dead.
+A generation is one process group's life. The agent that holds the store coordinates: it alone creates generations, so
+two halves of a partitioned network never both continue. The other half's agents stop their processes when they have
+not reached the store for the length of their lease, and only after that the coordinator counts these processes as
+dead.
 """
 
 from __future__ import annotations
@@ -12,24 +13,24 @@ from typing import Literal
 
 import msgspec
 
-from wirewise.runtime.recovery.progress import RankProgress, find_hung_ranks
+from wirewise.runtime.recovery.progress import RankProgress, find_abandoned_ranks, find_hung_ranks
 
 __all__ = [
+    "AbortJob",
     "Command",
     "Coordinator",
     "End",
     "Event",
-    "Finished",
     "Generation",
-    "GiveUp",
+    "GenerationEnded",
     "HostLost",
-    "Inquire",
     "KillWorker",
-    "Over",
     "ProgressReport",
-    "Refuse",
-    "Stalled",
+    "RankStalled",
+    "RefuseProcess",
+    "RequestProgress",
     "StartTimedOut",
+    "TrainingFinished",
     "WorkerLost",
     "WorkerReady",
     "WorkerStarted",
@@ -38,12 +39,16 @@ __all__ = [
 Worker = tuple[int, int]
 """A process: number of its host, and number on it."""
 
+_TOGETHER = (
+    "expected that all ranks leave it after the same step: decide by training.position, or by a number that an "
+    "all-reduce has made equal on all ranks"
+)
 _MOST_FRUITLESS = 10
 """Generations in a row without a new committed step, after which the training counts as hopeless."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """One process group's life."""
+    """Lifetime of one process group."""
 
     number: int
     """Number of the generation, counted from 1."""
@@ -52,19 +57,19 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     workers: dict[int, Worker]
     """Process of each rank that has one; in the order of these ranks they are the ranks of the group."""
     fresh: tuple[int, ...]
-    """Ranks whose process has just taken the role, and holds no state."""
+    """Ranks whose process is new and has no state."""
     dead: tuple[int, ...] = ()
     """Ranks whose process was lost since the generation before."""
     since_s: float = 0.0
-    """Seconds since 1970 at which the first of them was noticed."""
+    """Unix time at which the first of them was detected."""
     committed_step: int = -1
-    """Newest step that a rank has told to be committed; -1: none."""
+    """Newest step reported as committed by a rank; -1: none."""
     notes: dict[int, str] = {}
-    """What was lost how, by rank."""
+    """Reasons of losses, by rank."""
     elastic: bool = False
-    """Whether a later one may have fewer ranks with a process."""
+    """Whether a later generation may have fewer processes."""
     local_ranks: dict[int, int] = {}
-    """Number of each rank on its host, which no other rank there has: that of its device."""
+    """Local rank of each rank, unique on its host: the index of its device."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -73,13 +78,13 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerStarted(msgspec.Struct, frozen=True, tag=True):
-    """A process lives, and has not asked for a role yet."""
+    """A process has started, and has not requested a role yet."""
 
     worker: Worker
 
 
 class StartTimedOut(msgspec.Struct, frozen=True, tag=True):
-    """A process lives, and has not asked for a role within the seconds that it has for that; it is killed."""
+    """A process has not requested a role within its start timeout; it is killed."""
 
     worker: Worker
     limit_s: float
@@ -90,11 +95,11 @@ class WorkerReady(msgspec.Struct, frozen=True, tag=True):
 
     worker: Worker
     fingerprint: dict[str, str]
-    """What must be the same on all ranks, by name: code, versions, number of threads."""
+    """Properties that must be the same on all ranks, by name: code, versions, number of threads."""
 
 
 class WorkerLost(msgspec.Struct, frozen=True, tag=True):
-    """A process is dead, its end seen by the kernel."""
+    """A process is dead, as reported by the kernel."""
 
     worker: Worker
     cause: str
@@ -102,21 +107,25 @@ class WorkerLost(msgspec.Struct, frozen=True, tag=True):
 
 
 class HostLost(msgspec.Struct, frozen=True, tag=True):
-    """A host's agent has not been heard of for longer than its lease: its processes are dead."""
+    """A host's agent has not renewed its lease: its processes are dead."""
 
     host: int
     seen_s: float
 
 
-class Finished(msgspec.Struct, frozen=True, tag=True):
-    """A process has trained to the end, in a generation."""
+class TrainingFinished(msgspec.Struct, frozen=True, tag=True):
+    """A process has finished training in a generation, or left its loop early."""
 
     worker: Worker
     generation: int
+    step: int = -1
+    """Number of its updates; -1 if it does not count them."""
+    cause: str = ""
+    """Description of the error with which it left its loop."""
 
 
 class PhaseReached(msgspec.Struct, frozen=True, tag=True):
-    """A process has come to a phase of a recovery, or committed its first step after it."""
+    """A process has reached a phase of a recovery, or committed its first step after it."""
 
     worker: Worker
     rank: int
@@ -129,102 +138,105 @@ class PhaseReached(msgspec.Struct, frozen=True, tag=True):
     """Steps that were computed from logs."""
     digest: str = ""
     lost: int = 0
-    """Steps under way that are computed again."""
+    """Number of interrupted steps that are recomputed."""
 
 
-class Stalled(msgspec.Struct, frozen=True, tag=True):
+class RankStalled(msgspec.Struct, frozen=True, tag=True):
     """A rank has waited for others for too long."""
 
     worker: Worker
     generation: int
     limit_s: float
     """Seconds that are too long."""
+    left: bool = False
+    """Whether it has left its loop, so that others may wait for it forever."""
 
 
 class ProgressReport(msgspec.Struct, frozen=True, tag=True):
-    """A process answers how far it has come."""
+    """Progress of a process, as requested."""
 
     worker: Worker
     inquiry: int
     standing: RankProgress
 
 
-class Raised(msgspec.Struct, frozen=True, tag=True):
-    """A process ends by an error of its own: it would come again, so no spare takes its place."""
+class ErrorRaised(msgspec.Struct, frozen=True, tag=True):
+    """A process ends by its own error, which would recur, so no spare replaces it."""
 
     worker: Worker
     text: str
 
 
 Event = (
-    Stalled
+    RankStalled
     | ProgressReport
     | WorkerStarted
     | StartTimedOut
     | WorkerReady
     | WorkerLost
     | HostLost
-    | Finished
+    | TrainingFinished
     | PhaseReached
-    | Raised
+    | ErrorRaised
 )
 
 
-class Over(msgspec.Struct, frozen=True, tag=True):
-    """A generation is over: whoever waits in its group is to be interrupted."""
+class GenerationEnded(msgspec.Struct, frozen=True, tag=True):
+    """A generation has ended: ranks blocked in its group are interrupted."""
 
     number: int
 
 
-class Begin(msgspec.Struct, frozen=True, tag=True):
+class BeginGeneration(msgspec.Struct, frozen=True, tag=True):
     """A generation begins."""
 
     generation: Generation
 
 
-class Refuse(msgspec.Struct, frozen=True, tag=True):
-    """A process may not take part."""
+class RefuseProcess(msgspec.Struct, frozen=True, tag=True):
+    """A process is refused."""
 
     worker: Worker
     reason: str
 
 
-class Inquire(msgspec.Struct, frozen=True, tag=True):
-    """Ranks are to say how far they have come."""
+class RequestProgress(msgspec.Struct, frozen=True, tag=True):
+    """Request for the progress of ranks."""
 
     number: int
 
 
 class KillWorker(msgspec.Struct, frozen=True, tag=True):
-    """A process is to be killed, and counts as dead only then."""
+    """Order to kill a process, which counts as dead only then."""
 
     worker: Worker
     cause: str
 
 
-class GiveUp(msgspec.Struct, frozen=True, tag=True):
+class AbortJob(msgspec.Struct, frozen=True, tag=True):
     """The job has failed."""
 
     reason: str
 
 
 class End(msgspec.Struct, frozen=True, tag=True):
-    """All ranks have trained to the end."""
+    """All ranks have finished training."""
 
 
-Command = Inquire | KillWorker | Over | Begin | Refuse | GiveUp | End
+Command = RequestProgress | KillWorker | GenerationEnded | BeginGeneration | RefuseProcess | AbortJob | End
 
 
 class Coordinator:
-    """Decides on generations: a function of the events so far, whose commands all agents carry out.
+    """Coordinator of generations: a function of the events so far, whose commands all agents execute.
 
     Args:
         world_size: Number of ranks.
-        hosts: Number of hosts; each has an equal share of the ranks at first.
-        elastic: Whether training goes on with fewer ranks where there is no spare, and takes in more when they come.
+        hosts: Number of hosts, initially with equally many ranks each.
+        elastic: Whether training continues with fewer ranks if there is no spare, and adds ranks when processes
+            become ready.
 
     Attributes:
-        generation: The newest one; None before all ranks have come.
+        generation: Newest generation. None before all ranks have joined.
     """
 
     def __init__(self, world_size: int, hosts: int = 1, *, elastic: bool = False) -> None:
@@ -236,11 +248,11 @@ class Coordinator:
         self._spares: list[Worker] = []
         self._starting: set[Worker] = set()
         self._fingerprint: tuple[Worker, dict[str, str]] | None = None
-        self._finished: set[Worker] = set()
+        self._finished: dict[Worker, TrainingFinished] = {}
         self._refused: set[Worker] = set()
         self._dead: dict[int, str] = {}
         self._since_s = 0.0
-        self._inquiry, self._limit_s = 0, 0.0
+        self._inquiry, self._limit_s, self._asks_leaver = 0, 0.0, False
         self._standings: dict[Worker, RankProgress] = {}
         self._over = self._ended = False
         self._step, self._fruitless = -1, 0
@@ -252,12 +264,12 @@ class Coordinator:
 
     @property
     def waits(self) -> bool:
-        """Whether training stands still until more processes are ready."""
+        """Whether training is paused until more processes are ready."""
         return self.generation is None or (self._over and not self._ended)
 
     @property
     def lacks_processes(self) -> bool:
-        """Whether it stands still, and the processes that are starting are too few to end that."""
+        """Whether training is paused, and too few processes are starting to resume it."""
         if self.generation is None:
             coming = [worker[0] for worker in (*self._starting, *self._spares)]
             return any(
@@ -270,12 +282,12 @@ class Coordinator:
         """Number of processes that wait for a role."""
         return len(self._spares)
 
-    def heard(self, event: Event) -> list[Command]:
-        """Take an event in, and decide what follows."""
+    def on_event(self, event: Event) -> list[Command]:
+        """Handle an event, and return the resulting commands."""
         if self._ended:
             return []
         commands = list(self._heard(event))
-        self._ended = any(isinstance(command, GiveUp | End) for command in commands)
+        self._ended = any(isinstance(command, AbortJob | End) for command in commands)
         return commands
 
     def _heard(self, event: Event) -> Iterator[Command]:
@@ -283,7 +295,7 @@ class Coordinator:
             self._starting.add(event.worker)
         elif isinstance(event, StartTimedOut):
             yield from self._end_late_start(event)
-        elif isinstance(event, Stalled):
+        elif isinstance(event, RankStalled):
             yield from self._inquire(event)
         elif isinstance(event, ProgressReport):
             yield from self._compare(event)
@@ -295,13 +307,13 @@ class Coordinator:
             known = (*self._roles.values(), *self._spares, *self._starting)
             gone = [worker for worker in known if worker[0] == event.host]
             yield from self._lose(dict.fromkeys(gone, f"host {event.host} is lost"), event.seen_s)
-        elif isinstance(event, Finished):
+        elif isinstance(event, TrainingFinished):
             yield from self._finish(event)
         elif isinstance(event, PhaseReached):
             if event.step > self._step:
                 self._step, self._fruitless = event.step, 0
         elif event.worker not in self._refused:
-            yield GiveUp(f"{self._name(event.worker)} raised an error:\n{event.text}")
+            yield AbortJob(f"{self._name(event.worker)} raised an error:\n{event.text}")
 
     def _name(self, worker: Worker) -> str:
         rank = next((rank for rank, one in self._roles.items() if one == worker), None)
@@ -310,17 +322,18 @@ class Coordinator:
     def _end_late_start(self, event: StartTimedOut) -> Iterator[Command]:
         self._starting.discard(event.worker)
         if self.waits:
-            yield GiveUp(
+            yield AbortJob(
                 f"{self._name(event.worker)} has not called `protect` within {event.limit_s:g} s, though it lives; "
                 "look at its log, or give it more time: --start-timeout, start_timeout_s of the agent"
             )
 
-    def _inquire(self, event: Stalled) -> Iterator[Command]:
+    def _inquire(self, event: RankStalled) -> Iterator[Command]:
         """Ask all ranks how far they have come."""
         if self._over or self.generation is None or event.generation != self.generation.number:
             return
         self._inquiry, self._limit_s, self._standings = self._inquiry + 1, event.limit_s, {}
-        yield Inquire(self._inquiry)
+        self._asks_leaver = event.left
+        yield RequestProgress(self._inquiry)
 
     def _compare(self, event: ProgressReport) -> Iterator[Command]:
         """Once all have answered, have those killed for whom others wait, and who wait for nobody."""
@@ -331,6 +344,11 @@ class Coordinator:
             return
         self._inquiry += 1
         standings = {rank: self._standings[worker] for rank, worker in self._roles.items()}
+        if self._asks_leaver:
+            left = {rank: self._finished[w] for rank, w in self._roles.items() if w in self._finished}
+            if waiting := find_abandoned_ranks(standings, left, self._limit_s):
+                yield AbortJob(f"{_describe_steps(left)}, and {waiting} went on; {_TOGETHER}")
+            return
         for rank, cause in find_hung_ranks(standings, self._limit_s).items():
             yield KillWorker(self._roles[rank], cause)
 
@@ -341,7 +359,7 @@ class Coordinator:
         first, expected = self._fingerprint
         if told := _differences(event.fingerprint, expected):
             self._refused.add(event.worker)
-            yield Refuse(
+            yield RefuseProcess(
                 event.worker,
                 f"host {event.worker[0]} has {told} on host {first[0]}, with which training began; results would "
                 "differ: start it with the same code, versions and number of threads",
@@ -363,7 +381,7 @@ class Coordinator:
         if not self._over:
             self._over = True
             assert self.generation is not None
-            yield Over(self.generation.number)
+            yield GenerationEnded(self.generation.number)
         yield from self._fill()
 
     def _fill(self) -> Iterator[Command]:
@@ -382,7 +400,7 @@ class Coordinator:
         if self._over and (not self.vacant or (self.elastic and self._roles)):
             yield from self._begin()
         elif grown and not self._over:
-            yield Over(self.generation.number)
+            yield GenerationEnded(self.generation.number)
             yield from self._begin()
 
     def _begin_first(self) -> Iterator[Command]:
@@ -400,7 +418,7 @@ class Coordinator:
         before = self.generation
         self._fruitless += 1
         if self._fruitless > _MOST_FRUITLESS:
-            yield GiveUp(
+            yield AbortJob(
                 f"{_MOST_FRUITLESS} generations in a row committed no step after {max(self._step, 0)}; ranks "
                 f"{sorted(self._dead)} were lost last: look at their logs"
             )
@@ -419,8 +437,8 @@ class Coordinator:
             local_ranks=self._number_locally(old),
         )
         self._over, self._dead, self._since_s = False, {}, 0.0
-        self._finished = set()
-        yield Begin(self.generation)
+        self._finished = {}
+        yield BeginGeneration(self.generation)
 
     def _number_locally(self, old: Mapping[int, Worker]) -> dict[int, int]:
         """Number ranks on their hosts: who keeps its process keeps its number, others take the lowest free one."""
@@ -434,16 +452,27 @@ class Coordinator:
         self._local_ranks = kept
         return dict(sorted(kept.items()))
 
-    def _finish(self, event: Finished) -> Iterator[Command]:
+    def _finish(self, event: TrainingFinished) -> Iterator[Command]:
         if self._over or self.generation is None or event.generation != self.generation.number:
             return
-        self._finished.add(event.worker)
-        if self._finished >= set(self._roles.values()):
-            yield End()
+        self._finished[event.worker] = event
+        if not self._finished.keys() >= set(self._roles.values()):
+            return
+        ends = {rank: self._finished[worker] for rank, worker in self._roles.items()}
+        apart = len({end.step for end in ends.values()}) > 1
+        yield AbortJob(f"{_describe_steps(ends)}; {_TOGETHER}") if apart else End()
+
+
+def _describe_steps(left: Mapping[int, TrainingFinished]) -> str:
+    """Ranks that have left their loops, after how many steps and for which error, in words."""
+    return ", ".join(
+        f"rank {rank} left its loop after step {end.step}{f' for an error, {end.cause}' if end.cause else ''}"
+        for rank, end in sorted(left.items())
+    )
 
 
 def _differences(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
-    """What differs, for a message; "" if nothing does."""
+    """Differences, for a message; "" if there are none."""
     return ", ".join(
         f"{name} {found.get(name)!r} instead of {expected.get(name)!r}"
         for name in {**expected, **found}

@@ -1,9 +1,9 @@
-"""Ranks that wait help a lost stage to catch up: they compute some of its microbatches each.
+"""Help for a lost stage to catch up: waiting ranks each compute some of its microbatches.
 
-Every helper computes microbatches of the lost stage from the logs of that stage's neighbours. "exact": the gradient of
-each microbatch travels, and the replacement adds them up in the order of its timetable, so its weights are bit by bit
-those of a training without faults. "fast": each rank sends the sum of its own ones, a message of the weights' size.
-Outputs travel too, for the log of the replacement: a neighbour may be the next to be lost.
+Every helper computes microbatches of the lost stage from the logs of that stage's neighbours. "exact": the gradient
+of each microbatch is sent, and the replacement sums them in timetable order, so its weights are bit-identical to
+those of a training without faults. "fast": each rank sends the sum of its own gradients, a message of the weights'
+size. Outputs are sent too, for the replacement's log, as a neighbour may be the next to be lost.
 """
 
 from __future__ import annotations
@@ -18,44 +18,47 @@ from torch import Tensor, nn
 from wirewise.errors import InputError
 from wirewise.runtime.pipeline import INPUT, LayerGraph, Pipeline
 from wirewise.runtime.pipeline.feed import Batch, BatchFeed
-from wirewise.runtime.pipeline.messages import Description
+from wirewise.runtime.pipeline.messages import ValueSpec
 from wirewise.runtime.pipeline.stage import LOSS, MicrobatchKey
 from wirewise.runtime.recovery.logs import LoggedMessages, MessageKey, SenderLog
 from wirewise.runtime.recovery.recompute import RecoveryJournal
 
-__all__ = ["Helping", "recompute_together"]
+__all__ = ["HelperOptions", "recompute_together"]
 
 _TAG = 2**30 + 2**29
 """Tags of messages between a replacement and its helpers; nothing else travels between them then."""
 
 
-class Helping(NamedTuple):
-    """How ranks that wait help."""
+class HelperOptions(NamedTuple):
+    """How waiting ranks help."""
 
     build: Callable[[], LayerGraph]
-    """Makes the modules of the model anew, for the stage that is helped."""
+    """Builds fresh modules of the model, for the stage to help."""
     ranks: int = 2
-    """Ranks that share a lost stage's microbatches, the replacement counted."""
+    """Ranks that share a lost stage's microbatches, including the replacement."""
     mode: Literal["exact", "fast"] = "exact"
     """Whether weights are the same bit by bit, or up to the order in which gradients are added."""
 
 
 def recompute_together(
-    pipeline: Pipeline, journal: RecoveryJournal, batches: Callable[[int], Iterable[Batch]], helping: Helping
+    pipeline: Pipeline,
+    journal: RecoveryJournal,
+    batches: Callable[[int], Iterable[Batch]],
+    helping: HelperOptions,
 ) -> None:
-    """Bring one rank that is behind all others to the next of them, with the help of others; all ranks call it.
+    """Bring the one rank that is behind to the next of the others, with the help of others; a collective call.
 
-    It comes after `Pipeline.reconnect`, or `load_state_dict` on a replacement, and before `train`. Where no rank or
-    several are behind it does nothing: those catch up in `train`, each by itself.
+    It comes after `Pipeline.reconnect`, or `load_state_dict` on a replacement, and before `train`. If no rank or
+    several are behind, it does nothing: these catch up in `train`, each by itself.
 
     Args:
         pipeline: Pipeline of this rank.
-        journal: Journal that the pipeline was made with.
-        batches: Batches from the update with this number on.
+        journal: Journal of the pipeline.
+        batches: Batches from the given update on.
         helping: How ranks help, the same on all ranks.
 
     Raises:
-        InputError: The plan has replicas or several stages a rank, or the logs lack a message.
+        InputError: The plan has replicas or several stages per rank, or the logs lack a message.
         PeerError: A peer is gone.
     """
     plan = pipeline.plan
@@ -89,7 +92,7 @@ def recompute_together(
 
 
 class _Passes(NamedTuple):
-    """What the passes of one microbatch gave."""
+    """Results of the passes of one microbatch."""
 
     gradients: Sequence[Tensor | None]
     """Gradients of the weights, in the order of the stage's parameters."""
@@ -110,7 +113,7 @@ class _Share:
     """
 
     def __init__(
-        self, pipeline: Pipeline, past: LoggedMessages, ranks: Sequence[int], helping: Helping
+        self, pipeline: Pipeline, past: LoggedMessages, ranks: Sequence[int], helping: HelperOptions
     ) -> None:
         plan, self.transport, self.past = pipeline.plan, pipeline.transport, past
         self.lost, self.helpers, self.exact = ranks[0], ranks[1:], helping.mode == "exact"
@@ -216,7 +219,7 @@ class _Share:
             for name, channel, peer in self.gives:
                 tensor = passes.outputs[name].cpu().contiguous()
                 wanted = self._wanted(name, channel, peer, (update, microbatch))
-                described = Description(tensor.shape, tensor.dtype, wanted)
+                described = ValueSpec(tensor.shape, tensor.dtype, wanted)
                 log.append(MessageKey(self.lost, peer, channel, update, microbatch), tensor, described)
             for name, channel, peer in self.takes:
                 if name in passes.back:

@@ -1,7 +1,8 @@
-"""What a folder of checkpoints knows of its job, so that another job does not resume it by mistake.
+"""Record of a job in its checkpoint folder, which keeps other jobs from resuming it by mistake.
 
-The record is a file beside the states, written by the first job. A job that is started again compares its own with it,
-by name: a training that went on with another seed, batch or learning rate would be neither the old one nor a new one.
+The record is a file beside the states, written by the first job. A job that is started again compares its own with
+it, property by property: a training resumed with another seed, batch or learning rate would be neither the old one
+nor a new one.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from wirewise.errors import InputError
 from wirewise.files import make_folder, read_file, write_json
 from wirewise.runtime.recovery.resume_options import ACCEPTED, accepted_names
 from wirewise.runtime.recovery.state import TrainingState
+from wirewise.runtime.recovery.sync import Shards
 
-__all__ = ["JobRecord", "check_folder", "note", "record_of", "with_accepted"]
+__all__ = ["JobRecord", "apply_accepted", "check_folder", "record_of", "write_job_record"]
 
 JobRecord = dict[str, Any]
 """Value of each named property of a job."""
@@ -36,10 +38,10 @@ _SHOWN = 4
 
 
 def record_of(state: TrainingState, loader: Any, **others: Any) -> JobRecord:
-    """Record of a job; `world_size` is added when it is known.
+    """Make the record of a job; `world_size` is added when it is known.
 
     Args:
-        state: State of the training, as the script has made it.
+        state: State of the training, as created by the script.
         loader: Loader of the batches, or function of step and share.
         others: Further properties by name.
     """
@@ -61,19 +63,19 @@ def record_of(state: TrainingState, loader: Any, **others: Any) -> JobRecord:
 def check_folder(
     folder: str | os.PathLike[str], record: JobRecord, rank: int, accepted: Collection[str] = ()
 ) -> JobRecord:
-    """Compare a job with the one of a folder of checkpoints, and note it where the folder is new.
+    """Compare a job with the record in a checkpoint folder, or write the record if the folder is new.
 
     Args:
-        folder: Folder of the checkpoints; it is made where it is missing.
+        folder: Folder of the checkpoints; created if missing.
         record: Record of this job, with `world_size`.
         rank: Rank of this process; rank 0 writes.
         accepted: Names of properties that may differ, besides those of the variable `WIREWISE_ACCEPT_CHANGES`.
 
     Returns:
-        Properties that differ and are accepted, as the folder has them.
+        Accepted differing properties, with the folder's values.
 
     Raises:
-        InputError: The folder is of another job; the message names what differs, with both values.
+        InputError: The folder is of another job; the message names the differences, with both values.
     """
     accepted = {*accepted, *accepted_names()}
     if fixed := sorted(accepted.intersection(_FIXED)):
@@ -92,27 +94,32 @@ def check_folder(
 
 def _read(path: Path) -> JobRecord:
     try:
-        return read_file(path, "the record of a job", lambda content: decode_json(content, JobRecord))
+        record = read_file(path, "the record of a job", lambda content: decode_json(content, JobRecord))
     except msgspec.DecodeError as error:
         raise InputError(
             f"{path} is no record of a job: {error}; expected what a job wrote beside its states. Without the file, "
             "the states beside it are taken for those of this job"
         ) from error
+    if "through" in record:
+        # Records of before strategy objects, in which FSDP2 was told by its replicas alone.
+        through = record.pop("through")
+        record["sync"] = Shards.name if record.get("replicas") else through
+    return record
 
 
-def note(folder: str | os.PathLike[str], record: JobRecord) -> None:
-    """Write the record of a job whose changes were accepted, once its first state is saved."""
+def write_job_record(folder: str | os.PathLike[str], record: JobRecord) -> None:
+    """Write the record of a job with accepted changes, once its first state is saved."""
     write_json(Path(folder) / _FILE, record)
 
 
-def with_accepted(state: TrainingState, changed: JobRecord, record: JobRecord) -> None:
-    """Put settings of optimizers whose change is accepted into a state that was loaded.
+def apply_accepted(state: TrainingState, changed: JobRecord, record: JobRecord) -> None:
+    """Apply accepted changes of optimizer settings to a loaded state.
 
-    A learning rate that schedules have moved since keeps its ratio to the one that the job began with.
+    A learning rate changed by schedules since keeps its ratio to the initial one.
 
     Args:
         state: State that was loaded.
-        changed: Properties that have changed, as the folder has them (`check_folder`).
+        changed: Changed properties, with the folder's values (`check_folder`).
         record: Record of this job.
     """
     for (optimizer, group, name), place in list(_places(state)):
@@ -182,8 +189,8 @@ def _refusal(folder: Path, refused: Sequence[str], differ: Mapping[str, tuple[An
     if len(free) == len(refused):
         names = ", ".join(repr(name) for name in free)
         way += (
-            f", or go on with what differs: protect(accept_changes=[{names}]), the option --accept-changes "
-            f"{','.join(free)}, or the variable {ACCEPTED}"
+            f", or go on with what differs: protect(checkpoints=Checkpoints(folder, accept_changes=[{names}])), the "
+            f"option --accept-changes {','.join(free)}, or the variable {ACCEPTED}"
         )
     return f"{folder} has checkpoints of another job: {told}. Expected the same; {way}"
 

@@ -1,4 +1,4 @@
-"""Values of parameters before their last update, kept so that it can be undone (`consistency` tells the ways)."""
+"""Values of parameters before their last update, kept for a rollback (see `consistency` for the ways)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wirewise.plans.recovery import Consistency
-from wirewise.runtime.recovery.undo import AppliedUpdate, Before, applied, before, group_settings, put_back
+from wirewise.runtime.recovery.undo import (
+    AppliedUpdate,
+    PreUpdateState,
+    capture_update,
+    group_settings,
+    restore_parameter,
+    values_before,
+)
 
 __all__ = ["JOURNALS", "BucketParameter", "Consistency", "Journal"]
 
 
 class BucketParameter(NamedTuple):
-    """A parameter of a bucket."""
+    """Parameter of a bucket."""
 
     optimizer: Optimizer
     group: dict[str, Any]
@@ -32,13 +39,13 @@ class Journal(Protocol):
     def size_bytes(self) -> int: ...
 
     def keep(self, members: Sequence[BucketParameter]) -> None:
-        """Called before an update."""
+        """Store values before an update."""
 
     def seal(self, *, stepped: bool) -> None:
-        """Called after an update; `stepped`: whether anything was changed."""
+        """Complete the record after an update; `stepped` is False if nothing changed."""
 
     def restore(self) -> None:
-        """Put the values back."""
+        """Restore the values."""
 
 
 class _Nothing:
@@ -112,7 +119,8 @@ class _Undo:
         old = {member.parameter: update.gradient for member, update in self._kept}
         groups = {id(m.group): group_settings(m.optimizer, m.group) for m in _first_of_groups(members)}
         found = (
-            (m, applied(m.optimizer, m.parameter, groups[id(m.group)], old.get(m.parameter))) for m in members
+            (m, capture_update(m.optimizer, m.parameter, groups[id(m.group)], old.get(m.parameter)))
+            for m in members
         )
         self._kept = [(member, update) for member, update in found if update is not None]
 
@@ -121,9 +129,9 @@ class _Undo:
             self._kept = []
 
     def restore(self) -> None:
-        found = [before(member.optimizer, member.parameter, update) for member, update in self._kept]
+        found = [values_before(member.optimizer, member.parameter, update) for member, update in self._kept]
         for (member, update), values in zip(self._kept, found, strict=True):
-            put_back(member.optimizer, member.parameter, update, values)
+            restore_parameter(member.optimizer, member.parameter, update, values)
 
 
 class _Exact(_Undo):
@@ -169,7 +177,9 @@ class _Exact(_Undo):
                 bits = _bits(guess[name])
                 whole = bits + _decompressed(packed, bits.dtype).to(bits.device)
                 exact[name] = whole.view(guess[name].dtype).view(guess[name].shape)
-            put_back(member.optimizer, member.parameter, update, Before(exact.pop(""), exact))
+            restore_parameter(
+                member.optimizer, member.parameter, update, PreUpdateState(exact.pop(""), exact)
+            )
 
 
 JOURNALS: dict[Consistency, type[Journal]] = {
@@ -186,7 +196,7 @@ def _first_of_groups(members: Sequence[BucketParameter]) -> list[BucketParameter
 
 def _guess(member: BucketParameter, update: AppliedUpdate) -> dict[str, Tensor]:
     """Values before an update as the inverse has them, in the types of the values; those it does not give as now."""
-    values = before(member.optimizer, member.parameter, update)
+    values = values_before(member.optimizer, member.parameter, update)
     now = {name: tensor for name, tensor in _tensors(member).items() if not name or name in update.known}
     return {
         name: (values.parameter if not name else values.state.get(name, tensor)).to(tensor.dtype)

@@ -1,4 +1,4 @@
-"""Seconds after which an agent takes a process, a host or a store for lost, as options of commands."""
+"""Timeouts after which an agent gives up on a process, a host or the store, as command options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["AgentLimits"]
 
 
 class AgentLimits(opt.Options, frozen=True, kw_only=True):
-    """Waiting times of an agent, in seconds; the fields are arguments of `Agent`."""
+    """Timeouts of an agent, in seconds; the fields are arguments of `Agent`."""
 
     start_timeout_s: Annotated[
         opt.Positive,
@@ -24,7 +24,7 @@ class AgentLimits(opt.Options, frozen=True, kw_only=True):
         opt.about(
             "Seconds that ranks wait for one that makes no progress, wherever it hangs, before it is killed and "
             "replaced; more than an evaluation, a checkpoint or a compilation of one rank takes. 0: as many as "
-            "`protect(timeout_s=...)`.",
+            "`protect(ranks=Ranks(timeout_s=...))`.",
             option="--progress-timeout",
             ge=0,
         ),
@@ -32,8 +32,8 @@ class AgentLimits(opt.Options, frozen=True, kw_only=True):
     silence_s: Annotated[
         opt.Positive,
         opt.about(
-            "Seconds without a sign of life after which a process is killed and replaced, such as one that is stopped; "
-            "ten times as many while it computes.",
+            "Heartbeat timeout, in seconds, after which a process is killed and replaced, such as one "
+            "that is stopped; ten times as long while it computes.",
             option="--silence",
         ),
     ] = 2.0

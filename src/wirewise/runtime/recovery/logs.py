@@ -1,4 +1,4 @@
-"""Logs of messages at their senders, from which a receiver that is lost can be recomputed.
+"""Message logs at senders, from which a lost receiver can be recomputed.
 
 A rank appends what it sends as views and writes them while it waits for a message anyway. A segment file holds records
 for one receiver: header (generation, step, microbatch, channel, source, target, shape, type, checksums), then the bytes
@@ -28,8 +28,8 @@ from torch import Tensor
 
 from wirewise.errors import InputError
 from wirewise.files import make_folder
-from wirewise.runtime.pipeline.messages import Description
-from wirewise.runtime.points import reach
+from wirewise.runtime.pipeline.messages import ValueSpec
+from wirewise.runtime.points import notify_point
 
 __all__ = ["ALL_RANKS", "LoggedMessages", "MessageKey", "SenderLog", "watermark"]
 
@@ -49,14 +49,14 @@ _FREE_SHARE = 4
 
 
 class MessageKey(NamedTuple):
-    """What tells a message from all others of a training."""
+    """Key that identifies a message of a training."""
 
     source: int
     """Rank that sends it."""
     target: int
-    """Rank that takes it, or `ALL_RANKS`."""
+    """Receiving rank, or `ALL_RANKS`."""
     channel: int
-    """Number of the value and its direction, the same at both ends."""
+    """Index of the value and its direction, the same at both ends."""
     step: int
     """Step that it belongs to, counted from 0."""
     microbatch: int = 0
@@ -91,19 +91,19 @@ class _Edge:
 
 
 class SenderLog:
-    """The log of what one rank sends; it starts empty, whatever an earlier process of the rank left.
+    """Log of the messages sent by one rank; it starts empty, whatever an earlier process of the rank left.
 
     Args:
         folder: Folder of the job's logs in shared memory.
-        rank: Rank that sends.
-        spill: Folder on disk for what is more than `memory_bytes`; None: there is none.
-        memory_bytes: Most bytes in `folder`; None: a quarter of what is free there.
-        chunk_bytes: Most bytes of a segment, unless a single message has more.
-        chunk_steps: Most steps of a segment.
-        pending_bytes: Most bytes that wait to be written.
+        rank: Index of the sending rank.
+        spill: Folder on disk for logs beyond `memory_bytes`. None if there is none.
+        memory_bytes: Maximum bytes in `folder`. Defaults to a quarter of the free space.
+        chunk_bytes: Maximum bytes of a segment, unless a single message is larger.
+        chunk_steps: Maximum number of steps in a segment.
+        pending_bytes: Maximum bytes waiting to be written.
 
     Raises:
-        InputError: A folder cannot be written.
+        InputError: A folder is not writable.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class SenderLog:
         free = shutil.disk_usage(self._folders[0]).free
         self._memory_bytes = free // _FREE_SHARE if memory_bytes is None else memory_bytes
         self._edges: dict[int, _Edge] = {}
-        self._pending: deque[tuple[MessageKey, int, Tensor, Description]] = deque()
+        self._pending: deque[tuple[MessageKey, int, Tensor, ValueSpec]] = deque()
         self._pending_bytes = 0
         self._lock = threading.RLock()
         self._mark = os.open(self._folders[0] / "watermark", os.O_RDWR | os.O_CREAT, 0o644)
@@ -137,26 +137,26 @@ class SenderLog:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments."""
+        """Total size of all segments, in bytes."""
         return sum(one.size_bytes for one in self._segments())
 
     @property
     def memory_used_bytes(self) -> int:
-        """Bytes of the segments in shared memory."""
+        """Total size of the segments in shared memory, in bytes."""
         return sum(one.size_bytes for one in self._segments() if one.in_memory)
 
-    def append(self, key: MessageKey, message: Tensor, description: Description | None = None) -> None:
-        """Note a message; it is written by `flush` and must not change before.
+    def append(self, key: MessageKey, message: Tensor, description: ValueSpec | None = None) -> None:
+        """Append a message; it is written by `flush` and must not change before.
 
         Args:
-            key: Names it; its step is not committed yet.
-            message: What travels, on the CPU, contiguous.
-            description: Shape and type for the receiver, where it asks for more than those of `message`.
+            key: Key of the message, of an uncommitted step.
+            message: Content of the message, on the CPU, contiguous.
+            description: Shape and dtype for the receiver, if they differ from those of `message`.
 
         Raises:
-            InputError: Too much waits, and there is no room to write it.
+            InputError: Too much is pending, and there is no room to write it.
         """
-        described = description or Description(message.shape, message.dtype, False)
+        described = description or ValueSpec(message.shape, message.dtype, False)
         with self._lock:
             if self._pending_bytes + message.nbytes > self._most_pending_bytes:
                 self.flush()
@@ -164,7 +164,7 @@ class SenderLog:
             self._pending_bytes += message.nbytes
 
     def flush(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Write what was appended, oldest first, as long as `until` says no.
+        """Write appended messages, oldest first, until `until` returns True.
 
         Raises:
             InputError: There is no room; the message says what to do.
@@ -179,7 +179,7 @@ class SenderLog:
                 self._write(edge, key, _header(key, generation, payload, description), payload)
 
     def commit(self, steps: int) -> None:
-        """Write all that waits, and say that steps below `steps` are done for good.
+        """Write all pending messages, and mark steps below `steps` as durable.
 
         Raises:
             InputError: There is no room.
@@ -191,16 +191,16 @@ class SenderLog:
             for step in sorted(one for one in edge.counts if one < steps):
                 key = MessageKey(self.rank, target, _END, step, edge.counts.pop(step))
                 self._write(edge, key, _header(key, self.generation, memoryview(b""), None), memoryview(b""))
-        reach("log", steps)
+        notify_point("log", steps)
         self.committed = steps
         self._write_mark()
 
     def begin(self, step: int, generation: int) -> None:
-        """Go on from a step: messages of it and of later ones that were appended before are of no use.
+        """Resume from a step, discarding messages of it and of later steps.
 
         Args:
-            step: Next step; those before are done.
-            generation: Number of the process group, which only grows.
+            step: Next step; earlier ones are done.
+            generation: Number of the process group, which must increase.
         """
         self._pending.clear()
         self._pending_bytes = 0
@@ -213,7 +213,7 @@ class SenderLog:
             self._write_mark()
 
     def collect(self, step: int) -> None:
-        """Delete segments in which all steps are below `step`, whose checkpoint is durable on every rank."""
+        """Delete segments with only steps below `step`, whose checkpoint is durable on every rank."""
         for edge in self._edges.values():
             if edge.current is not None and edge.current.last_step < step:
                 edge.close_current()
@@ -223,7 +223,7 @@ class SenderLog:
             edge.closed = [one for one in edge.closed if one.last_step >= step]
 
     def files(self, targets: Iterable[int]) -> dict[str, Tensor]:
-        """Contents of segments for some receivers and of the watermark, uint8 [bytes], by their place in a folder."""
+        """Contents of segments for some receivers and of the watermark, uint8 [bytes], by relative path."""
         paths = [self._folders[0] / "watermark"]
         for target in targets:
             edge = self._edges.get(target, _Edge())
@@ -237,7 +237,7 @@ class SenderLog:
         }
 
     def close(self, *, remove: bool = False) -> None:
-        """Close the files; with `remove` delete them, when nobody will be recomputed any more."""
+        """Close the files; with `remove`, delete them, when no rank needs recomputation any more."""
         for edge in self._edges.values():
             edge.close_current()
         if self._mark >= 0:
@@ -304,16 +304,16 @@ class SenderLog:
 
 
 class LoggedMessages:
-    """Committed messages that one rank was sent, from the logs of all other ranks; each was checked.
+    """Reader of committed messages sent to one rank, from the logs of all other ranks, with verification.
 
     Args:
         folders: Folders of the job's logs: in shared memory, on disk, fetched from other hosts.
-        target: Rank that they were sent to.
+        target: Index of the receiving rank.
     """
 
     def __init__(self, folders: Iterable[str | os.PathLike[str]], target: int) -> None:
         self.target = target
-        self._found: dict[tuple[MessageKey, int], tuple[memoryview, Description]] = {}
+        self._found: dict[tuple[MessageKey, int], tuple[memoryview, ValueSpec]] = {}
         self._ends: dict[tuple[int, int, int], tuple[int, int]] = {}
         """Generation and number of messages, by source, target and step."""
         self._numbers: dict[tuple[int, int, int, int], int] = {}
@@ -327,22 +327,22 @@ class LoggedMessages:
                         self._read(path)
 
     def span(self, source: int, target: int | None = None) -> tuple[int, int]:
-        """Steps [first, end) of which all messages of a source are there, up to what it had committed.
+        """Steps [first, end) for which all messages of a source are logged, up to its last committed step.
 
         Args:
-            source: Rank that sent them.
-            target: This rank, or `ALL_RANKS`; None: this rank.
+            source: Index of the sending rank.
+            target: This rank, or `ALL_RANKS`. Defaults to this rank.
         """
         end = first = self._marks.get(source, 0)
         while self._whole(source, self.target if target is None else target, first - 1):
             first -= 1
         return first, end
 
-    def take(self, key: MessageKey) -> tuple[Tensor, Description]:
-        """A message and its description.
+    def take(self, key: MessageKey) -> tuple[Tensor, ValueSpec]:
+        """Read a message and its description.
 
         Raises:
-            InputError: It is not in the logs, or not whole.
+            InputError: The message is missing in the logs, or damaged.
         """
         if not self.has(key):
             first, last = self.span(key.source, key.target)
@@ -357,7 +357,7 @@ class LoggedMessages:
         return raw.view(description.dtype).reshape(description.shape), description
 
     def take_agreed(self, channel: int, step: int) -> Tensor:
-        """What all ranks came to in a step, from the log of any of them.
+        """Read the result that all ranks agreed on in a step, from any rank's log.
 
         Raises:
             InputError: No log has it.
@@ -368,7 +368,7 @@ class LoggedMessages:
         return self.take(next(filter(self.has, keys), keys[0]))[0]
 
     def has(self, key: MessageKey) -> bool:
-        """Whether a message is there, whole and committed."""
+        """Whether a message is logged, intact and committed."""
         generation, _ = self._ends.get((key.source, key.target, key.step), (-1, 0))
         return (key, generation) in self._found and key.step < self._marks.get(key.source, 0)
 
@@ -388,7 +388,7 @@ class LoggedMessages:
 
 
 def watermark(folder: Path) -> int:
-    """Steps that the rank of a log had committed; 0 where no whole mark is there."""
+    """Number of steps committed by the rank of a log; 0 if there is no intact watermark."""
     try:
         raw = (folder / "watermark").read_bytes()
     except OSError:
@@ -401,7 +401,7 @@ def watermark(folder: Path) -> int:
     return best
 
 
-def _records(path: Path) -> Iterator[tuple[MessageKey, int, memoryview, Description | None]]:
+def _records(path: Path) -> Iterator[tuple[MessageKey, int, memoryview, ValueSpec | None]]:
     """Whole records of a segment; what follows a broken header cannot be told apart and is left out."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -420,11 +420,11 @@ def _records(path: Path) -> Iterator[tuple[MessageKey, int, memoryview, Descript
             continue
         numbers = _DIMENSIONS.unpack_from(head, _FIELDS.size)
         key = MessageKey(source, target, channel, step, microbatch)
-        description = None if channel == _END else Description.unpack(torch.tensor(numbers))
+        description = None if channel == _END else ValueSpec.unpack(torch.tensor(numbers))
         yield key, generation, payload, description
 
 
-def _header(key: MessageKey, generation: int, payload: memoryview, description: Description | None) -> bytes:
+def _header(key: MessageKey, generation: int, payload: memoryview, description: ValueSpec | None) -> bytes:
     numbers = [0] * 15 if description is None else description.pack(f"messages to rank {key.target}").tolist()
     head = (
         _FIELDS.pack(

@@ -1,4 +1,4 @@
-"""A rank's place among those that train: its role, and the process group of each generation."""
+"""Membership of a rank: its role, and the process group of each generation."""
 
 from __future__ import annotations
 
@@ -45,20 +45,19 @@ def join(
     bound: str = "each rank has a part that no other has",
     backend: str = "gloo",
 ) -> Member:
-    """Wait for the role of a rank, and join the process group of all.
+    """Wait for a rank's role, and join the process group of all.
 
     A spare waits here. The group is torch's default one; after a failure `Member.regroup` joins the next.
 
     Args:
-        timeout_s: Seconds that one call of the process group may take.
-        bound: Why the training cannot go on with fewer ranks; "": it can.
-        backend: Backend of torch's default group. With another than gloo a group of gloo beside it carries what
-            recoveries need.
+        timeout_s: Timeout of a process-group call, in seconds.
+        bound: Reason why the training cannot continue with fewer ranks; "" if it can.
+        backend: Backend of torch's default group. If it is not gloo, a separate gloo group serves recoveries.
 
     Raises:
-        InputError: No agent has started this process, or one that lets fewer ranks go on, which these cannot; or the
-            process has joined a training already.
-        PeerError: This process is refused, or the job has failed.
+        InputError: No agent has started this process, or it is elastic, which these ranks do not support; or the
+            process has already joined a training.
+        PeerError: This process was refused, or the job has failed.
     """
     link = control.current()
     if link is None:
@@ -78,21 +77,21 @@ def join(
 
 
 class Member:
-    """The membership of this process; made by `join`.
+    """Membership of this process, made by `join`.
 
     Args:
         link: Control channel to the agent.
-        timeout_s: Seconds that one call of the process group may take.
+        timeout_s: Timeout of a process-group call, in seconds.
         backend: Backend of torch's default group.
 
     Attributes:
         rank: Rank of this process, the same in all generations.
-        world_size: Number of ranks of the job, also while some of them are missing.
-        generation: The present generation.
-        local_rank: Number of this rank on its host, which no other rank there has: that of its device.
+        world_size: Number of ranks of the job, including missing ones.
+        generation: Generation of the members.
+        local_rank: Unique index of this rank on its host, and of its device.
         transport: Transport between the processes of this generation, over gloo.
-        device_transport: Transport over torch's default group, the same one where that is of gloo.
-        memory: Folder in the memory of this host, which outlives the processes of the job.
+        device_transport: Transport over torch's default group; the same one if that is gloo's.
+        memory: Folder in this host's memory, which outlives the processes of the job.
     """
 
     def __init__(self, link: control.ControlChannel, timeout_s: float, backend: str = "gloo") -> None:
@@ -127,7 +126,7 @@ class Member:
 
     @property
     def fresh(self) -> bool:
-        """Whether this process has taken its role in the present generation, and holds no state."""
+        """Whether this process has just taken its role, and holds no state."""
         return self.rank in self.generation.fresh
 
     @property
@@ -137,25 +136,25 @@ class Member:
 
     @property
     def is_over(self) -> bool:
-        """Whether another rank of the present generation is lost."""
+        """Whether another rank of the current generation is lost."""
         return self._link.over(self._last)
 
     def regroup(self, error: Exception | None) -> tuple[int, Transport]:
-        """Leave the process group, and join that of the next generation that holds.
+        """Leave the process group, and join that of the next stable generation.
 
         Args:
-            error: What this rank met; None: the group is joined for the first time.
+            error: Error raised on this rank. None when the group is joined for the first time.
 
         Returns:
             Number of the generation, and the transport between its processes.
 
         Raises:
-            PeerError: The job has failed, or the error comes from no failure of another rank.
+            PeerError: The job has failed, or the error was not caused by a failure of another rank.
         """
         if error is not None:
             if not self.is_failure(error):
                 raise error
-            points.reach("fault")
+            points.notify_point("fault")
             _log.warning("leaves generation %d: %s", self._last, (str(error).splitlines() or [""])[0])
         noticed_s = 0.0 if error is None else clock_s()
         while True:
@@ -164,10 +163,10 @@ class Member:
             self._last = self.generation.number
             self._link.join(self._last)
             try:
-                self.tell("noticed", at_s=noticed_s)
-                points.reach("regroup")
+                self.report_phase("noticed", at_s=noticed_s)
+                points.notify_point("regroup")
                 self.transport, self.device_transport = self._joined(self.generation)
-                self.tell("regrouped")
+                self.report_phase("regrouped")
                 set_position(generation=self._last)
                 _log.info("joined the group of ranks %s", list(self.generation.ranks))
                 return self._last, self.transport
@@ -179,16 +178,16 @@ class Member:
                 noticed_s = clock_s()
 
     def is_failure(self, error: Exception) -> bool:
-        """Whether an error comes from a failure of another rank, of which the agent tells."""
+        """Whether an error was caused by a failure of another rank, as reported by the agent."""
         foreign = isinstance(error, PeerError) or "gloo" in str(error) or "onnection" in str(error)
         return self._link.is_over_within(self._last, _GRACE_S if foreign else _DOUBT_S)
 
-    def tell(self, phase: str, step: int = -1, **more: Any) -> None:
-        """Let the agent note how far a recovery is."""
+    def report_phase(self, phase: str, step: int = -1, **more: Any) -> None:
+        """Report the phase of a recovery to the agent."""
         self._link.progress(self.rank, self._last, phase, step, **more)
 
     def guard(self, groups: Iterable[dist.ProcessGroup]) -> None:
-        """Have further groups of this generation interrupted when a rank is lost, such as those of some ranks alone."""
+        """Interrupt further groups of this generation when a rank is lost, such as those of some ranks alone."""
         self._link.guard(self._last, groups)
 
     def follow(self, progress: Callable[[], tuple[dict[str, int], dict[str, int]]]) -> None:
@@ -196,11 +195,11 @@ class Member:
         self._link.follow(progress)
 
     def arrive(self, step: int) -> None:
-        """Note that this rank has its gradients of a step, for which all others wait."""
+        """Record that this rank has its gradients of a step, for which all others wait."""
         self._link.arrive(step)
 
     def leave(self) -> None:
-        """Destroy the process group; nothing may hold it any more."""
+        """Destroy the process group; nothing may reference it any more."""
         self._link.release()
         if dist.is_initialized():
             assert dist.group.WORLD is not None
@@ -212,13 +211,22 @@ class Member:
         # A group that did not come about is counted too, and the name of the next one has the count in it.
         dist.distributed_c10d._world.group_count = 0
 
-    def finish(self) -> bool:
-        """Say that this rank has trained to the end, and wait for all; False: another generation follows.
+    def finish(self, step: int = -1, *, early: bool = False, cause: str = "") -> bool:
+        """Report that this rank has finished training, and wait for all; False if another generation follows.
+
+        Args:
+            step: Number of updates made; -1 if they are not to be compared over ranks.
+            early: Whether it has left its loop early, so that others may wait for it.
+            cause: Error for which it has left its loop, in words. Defaults to none.
 
         Raises:
             PeerError: The job has failed.
         """
-        return self._link.finish(self._last)
+        return self._link.finish(self._last, step, early=early, cause=cause)
+
+    def at_end(self, function: Callable[[], object] | None) -> None:
+        """Call a function when the script ends."""
+        self._link.at_end = function
 
     def _joined(self, generation: Generation) -> tuple[Transport, Transport]:
         ranks = generation.ranks
@@ -238,7 +246,7 @@ class Member:
             time.sleep(0.001)
         if missing:
             raise PeerError(f"generation {generation.number} was over before ranks {missing} came")
-        points.reach("connect")
+        points.notify_point("connect")
         place = ranks.index(self.rank)
         join_group(store, place, len(ranks), _JOIN_S, self._backend)
         group = dist.group.WORLD

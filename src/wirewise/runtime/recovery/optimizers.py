@@ -1,6 +1,6 @@
-"""Optimizers that torch does not have and whose updates can be undone: `Lamb` and `Lion`.
+"""Invertible optimizers that torch does not have: `Lamb` and `Lion`.
 
-Both keep with each parameter the little of the last update that its inverse needs.
+Both keep with each parameter the data of the last update that its inverse needs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["Lamb", "Lion"]
 
 
 class _Decoupled(Optimizer):
-    """What both have in common: settings, and the inverse of decoupled weight decay.
+    """Shared settings of both, and the inverse of decoupled weight decay.
 
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate of all parameters.
         betas: Shares that averages keep of their values before.
-        weight_decay: Share of a parameter, times lr, that each step takes away.
+        weight_decay: Fraction of a parameter, times lr, that each step takes away.
         maximize: Whether the gradient is followed upwards.
     """
 
@@ -65,15 +65,15 @@ class _Decoupled(Optimizer):
 
 
 class Lamb(_Decoupled):
-    """Adam whose step is scaled, for each tensor, by the norm of the tensor over its own (You et al., ICLR 2020).
+    """Adam whose step is scaled per tensor by the ratio of the tensor's norm to the step's (You et al., ICLR 2020).
 
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate of all parameters.
-        betas: Shares that the averages of gradients and of their squares keep.
-        eps: Term that is added to the root of the mean of squares.
+        betas: Decay rates of the averages of gradients and of their squares.
+        eps: Term added to the root of the mean of squares.
         weight_decay: Decoupled weight decay, within the scaled step.
-        maximize: Whether the gradient is followed upwards.
+        maximize: Whether to maximise the objective.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Lamb(_Decoupled):
     def before_update(
         self, parameter: Tensor, gradient: Tensor, state: Mapping[str, Any], settings: Mapping[str, Any]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Parameter and averages before the last update (`recovery.Undoable`).
+        """Parameter and averages before the last update (`recovery.InvertibleOptimizer`).
 
         Raises:
             InputError: 1 - lr * trust ratio * weight_decay was 0.
@@ -130,17 +130,17 @@ def _adam_step(m: Tensor, v: Tensor, t: int, of: Mapping[str, Any]) -> Tensor:
 
 
 class Lion(_Decoupled):
-    """Steps of one length along the sign of an average of gradients (Chen et al., NeurIPS 2023).
+    """Steps of constant length along the sign of an average of gradients (Chen et al., NeurIPS 2023).
 
-    The signs of the last update are kept, a byte an element: where average and gradient cancel to a rounding error,
-    they could not be computed again.
+    The signs of the last update are kept, one byte per element, as they cannot be recomputed if average and gradient
+    cancel to a rounding error.
 
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate of all parameters.
-        betas: Share of the average in the direction, and share that the average keeps.
-        weight_decay: Share of a parameter, times lr, that each step takes away.
-        maximize: Whether the gradient is followed upwards.
+        betas: Weight of the average in the direction, and its decay rate.
+        weight_decay: Fraction of a parameter, times lr, subtracted in each step.
+        maximize: Whether to maximise the objective.
     """
 
     def __init__(
@@ -166,13 +166,13 @@ class Lion(_Decoupled):
     def before_update(
         self, parameter: Tensor, gradient: Tensor, state: Mapping[str, Any], settings: Mapping[str, Any]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Parameter and average before the last update (`recovery.Undoable`)."""
+        """Parameter and average before the last update (`recovery.InvertibleOptimizer`)."""
         (_, beta2), lr = settings["betas"], settings["lr"]
         parameter = (parameter + lr * state["sign"]) / (1 - lr * settings["weight_decay"])
         return parameter, {"exp_avg": (state["exp_avg"] - (1 - beta2) * gradient) / beta2}
 
     def undo_refusal(self, settings: Mapping[str, Any]) -> str:
-        """Why updates with these settings cannot be taken back; "" if they can."""
+        """Reason why updates with these settings cannot be undone; "" if they can."""
         if 1 - settings["lr"] * settings["weight_decay"] == 0:
             return "1 - lr * weight_decay is 0, so that nothing is left of the parameter before"
         return ""

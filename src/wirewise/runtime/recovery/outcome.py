@@ -1,4 +1,4 @@
-"""What a job under agents came to: its recoveries, and when each phase of them was reached."""
+"""Outcome of a job under agents: its recoveries, and the times of their phases."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import msgspec
 from wirewise.runtime.recovery.clock import clock_s
 from wirewise.runtime.recovery.generations import Generation, PhaseReached
 
-__all__ = ["Recovered", "Recoveries"]
+__all__ = ["Recoveries", "RecoveryTimes"]
 
 
-class Recovered(msgspec.Struct, kw_only=True):
-    """One recovery; times are seconds since 1970, 0 where it did not come to that."""
+class RecoveryTimes(msgspec.Struct, kw_only=True):
+    """Times of one recovery, in seconds since 1970; 0 for phases not reached."""
 
     generation: int
     ranks: tuple[int, ...]
-    """Ranks whose process was lost; none where ranks were added."""
+    """Ranks whose process was lost; empty if ranks were added."""
     causes: tuple[str, ...]
     seen_s: float
-    """When the first loss was noticed by an agent."""
+    """When an agent detected the first loss."""
     noticed_s: float = 0.0
-    """When the last rank had left what it was doing; further times are those of the last rank likewise."""
+    """When the last rank was interrupted; the following times are also those of the last rank."""
     regrouped_s: float = 0.0
     decided_s: float = 0.0
     restored_s: float = 0.0
@@ -28,33 +28,33 @@ class Recovered(msgspec.Struct, kw_only=True):
     committed_s: float = 0.0
     """When the first new step was committed by all."""
     step: int = -1
-    """Step that training went on from."""
+    """Step from which training resumed."""
     strategy: str = ""
     lost_iterations: int = 0
-    """Most steps of any rank that were committed and had to be computed again."""
+    """Maximum over ranks of committed steps that had to be recomputed."""
     replayed_iterations: int = 0
-    """Steps that were computed again from logs."""
+    """Number of steps recomputed from logs."""
     equal: bool = True
     """Whether replicas had the same digest afterwards."""
 
 
 class Recoveries(msgspec.Struct, kw_only=True):
-    """What a job came to."""
+    """Recoveries of a job."""
 
     world_size: int
     generations: int = 0
     step: int = -1
-    """Newest step that was told to be committed."""
-    recoveries: list[Recovered] = []
+    """Newest step reported as committed."""
+    recoveries: list[RecoveryTimes] = []
     refused: list[str] = []
-    """Why processes were not taken in."""
+    """Reasons why processes were refused."""
 
     def begin(self, generation: Generation) -> None:
-        """Note that a generation begins, the second and later ones as recoveries."""
+        """Record the start of a generation; the second and later ones are recoveries."""
         self.generations = generation.number
         if generation.number > 1:
             self.recoveries.append(
-                Recovered(
+                RecoveryTimes(
                     generation=generation.number,
                     ranks=generation.dead,
                     causes=tuple(generation.notes.values()),
@@ -63,7 +63,7 @@ class Recoveries(msgspec.Struct, kw_only=True):
             )
 
     def note(self, event: PhaseReached) -> None:
-        """Note how far a recovery is."""
+        """Record the progress of a recovery."""
         if event.phase == "committed":
             self.step = max(self.step, event.step)
         for one in self.recoveries:

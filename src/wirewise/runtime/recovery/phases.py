@@ -1,4 +1,4 @@
-"""Where in the loop of its script each rank goes on after a recovery, as a pure function of what all ranks know.
+"""Position in the script's loop from which each rank resumes, as a pure function of the ranks' records.
 
 The code of a script after the update, such as that of an average of the weights, runs once for each step on every rank,
 in one of three ways:
@@ -24,23 +24,23 @@ __all__ = ["Continuation", "continuations"]
 
 
 class Continuation(msgspec.Struct, frozen=True, kw_only=True):
-    """How one rank goes on."""
+    """How one rank resumes."""
 
     phase: Phase
-    """State of the step that it has."""
+    """State of the step that the rank holds."""
     sources: tuple[int, ...] = ()
-    """Ranks that it copies this state from, but for parameters and their averages; none: it keeps its own."""
+    """Ranks to copy this state from, except parameters and their averages; empty: keep its own."""
     weights: tuple[int, ...] = ()
-    """Ranks that it copies parameters and their averages from; none: it keeps its own."""
+    """Ranks to copy parameters and their averages from; empty: keep its own."""
     then: Literal["top", "return", "pass"]
-    """Top of the loop, the code after the block, or the batch once more without an update."""
+    """Continue at the top of the loop, with the code after the block, or by a pass over the batch without an update."""
 
 
 def continuations(records: Sequence[RankRecord], decision: RecoveryDecision) -> Mapping[int, Continuation]:
-    """How each rank goes on from the step of a decision.
+    """Continuation of each rank from the step of a decision.
 
     Args:
-        records: Records of all ranks, as `decide` took them.
+        records: Records of all ranks, as passed to `decide`.
         decision: Decision on them.
     """
     if any(action.kind == "load" for action in decision.actions):
@@ -60,7 +60,7 @@ def continuations(records: Sequence[RankRecord], decision: RecoveryDecision) -> 
 
 
 class _Known:
-    """What ranks hold once they have acted on a decision."""
+    """State of ranks once they have acted on a decision."""
 
     def __init__(self, records: Sequence[RankRecord], decision: RecoveryDecision) -> None:
         self._records, self._decision = {one.rank: one for one in records}, decision

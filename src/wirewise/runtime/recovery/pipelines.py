@@ -1,4 +1,4 @@
-"""Training of a pipeline that goes on when ranks are lost: the others stay where they are, replacements catch up."""
+"""Pipeline training that continues when ranks are lost: survivors keep their progress, replacements catch up."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from wirewise.errors import InputError, PeerError
 from wirewise.runtime import points
 from wirewise.runtime.pipeline import Pipeline, UpdateResult
 from wirewise.runtime.pipeline.feed import Batch
-from wirewise.runtime.recovery.checkpoints import Checkpoints
-from wirewise.runtime.recovery.helping import Helping, recompute_together
+from wirewise.runtime.recovery.checkpoints import CheckpointFolder
+from wirewise.runtime.recovery.helping import HelperOptions, recompute_together
 from wirewise.runtime.recovery.recompute import RecoveryJournal
 from wirewise.runtime.recovery.state import copy_tree
 from wirewise.runtime.transport import Transport
@@ -22,26 +22,26 @@ __all__ = ["Membership", "train_through_faults"]
 
 
 class Membership(Protocol):
-    """A rank's place among those that train, as `recovery.Member` has it."""
+    """Membership of a rank, as `recovery.Member` implements it."""
 
     def regroup(self, error: Exception | None) -> tuple[int, Transport]:
-        """Leave the process group after an error, and join the next one: its number, and its transport."""
+        """Leave the process group after an error, and join the next one; returns its number and transport."""
         ...
 
     def guard(self, groups: Iterable[dist.ProcessGroup]) -> None:
-        """Have further groups of this generation interrupted when a rank is lost."""
+        """Interrupt further groups of this generation when a rank is lost."""
         ...
 
     def follow(self, progress: Callable[[], tuple[dict[str, int], dict[str, int]]]) -> None:
-        """Have messages between ranks watched: what this rank has done, and what it awaits."""
+        """Watch messages between ranks: counts reached by this rank, and counts awaited."""
         ...
 
     def finish(self) -> bool:
-        """Wait until all ranks have trained to the end; False: a rank is lost, and another group follows."""
+        """Wait until all ranks have finished training; False if a rank is lost, and another group follows."""
         ...
 
-    def tell(self, phase: Any, step: int = -1, **more: Any) -> None:
-        """Note how far a recovery is."""
+    def report_phase(self, phase: Any, step: int = -1, **more: Any) -> None:
+        """Report the phase of a recovery."""
         ...
 
 
@@ -51,12 +51,12 @@ def train_through_faults(
     batches: Callable[[int], Iterable[Batch]],
     member: Membership,
     *,
-    checkpoints: Checkpoints | None = None,
+    checkpoints: CheckpointFolder | None = None,
     every: int = 0,
-    helping: Helping | None = None,
+    helping: HelperOptions | None = None,
     keep: Literal["checkpoint", "replicas"] = "checkpoint",
 ) -> Iterator[UpdateResult]:
-    """Train to the last batch, whatever ranks are lost meanwhile.
+    """Train to the last batch, whichever ranks are lost meanwhile.
 
     A replacement makes a `Pipeline` on the new process group and calls this too. It takes the state of a replica of its
     stage. Where there is none it loads the newest state that its rank saved, or starts as all ranks did, from the
@@ -66,20 +66,21 @@ def train_through_faults(
     Args:
         pipeline: Pipeline of this rank, made with `journal`.
         journal: Journal of this rank.
-        batches: Batches from the update with this number on, the same at each call.
+        batches: Batches from the given update on, the same at each call.
         member: Membership of this rank; it has joined the group of the pipeline.
-        checkpoints: States of this rank; None: replacements recompute all updates.
-        every: Updates from one checkpoint to the next; 0: none is written.
-        helping: How ranks that wait help a replacement, the same on all ranks; None: they do not.
-        keep: How long messages are kept: until a checkpoint that all ranks have, or, where replicas of each stage give
-            its state back, until all ranks have done their update. Then all go back where a stage has lost all.
+        checkpoints: Checkpoints of this rank. None if replacements recompute all updates.
+        every: Number of updates between checkpoints; 0 for none.
+        helping: How waiting ranks help a replacement, the same on all ranks. None if they do not.
+        keep: How long messages are kept: until a checkpoint that all ranks have, or, if replicas of each stage can
+            restore its state, until all ranks have done their update. In the latter case all roll back if a stage has
+            lost all replicas.
 
     Yields:
-        Result of each update, as `Pipeline.train`.
+        Result of each update, as in `Pipeline.train`.
 
     Raises:
-        InputError: The logs lack what a replacement needs, and no checkpoint is whole on all ranks; or messages are not
-            kept and there are no replicas.
+        InputError: The logs lack what a replacement needs, and no checkpoint is intact on all ranks; or messages are
+            not kept and there are no replicas.
         PeerError: The job has failed.
     """
     if keep == "replicas" and pipeline.plan.replicas == 1:
@@ -104,7 +105,7 @@ def train_through_faults(
                 journal.incomplete = False
                 transport = None
             member.guard(pipeline.groups)
-            points.reach("restore", int(journal.incomplete))
+            points.notify_point("restore", int(journal.incomplete))
             if back := journal.incomplete:
                 states.go_back()
             copied = journal.generation > 1 and not back and _take_from_replicas(pipeline)
@@ -114,11 +115,11 @@ def train_through_faults(
                 recompute_together(pipeline, journal, batches, helping)
                 if pipeline.update == max(journal.done):
                     progress.resumed(pipeline.update)
-            points.at(pipeline.transport.rank, pipeline.update)
-            points.reach("resume")
+            points.announce_position(pipeline.transport.rank, pipeline.update)
+            points.notify_point("resume")
             for result in pipeline.train(_reached(batches(pipeline.update))):
-                points.reach("committed")
-                points.at(pipeline.transport.rank, pipeline.update)
+                points.notify_point("committed")
+                points.announce_position(pipeline.transport.rank, pipeline.update)
                 progress.committed(pipeline.update)
                 states.save()
                 if keep == "replicas":
@@ -163,7 +164,7 @@ def _take_from_replicas(pipeline: Pipeline) -> bool:
 
 def _reached(batches: Iterable[Batch]) -> Iterator[Batch]:
     for batch in batches:
-        points.reach("batch")
+        points.notify_point("batch")
         yield batch
 
 
@@ -171,7 +172,7 @@ class _States:
     """States of a rank on disk, which bound what is logged."""
 
     def __init__(
-        self, pipeline: Pipeline, journal: RecoveryJournal, checkpoints: Checkpoints | None, every: int
+        self, pipeline: Pipeline, journal: RecoveryJournal, checkpoints: CheckpointFolder | None, every: int
     ) -> None:
         self._pipeline, self._journal, self._checkpoints, self._every = pipeline, journal, checkpoints, every
         self._saved = -1
@@ -210,20 +211,20 @@ class _States:
 
 
 class _Progress:
-    """What is told of a recovery: the state is there, all ranks are where the first was, the next update is done."""
+    """Events of a recovery: the state is there, all ranks are where the first was, the next update is done."""
 
     def __init__(self, member: Membership, journal: RecoveryJournal, update: int, strategy: str) -> None:
         self._member, self._journal, self._first = member, journal, update
         self._told = journal.generation == 1
         self._resumed = False
         if not self._told:
-            member.tell("restored", update, strategy=strategy)
+            member.report_phase("restored", update, strategy=strategy)
 
     def resumed(self, update: int) -> None:
         """All ranks are at this update."""
         if not self._told and not self._resumed:
             self._resumed = True
-            self._member.tell("resumed", update)
+            self._member.report_phase("resumed", update)
 
     def committed(self, updates: int) -> None:
         """Note how many updates are done."""
@@ -235,4 +236,4 @@ class _Progress:
             self.resumed(caught_up)
         if updates > caught_up:
             self._told = True
-            self._member.tell("committed", updates, computed=caught_up - self._first)
+            self._member.report_phase("committed", updates, computed=caught_up - self._first)

@@ -1,4 +1,4 @@
-"""The device of a rank and the backend of its group, of which a spare knows the first once it has a role."""
+"""Device of a rank and backend of its group; a spare learns its device with its role."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Placement"]
 
 
 class Placement(NamedTuple):
-    """Where a rank trains."""
+    """Device and backend of a rank."""
 
     model: nn.Module
     device: str
@@ -36,14 +36,14 @@ class Placement(NamedTuple):
 
         Args:
             model: Model of the training.
-            device: Type of device that the user asks for. None means that of the model.
-            backend: Backend that the user asks for. None means that of the device.
+            device: Type of the requested device. Defaults to that of the model.
+            backend: Requested backend. Defaults to that of the device.
             state: State of the training.
-            remembers: Whether codecs have a memory, which lies where the model does.
+            remembers: Whether codecs have error-feedback state, which is on the model's device.
             sharded: Whether FSDP2 shards the model.
 
         Raises:
-            InputError: Devices that do not fit each other, or cannot be recovered.
+            InputError: Devices are inconsistent, or cannot be recovered.
         """
         found = {parameter.device.type for parameter in model.parameters()}
         if len(found) > 1 or (device is not None and torch.device(device).index is not None):
@@ -84,6 +84,6 @@ class Placement(NamedTuple):
         self.model.to(torch.device("cuda", local_rank))
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that it was given."""
+        """Wait until the device has completed all its work."""
         if self.device == "cuda":
             torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""A recovery plan as what agents, sessions and pipelines are told; what they would carry out otherwise is refused."""
+"""Conversion of a recovery plan to settings of agents, sessions and pipelines; unsupported fields are refused."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, Literal
 from wirewise.errors import PlanError
 from wirewise.plans.recovery import RecoveryPlan
 from wirewise.runtime.recovery.control import BEAT_S
-from wirewise.runtime.recovery.journals import Consistency
+from wirewise.runtime.recovery.sync import Buckets
 
 __all__ = ["RecoverySettings", "settings_of"]
 
 
 @dataclass(frozen=True)
 class RecoverySettings:
-    """Arguments that carry a plan out, by who takes them."""
+    """Arguments that execute a plan, by recipient."""
 
     agent: dict[str, Any]
     """`Agent(target, ..., **agent)`."""
     session: dict[str, Any]
-    """`protect(model, optimizer, loader, **session)`, of a job of one stage."""
+    """`protect(model, optimizer, loader, **session)`, of a job of one stage: buckets with the plan's consistency."""
     log: dict[str, Any]
     """`SenderLog(folder, rank, spill=..., **log)`, of a pipeline."""
     keep: Literal["checkpoint", "replicas"]
@@ -29,23 +29,22 @@ class RecoverySettings:
     every: int
     """Steps from one checkpoint to the next, `train_through_faults(..., every=every)`; sessions leave it to scripts."""
     helping: dict[str, Any]
-    """`Helping(build, **helping)`; empty: ranks that wait do not help."""
+    """Options of `HelperOptions(build, ...)`; blocked ranks do not help if empty."""
 
 
 def settings_of(plan: RecoveryPlan, hosts: int = 1) -> RecoverySettings:
-    """What carries a plan out.
+    """Settings that execute a plan.
 
     Args:
         plan: Plan of the job's stages.
-        hosts: Number of hosts, each of which has an agent and a share of the spares.
+        hosts: Number of hosts, each with an agent and a part of the spares.
 
     Raises:
-        PlanError: The plan is inconsistent, or has a field that is not carried out as it says; the message names it.
+        PlanError: The plan is inconsistent, or has a field that cannot be executed; the message names it.
     """
     plan.check_itself()
     for fault in _faults(plan, hosts):
         raise PlanError(f"{fault}; plan again, or change it")
-    consistency: Consistency = plan.consistency
     mode: Literal["exact", "fast"] = plan.parallel_mode
     replicas = plan.stages[0].strategy == "replica"
     # What replicas have need not be kept, but a stage may be an update behind another.
@@ -54,7 +53,7 @@ def settings_of(plan: RecoveryPlan, hosts: int = 1) -> RecoverySettings:
         log = {"memory_bytes": 0}
     return RecoverySettings(
         agent={"spares": plan.spares // hosts, "silence_s": plan.silence_limit_s},
-        session={"consistency": consistency},
+        session={"sync": Buckets(consistency=plan.consistency)},
         log=log,
         keep="replicas" if replicas else "checkpoint",
         every=plan.interval_steps,

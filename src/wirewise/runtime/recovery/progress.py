@@ -1,9 +1,9 @@
-"""Hung ranks: ranks report the calls that they have begun, and the one that lags behind is to blame.
+"""Detection of hung ranks: ranks report their calls, and the rank that lags behind is to blame.
 
-A thread that beats says that a process lives, not that its training goes on: user code may wait for a file system for
-ever. Each collective call has a number in its group, so a rank whose number is behind that of another one has not
-come to a call in which the other waits. Messages of a pipeline are counted at both ends, and nobody waits for their
-receiver. A rank that waits itself is never to blame.
+A heartbeat thread shows that a process is alive, not that its training makes progress: user code may be blocked on a
+file system forever. Each collective call has a number in its group, so a rank with a lower number than another has
+not reached a call in which the other waits. Messages of a pipeline are counted at both ends, and nobody waits for
+their receiver. A rank that waits itself is never to blame.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from types import FrameType
 
 import msgspec
 
-__all__ = ["CodeLocation", "RankProgress", "find_hung_ranks", "is_waiting_for", "locate_thread"]
+__all__ = [
+    "CodeLocation",
+    "RankProgress",
+    "find_abandoned_ranks",
+    "find_hung_ranks",
+    "is_waiting_for",
+    "locate_thread",
+]
 
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _IN_CALLS = (
@@ -45,7 +52,7 @@ class CodeLocation(msgspec.Struct, frozen=True):
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of a rank: calls that it has begun, messages, and where its thread is."""
+    """Progress of a rank: calls begun, messages, and the location of its thread."""
 
     generation: int
     """Generation that it has joined."""
@@ -56,12 +63,12 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     awaits: dict[str, int] = {}
     """Number that it waits for another rank to have done, by the same names."""
     unchanged_s: float
-    """Seconds since one of these changed."""
+    """Seconds since any of these changed."""
     place: CodeLocation
 
 
 def locate_thread(thread: int) -> CodeLocation:
-    """Locate a thread, by the innermost function that is not of Python's own library."""
+    """Locate a thread, by its innermost function outside Python's standard library."""
     frame: FrameType | None = sys._current_frames().get(thread)
     while frame is not None and frame.f_code.co_filename.startswith((_STDLIB, "<")):
         if "site-packages" in frame.f_code.co_filename:
@@ -79,7 +86,7 @@ def _is_in(name: str, parts: Iterable[str]) -> bool:
 
 
 def is_waiting_for(one: RankProgress, other: RankProgress) -> bool:
-    """Whether a rank has begun a call, or joined a generation, to which another has not come."""
+    """Whether a rank has begun a call, or joined a generation, that another has not reached."""
     if one.generation != other.generation:
         return one.generation > other.generation
     late_calls = (count > other.counts.get(name, count) for name, count in one.counts.items())
@@ -92,11 +99,11 @@ def find_hung_ranks(standings: Mapping[int, RankProgress], limit_s: float) -> di
     """Find ranks that others have waited for longer than a limit, with the cause in words.
 
     Args:
-        standings: RankProgress of each rank.
-        limit_s: Seconds without progress that are too long.
+        standings: Progress of each rank.
+        limit_s: Maximum time without progress, in seconds.
 
     Returns:
-        Only ranks that wait for nobody; none where nobody waits.
+        Only ranks that wait for no other; empty if no rank waits.
     """
     stuck = [rank for rank, one in standings.items() if one.unchanged_s >= limit_s]
     blamed: dict[int, str] = {}
@@ -113,6 +120,31 @@ def find_hung_ranks(standings: Mapping[int, RankProgress], limit_s: float) -> di
                 f"{own.place.where}"
             )
     return blamed
+
+
+def find_abandoned_ranks(standings: Mapping[int, RankProgress], left: Collection[int], limit_s: float) -> str:
+    """Find ranks blocked in a call for one that has left its loop, and will not reach it.
+
+    Args:
+        standings: Progress of each rank.
+        left: Ranks that have left their loops.
+        limit_s: Maximum time without progress, in seconds.
+
+    Returns:
+        Their names; "" if there are none.
+    """
+    waiting = [
+        rank
+        for rank, one in standings.items()
+        if rank not in left and one.place.kind != "user" and one.unchanged_s >= limit_s
+        if any(_has_begun_more(one, standings[other]) for other in left)
+    ]
+    return _ranks(waiting) if waiting else ""
+
+
+def _has_begun_more(one: RankProgress, other: RankProgress) -> bool:
+    """Whether a rank has begun a call of a group to which another has not come."""
+    return any(count > other.counts.get(name, count) for name, count in one.counts.items() if name != "steps")
 
 
 def _waits(one: RankProgress, others: Iterable[RankProgress]) -> bool:

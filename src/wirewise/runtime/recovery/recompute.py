@@ -1,6 +1,6 @@
-"""Recomputing stages of a pipeline that are lost, from what the others have sent them: nobody who lives goes back.
+"""Recomputation of lost pipeline stages from messages logged by the others: survivors never roll back.
 
-Every rank goes on from the last update that it has done; a replacement from its checkpoint. A message of an update that
+Every rank resumes from the last update that it has done; a replacement from its checkpoint. A message of an update that
 its sender has done comes from the sender's log, a message of an update that its receiver has done is not sent, all
 others travel. So stages that are lost together, neighbours too, need the logs of the living ones alone. Random numbers
 of a module depend on seed, update and microbatch, and batches are read by position, so the weights are bit by bit those
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from wirewise.errors import InputError, PeerError
-from wirewise.runtime.pipeline.messages import Description, MessageJournal
+from wirewise.runtime.pipeline.messages import MessageJournal, ValueSpec
 from wirewise.runtime.pipeline.stage import MicrobatchKey
 from wirewise.runtime.recovery.fetching import fetch_logs
 from wirewise.runtime.recovery.logs import ALL_RANKS, LoggedMessages, MessageKey, SenderLog
@@ -35,18 +35,20 @@ _UPDATE_BITS = 20
 
 
 class RecoveryJournal(MessageJournal):
-    """The journal of a pipeline whose ranks can be recomputed: `Pipeline(..., journal=RecoveryJournal(...))`.
+    """Journal of a recoverable pipeline: `Pipeline(..., journal=RecoveryJournal(...))`.
 
-    A session raises `generation` before survivors call `Pipeline.reconnect`, and gives it to the replacement's journal.
+    A session increments `generation` before survivors call `Pipeline.reconnect`, and passes it to the replacement's
+    journal.
 
     Args:
         log: Log of this rank.
         folders: Folders with the logs of all ranks.
-        store: A torch store that outlives process groups, shared by all ranks.
-        generation: Number of the process group that this rank joins first, counted from 1.
-        fetched: Folder of this rank alone for logs of other hosts: where ranks have no folder in common, one that is
-            behind is sent the logs of the others; `folders` is then that of this host. None: `folders` has all.
-        interrupted: Whether the session wants this rank to stop waiting; it is then a fault.
+        store: Torch store that outlives process groups, shared by all ranks.
+        generation: Number of the first process group that this rank joins, counted from 1.
+        fetched: Private folder of this rank for logs of other hosts: if ranks share no folder, one that is behind is
+            sent the logs of the others, and `folders` is that of this host. None if `folders` has all.
+        interrupted: Function that returns whether the session wants this rank to stop waiting, which then raises an
+            error.
     """
 
     def __init__(
@@ -75,21 +77,21 @@ class RecoveryJournal(MessageJournal):
 
     @property
     def done(self) -> tuple[int, ...]:
-        """Updates that each rank had done when all last began."""
+        """Number of updates that each rank had done at the last common start."""
         return tuple(self._done)
 
     def progress(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Counts that this rank has reached, and counts that it awaits of other ranks, by name; thread-safe."""
+        """Counts that this rank has reached, and counts that it awaits from other ranks, by name; thread-safe."""
         done = {**self._sent.numbers, **self._settling, _UPDATES: self.log.committed}
         return done, {**self._awaited.numbers, **self._settling, **self._meeting}
 
     @property
     def fetches(self) -> bool:
-        """Whether logs come from other hosts."""
+        """Whether logs are fetched from other hosts."""
         return self._fetched is not None
 
     def past(self, rank: int) -> LoggedMessages:
-        """What a rank was sent before, from the logs of all ranks."""
+        """Messages sent to a rank before, from the logs of all ranks."""
         return LoggedMessages([*self._folders, *([] if self._fetched is None else [self._fetched])], rank)
 
     @property
@@ -100,10 +102,11 @@ class RecoveryJournal(MessageJournal):
     def begin(
         self, transport: Transport, update: int, senders: Iterable[int], replicas: Iterable[int]
     ) -> None:
-        """Learn from which update each rank goes on, and check that the logs have what those behind need.
+        """Exchange the update from which each rank resumes, and check that the logs cover ranks that are behind.
 
         Raises:
-            InputError: They do not, or replicas of a stage have done different updates; raised on every rank.
+            InputError: The logs lack messages, or replicas of a stage have done different updates; raised on every
+                rank.
             PeerError: A peer is gone.
         """
         rank, number = transport.rank, self._begun[1] if self._begun[0] == self.generation else 0
@@ -142,10 +145,10 @@ class RecoveryJournal(MessageJournal):
             )
 
     def meet(self, update: int) -> int | None:
-        """Wait until all ranks that were behind this update have come to it; the next one to meet at, None: never.
+        """Wait until all ranks that were behind have reached this update; returns the next one to meet at, or None.
 
         Raises:
-            PeerError: Nobody who catches up got further within the timeout, or the session interrupts.
+            PeerError: No rank that catches up made progress within the timeout, or the session interrupts.
         """
         levels = sorted(set(self._done))
         if update in levels[1:]:
@@ -156,20 +159,18 @@ class RecoveryJournal(MessageJournal):
             self._past = None
         return next((one for one in levels if one > update), None)
 
-    def sent(
-        self, peer: int, line: int, key: MicrobatchKey, tensor: Tensor, description: Description
-    ) -> bool:
-        """Log a message; whether the peer has not done its update yet."""
+    def sent(self, peer: int, line: int, key: MicrobatchKey, tensor: Tensor, description: ValueSpec) -> bool:
+        """Log a message; returns whether the peer still lacks its update."""
         self.log.append(MessageKey(self.log.rank, peer, line, *key), tensor, description)
         self._sent.add(line, key)
         return key[0] >= self._done[peer]
 
     def holds(self, peer: int, key: MicrobatchKey) -> bool:
-        """Whether the message of a peer is in its log."""
+        """Whether a peer's message is in its log."""
         return key[0] < self._done[peer]
 
-    def take(self, peer: int, line: int, key: MicrobatchKey) -> tuple[Tensor, Description]:
-        """A message from the log of a peer."""
+    def take(self, peer: int, line: int, key: MicrobatchKey) -> tuple[Tensor, ValueSpec]:
+        """Read a message from a peer's log."""
         assert self._past is not None
         return self._past.take(MessageKey(peer, self.log.rank, line, *key))
 
@@ -178,15 +179,15 @@ class RecoveryJournal(MessageJournal):
         self._awaited.add(line, key)
 
     def waits(self, arrived: Callable[[], bool]) -> None:
-        """Write to the log while nothing is there to compute with."""
+        """Write the log while the rank would otherwise wait."""
         self.log.flush(arrived)
 
-    def settles(self, update: int) -> None:
-        """Note that all ranks are awaited at the end of an update."""
+    def on_reduce(self, update: int) -> None:
+        """Record that all ranks are awaited at the end of an update."""
         self._settling = {"gradients": update + 1}
 
     def agree(self, update: int, number: int, settle: Callable[[], Tensor]) -> Tensor:
-        """What all ranks came to, which is logged; that of an update that another rank has done, from a log."""
+        """Get the agreed result, logging it, or from a log if another rank has already done the update."""
         if self.knows(update):
             assert self._past is not None
             found = self._past.take_agreed(number, update)
@@ -196,11 +197,11 @@ class RecoveryJournal(MessageJournal):
         return found
 
     def knows(self, update: int) -> bool:
-        """Whether another rank has done this update."""
+        """Whether another rank has already done this update."""
         return update < max(self._done, default=0)
 
     def commit(self, updates: int) -> None:
-        """Write the rest of the messages and the watermark; ranks that wait see that this one gets on."""
+        """Write the pending messages and the watermark; waiting ranks see that this one makes progress."""
         if updates > self.log.committed:
             catching_up = self.catching_up
             self.log.commit(updates)
@@ -209,9 +210,9 @@ class RecoveryJournal(MessageJournal):
         self._collect()
 
     def checkpointed(self, update: int) -> None:
-        """Say that this rank's state after `update` updates is durable, or comes from a replica.
+        """Mark this rank's state after `update` updates as durable, or restorable from a replica.
 
-        Messages of updates before it are deleted as soon as all ranks have said so.
+        Messages of earlier updates are deleted once all ranks have done so.
         """
         self._store.set(f"wirewise/durable/{self.log.rank}", str(update))
         self._uncollected = update
@@ -228,7 +229,7 @@ class RecoveryJournal(MessageJournal):
                 self._uncollected = None
 
     def _gaps(self, update: int, senders: Iterable[int]) -> Iterator[str]:
-        """What the logs of ranks that are ahead do not have of what this one needs."""
+        """Messages that this rank needs and that the logs of ranks ahead lack."""
         assert self._past is not None
         for peer in sorted(senders):
             if self._done[peer] > update:

@@ -1,4 +1,4 @@
-"""Gradients and buffers of a step, brought together over the processes of one generation."""
+"""Reduction of a step's gradients and buffers over the processes of one generation."""
 
 from __future__ import annotations
 
@@ -14,48 +14,47 @@ from torch.nn.parallel import DistributedDataParallel
 from wirewise.errors import InputError
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.plans.fusion import ddp_buckets
-from wirewise.runtime.alike import alike_groups
+from wirewise.runtime.alike import replace_in_groups
 from wirewise.runtime.data_parallel import Compression, Pools, Reducer
-from wirewise.runtime.points import reach
+from wirewise.runtime.points import notify_point
 from wirewise.runtime.recovery.batches import shares_of
 from wirewise.runtime.recovery.consistency import Updates
 from wirewise.runtime.recovery.folds import OrderedFold
 from wirewise.runtime.recovery.state import TrainingState
+from wirewise.runtime.recovery.sync import DDP, Backward, Buckets, Fold, Sync, has_codecs
 from wirewise.runtime.transport import Transport
 
 if TYPE_CHECKING:
-    from wirewise.runtime.recovery.sharding import Shards
+    from wirewise.runtime.recovery.sharding import ShardGroups
 
-__all__ = ["Reduction", "ReductionConfig", "Through", "buckets_of", "default_plan", "pools_of"]
+__all__ = ["Reduction", "ReductionConfig", "buckets_of", "default_plan", "pools_of"]
 
-Through = Literal["buckets", "ddp", "fold", "backward"]
+_NO_GRADIENT = (0, 0)
 
 
 class ReductionConfig(NamedTuple):
-    """How gradients are reduced; arguments as in `protection.protect`."""
+    """Configuration of gradient reduction, and what outlives generations."""
 
-    through: Through
-    plan: FusionPlan | None
-    compression: Compression | None
-    pools: Pools | None
-    """What codecs remember, which outlives generations; None without codecs."""
-    unused: Literal["error", "zeros"]
-    shards: Shards | None = None
-    """Shards of FSDP2, which then reduces; None: models are whole."""
+    sync: Sync
+    """Strategy; a `Backward` has its plan."""
+    pools: Pools | None = None
+    """Error-feedback state; None without codecs."""
+    shards: ShardGroups | None = None
+    """FSDP2's shard groups, in which FSDP2 reduces. None if models are not sharded."""
 
 
 class Reduction:
-    """The reduction of one generation.
+    """Gradient reduction in one generation.
 
-    With fewer processes than shares each computes several shares of a step; they add up, and the mean is that over all
-    shares. Buffers, such as the statistics of BatchNorm, start alike for each share and follow the first one, so they
-    are the same everywhere after a step.
+    With fewer processes than shares, each process computes several shares of a step; gradients are averaged over all
+    shares. Buffers, such as BatchNorm statistics, start equal for each share and follow the first one, so they are
+    the same everywhere after a step.
 
     Args:
-        way: How gradients are reduced.
+        way: Configuration of the reduction.
         model: The user's model.
         transport: Transport between the processes.
-        shares: Shares of the global batch.
+        shares: Number of shares of the global batch.
 
     Attributes:
         model: Model to call.
@@ -75,35 +74,58 @@ class Reduction:
         self._planned: tuple[Bucket, ...] = ()
         self._before: list[Tensor] = []
         self._after: list[Tensor] = []
-        if way.shards is not None:
-            return
-        if way.through == "fold":
+        self._parameters = list(model.parameters())
+        self._standing: list[tuple[int, int]] | None = None
+        sync = way.sync
+        self._takes_zeros = isinstance(sync, Buckets) and sync.unused == "zeros"
+        if isinstance(sync, Fold):
             self._fold = OrderedFold(model, shares, transport)
-        elif way.through == "ddp":
+        elif isinstance(sync, DDP):
             self.model = DistributedDataParallel(model, broadcast_buffers=False)
-        elif way.through == "backward":
-            assert way.plan is not None
-            self._planned = way.plan.buckets
-        else:
-            plan = way.plan or default_plan(model)
+        elif isinstance(sync, Backward):
+            assert sync.plan is not None
+            self._planned = sync.plan.buckets
+        elif isinstance(sync, Buckets):
+            plan = sync.plan or default_plan(model)
             plan = msgspec.structs.replace(plan, world_size=self._processes)
             self._reducer = Reducer(
-                model, plan, transport, unused=way.unused, compression=way.compression, pools=way.pools
+                model, plan, transport, unused=sync.unused, compression=sync.compression, pools=way.pools
             )
 
     def begin(self, place: int) -> None:
-        """Prepare for one of the own shares, by its place among them."""
+        """Prepare for one of the own shares, by its index among them."""
         if place == 0:
             self._before = self._copies() if len(self.own) > 1 else []
         else:
             self._fill(self._before)
+        # Gradients are None when a step begins.
+        self._standing = None if place == 0 else [_standing(p) for p in self._parameters]
 
-    def during(self, place: int, updates: Updates | None) -> AbstractContextManager[None]:
-        """Context of forward and backward of a share: only the last one's gradients travel.
+    def missing(self, place: int) -> Literal["", "all", "some"]:
+        """Whether forward and backward of a share left gradients missing that the others wait for.
 
         Args:
-            place: Place among the own shares.
-            updates: Updates that follow; None: the step is committed, and its batch is computed once more.
+            place: Index among the own shares.
+        """
+        if self._processes == 1 or self._fold is not None:
+            return ""
+        if self._reducer is not None and self._reducer.active:
+            return "some"
+        before = self._standing or [_NO_GRADIENT] * len(self._parameters)
+        if all(_standing(p) == old for p, old in zip(self._parameters, before, strict=True)):
+            return "" if self._takes_zeros else "all"
+        if isinstance(self.model, DistributedDataParallel) and place == 0:
+            # It would refuse the next batch for them, after an update with gradients that are not reduced.
+            return "some" if any(p.requires_grad and p.grad is None for p in self._parameters) else ""
+        return ""
+
+    def during(self, place: int, updates: Updates | None) -> AbstractContextManager[None]:
+        """Context of forward and backward of a share: only the last share's gradients are communicated.
+
+        Args:
+            place: Index among the own shares.
+            updates: Updates to apply afterwards. None if the step is already committed and its batch is only
+                recomputed.
         """
         last = place == len(self.own) - 1
         if last and self._planned and updates is not None:
@@ -116,14 +138,14 @@ class Reduction:
         return self.model.no_sync()
 
     def end(self, place: int) -> None:
-        """Take in what a share computed."""
+        """Accumulate the gradients and buffers of a share."""
         if self._fold is not None:
             self._fold.keep()
         if place == 0 and len(self.own) > 1:
             self._after = self._copies()
 
     def finish(self) -> None:
-        """Give all processes the mean gradient over all shares, and the buffers of the first.
+        """Average the gradients over all shares, and broadcast the buffers of the first.
 
         Raises:
             PeerError: A peer is gone.
@@ -133,9 +155,11 @@ class Reduction:
         if self._fold is not None:
             self._fold.fold()
         elif self._reducer is not None:
+            if self._takes_zeros and all(p.grad is None for p in self._parameters):
+                self._reducer.add_nothing()
             self._reducer.finish()
         elif self._shards is not None:
-            self._shards.settle(self._transport)
+            self._shards.complete_gradients(self._transport)
         if self._fold is None and self._processes < self._shares:
             # The mean was over processes.
             for parameter in self._bare.parameters():
@@ -145,24 +169,24 @@ class Reduction:
 
     def _reduce(self, number: int, gradients: list[Tensor]) -> None:
         """Make the gradients of a bucket the mean over all shares, within back-propagation."""
-        reach("bucket", number)
+        notify_point("bucket", number)
         names = self._planned[number].parameters
         if len(gradients) < len(names):
             raise InputError(
                 f"{len(names) - len(gradients)} parameters of bucket {number}, {', '.join(names[:4])}, got no "
-                "gradient; expected one for each: freeze those that are not used, or use through='buckets' and "
-                "unused='zeros'"
+                "gradient; expected one for each: freeze those that are not used, or use "
+                "sync=Buckets(unused='zeros')"
             )
         if number == len(self._planned) - 1:
             # Before the last update: a rank that has made all has all that belongs to the step.
             self._settle_buffers()
-        named = dict(zip(names, gradients, strict=True))
-        for alike in alike_groups(named):
-            group = [named[name] for name in alike]
-            flat = torch.cat([gradient.reshape(-1) for gradient in group]).div_(self._shares)
+
+        def mean(_: list[str], flat: Tensor) -> Tensor:
+            flat.div_(self._shares)
             self._transport.all_reduce(flat, f"the all-reduce of bucket {number}")
-            for gradient, part in zip(group, flat.split([g.numel() for g in group]), strict=True):
-                gradient.copy_(part.view(gradient.shape))
+            return flat
+
+        replace_in_groups(dict(zip(names, gradients, strict=True)), mean)
 
     def _settle_buffers(self) -> None:
         """Give all processes the buffers of the first share."""
@@ -172,7 +196,7 @@ class Reduction:
             self._transport.broadcast(buffers, "the broadcast of the buffers", compared=True)
 
     def abandon(self) -> None:
-        """Let go of the process group, which is gone or about to be."""
+        """Release the process group, which is gone or about to be."""
         if self._reducer is not None:
             self._reducer.abandon()
         if self.model is not self._bare:
@@ -189,9 +213,15 @@ class Reduction:
             buffer.copy_(value)
 
 
+def _standing(parameter: nn.Parameter) -> tuple[int, int]:
+    """Number that changes when a gradient is added to a parameter."""
+    gradient = parameter.grad
+    return _NO_GRADIENT if gradient is None else (id(gradient), gradient._version)
+
+
 def pools_of(model: nn.Module, plan: FusionPlan | None, compression: Compression | None) -> Pools | None:
-    """Memory of the codecs of a plan; None where it has none."""
-    if plan is None or all(bucket.codec == "none" for bucket in plan.buckets):
+    """Error-feedback state of a plan's codecs. None if it has none."""
+    if not has_codecs(plan):
         return None
     named = dict(model.named_parameters())
     sizes = {name: p.numel() for name, p in named.items()}
@@ -200,7 +230,7 @@ def pools_of(model: nn.Module, plan: FusionPlan | None, compression: Compression
 
 
 def default_plan(model: nn.Module) -> FusionPlan:
-    """Buckets by the rule of DistributedDataParallel, from the last parameter to the first."""
+    """Bucket parameters by the rule of DistributedDataParallel, from the last to the first."""
     sizes = {name: p.nbytes for name, p in reversed(list(model.named_parameters())) if p.requires_grad}
     names = list(sizes)
     groups = [[names[place] for place in group] for group in ddp_buckets(list(sizes.values()))]
@@ -209,7 +239,7 @@ def default_plan(model: nn.Module) -> FusionPlan:
 
 
 def buckets_of(state: TrainingState, plan: FusionPlan | None) -> list[list[nn.Parameter]]:
-    """Parameters of each bucket; the last one has those of optimizers that are not trained too."""
+    """Parameters of each bucket; the last one includes untrained parameters of optimizers."""
     assert plan is not None
     named = dict(state.model.named_parameters())
     if unknown := [name for bucket in plan.buckets for name in bucket.parameters if name not in named]:

@@ -1,4 +1,4 @@
-"""Trainings that cannot be protected, refused by name before the first step."""
+"""Checks that refuse trainings that cannot be protected, by name, before the first step."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from wirewise.errors import InputError
 from wirewise.runtime.recovery import control
 from wirewise.runtime.trees import pack
 
-__all__ = ["check_beside_shard", "check_model", "check_objects", "check_once", "check_optimizers", "remember"]
+__all__ = ["check_model", "check_objects", "check_once", "check_optimizers", "remember"]
 
 _trainings: dict[int, weakref.ref[Any]] = {}
 """Training of each thread of this process that called `protect` last."""
 
 
 def check_model(model: nn.Module) -> None:
-    """Raise for a model whose process groups would die with a rank."""
+    """Raise for a model with process groups, which would be lost with a rank."""
     for name, parameter in model.named_parameters():
         if isinstance(parameter, UninitializedParameter):
             raise InputError(
@@ -45,29 +45,20 @@ def check_model(model: nn.Module) -> None:
             )
         if isinstance(module, DistributedDataParallel):
             raise InputError(
-                f"got a {kind}, whose process group dies with a rank; give the module that it wraps, and through='ddp'"
+                f"got a {kind}, whose process group dies with a rank; give the module that it wraps, and sync=DDP()"
             )
         if kind.startswith("FSDP"):
             raise InputError(
                 "got a module that fully_shard has sharded, on a mesh whose process groups die with a rank; give the "
-                "module unsharded, and the calls of fully_shard as protect(shard=..., replicas=2)"
+                "module unsharded, and the calls of fully_shard as protect(sync=Shards(function, replicas=2))"
             )
 
 
-def check_beside_shard(others: Mapping[str, bool]) -> None:
-    """Raise for arguments, by name, that were given and mean nothing to FSDP2."""
-    if given := [name for name, there in others.items() if there]:
-        raise InputError(
-            f"got shard and {', '.join(given)}; expected neither: FSDP2 reduces gradients itself, no loss scale is "
-            "known on all ranks before the update, and an update that has begun can always be finished"
-        )
-
-
 def check_optimizers(optimizers: Optimizer | Sequence[Optimizer], schedulers: Iterable[Any]) -> None:
-    """Raise for optimizers and schedules whose steps need what only the script has.
+    """Raise for optimizers and schedules whose steps need values that only the script has.
 
     Raises:
-        InputError: A step that needs a closure or a metric, or gradients that are sparse.
+        InputError: A step needs a closure or a metric, or gradients are sparse.
     """
     for one in [optimizers] if isinstance(optimizers, Optimizer) else optimizers:
         name = type(one).__name__
@@ -84,16 +75,16 @@ def check_optimizers(optimizers: Optimizer | Sequence[Optimizer], schedulers: It
         if needed := _needed(schedule.step):
             raise InputError(
                 f"got the scheduler {type(schedule).__name__}, whose step needs {needed}, which protect() does not "
-                "know; expected it among objects=, stepped by the script after the block with a metric that all ranks "
-                "have alike"
+                "know; expected it in State(objects=...), stepped by the script after the block with a metric that all "
+                "ranks have alike"
             )
 
 
 def check_objects(objects: Mapping[str, Any]) -> None:
-    """Raise for objects whose state cannot travel.
+    """Raise for objects whose state cannot be sent to another rank.
 
     Raises:
-        InputError: An object without state, or with one that would need code.
+        InputError: An object has no state, or one that would need code.
     """
     for name, one in objects.items():
         if not hasattr(one, "state_dict") or not hasattr(one, "load_state_dict"):
@@ -107,7 +98,7 @@ def check_objects(objects: Mapping[str, Any]) -> None:
 
 
 def check_once() -> None:
-    """Raise for a second training in a process whose first one is not over, or a group that is not the agent's."""
+    """Raise if a training of this process is still running, or its process group is not the agent's."""
     if control.current() is not None and dist.is_initialized():
         raise InputError(
             "the script has started a process group of its own, and an agent starts the ranks; expected none: leave "
@@ -133,7 +124,7 @@ def check_once() -> None:
 
 
 def remember(training: Any) -> None:
-    """Note the training of this process for `check_once`."""
+    """Register the training of this process for `check_once`."""
     _trainings[threading.get_ident()] = weakref.ref(training)
 
 

@@ -1,4 +1,4 @@
-"""Changes of a job that its checkpoints may outlive, as an option of commands."""
+"""Accepted changes of a resumed job, as a command option."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ ACCEPTED = "WIREWISE_ACCEPT_CHANGES"
 
 
 class ResumeOptions(opt.Options, frozen=True, kw_only=True):
-    """How a job that is started again takes its checkpoints."""
+    """How a restarted job resumes from its checkpoints."""
 
     accept_changes: Annotated[
         str,
         opt.about(
-            "Properties of the job, with commas between them, that may differ from those of its checkpoints: lr,steps. "
-            "They are named where a resumption is refused."
+            "Properties of the job that may differ from those of its checkpoints, separated by "
+            "commas: lr,steps. A refused resumption names them."
         ),
     ] = ""
 
     def environment(self) -> dict[str, str]:
-        """Variables of the ranks' environment."""
+        """Environment variables of the ranks."""
         return {ACCEPTED: self.accept_changes} if self.accept_changes else {}
 
 
 def accepted_names() -> set[str]:
-    """Names that the environment of this process accepts."""
+    """Names accepted by the environment of this process."""
     return {name.strip() for name in os.environ.get(ACCEPTED, "").split(",") if name.strip()}

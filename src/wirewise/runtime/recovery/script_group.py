@@ -1,9 +1,9 @@
-"""Collectives of the script outside of the block, such as those of an evaluation, when a rank is lost.
+"""Collectives of the script outside of the step's block, such as in an evaluation, when a rank is lost.
 
-The loop of a script cannot be entered again where an error has left it. So a collective that fails since a rank is
-lost raises nothing while a `ScriptCollectives` is in force: it and all that follow do nothing, the code runs on to the
-top of the loop, and what it has changed is undone and done again there. A block that has failed is followed by code
-whose collectives would meet nobody; they do nothing either.
+The loop of a script cannot be re-entered where an error has left it. While a `ScriptCollectives` is active, a
+collective that fails because a rank is lost therefore raises nothing: it and all later ones become no-ops, the code
+runs on to the top of the loop, and its changes are undone and repeated there. After a failed block, the collectives
+of the following code would find no partner; they are no-ops too.
 
 All collectives of torch's Python interface are methods of `ProcessGroup`, whichever group they are called with.
 """
@@ -18,31 +18,26 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from wirewise.errors import InputError, PeerError
+from wirewise.runtime.script_calls import intercept
 
 __all__ = ["Mode", "ScriptCollectives"]
 
 Mode = Literal["live", "muted", "alone"]
-"""Collectives are carried out; do nothing; or are refused but for barriers, before the loop of a replacement."""
+"""Collectives are executed; do nothing; or are refused but for barriers, before the loop of a replacement."""
 
-_NAMES = (
-    "allreduce allreduce_coalesced broadcast reduce allgather _allgather_base allgather_coalesced "
-    "allgather_into_tensor_coalesced all_gather_single all_gather_single_coalesced gather scatter reduce_scatter "
-    "_reduce_scatter_base reduce_scatter_single reduce_scatter_single_coalesced reduce_scatter_tensor_coalesced "
-    "alltoall alltoall_base all_to_all_single send recv recv_anysource barrier monitored_barrier"
-).split()
 _in_force: ScriptCollectives | None = None
 
 
 class ScriptCollectives:
-    """Collectives of the script in one stretch of its code.
+    """Handling of the script's collectives in one stretch of its code.
 
     Args:
-        mode: What becomes of them.
-        wait: Waits for one, and raises `PeerError` where a rank is lost.
-        is_failure: Whether an error comes from the failure of another rank.
+        mode: How they are handled.
+        wait: Function that waits for one, and raises `PeerError` if a rank is lost.
+        is_failure: Function that returns whether an error was caused by a failure of another rank.
 
     Attributes:
-        failure: Error of the collective that met the failure of another rank; None: none has.
+        failure: Error of the collective that was hit by the failure of another rank. None if none was.
     """
 
     def __init__(
@@ -52,21 +47,21 @@ class ScriptCollectives:
         self._mode, self._wait, self._is_failure = mode, wait, is_failure
 
     def enter(self) -> None:
-        """Put it in force, until `leave` or until another one is."""
+        """Activate it, until `leave` or until another one is activated."""
         global _in_force
-        _patch()
+        intercept(_ask, first=True)
         _in_force = self
 
     @staticmethod
     def leave() -> None:
-        """Let collectives of this process be torch's again."""
+        """Restore torch's collectives in this process."""
         global _in_force
         _in_force = None
 
     def call(
         self, name: str, original: Callable[..., Any], group: ProcessGroup, *args: Any, **named: Any
     ) -> Any:
-        """Carry out a collective of the script, or not."""
+        """Execute or skip a collective of the script."""
         if self._mode == "alone" and "barrier" not in name:
             raise InputError(
                 f"the script calls {name} of torch.distributed before its loop, and this process has taken the place "
@@ -79,22 +74,22 @@ class ScriptCollectives:
         try:
             work = original(group, *args, **named)
         except (RuntimeError, ValueError) as error:
-            self.settle(error)
+            self.note_failure(error)
             return _Done()
         return work if work is None else _Waiting(work, self, name)
 
     def wait(self, work: Any, name: str) -> None:
-        """Wait for a collective; one that a lost rank has cut short counts as done."""
+        """Wait for a collective; one interrupted by a lost rank counts as done."""
         try:
             self._wait(work, f"{name} of the script")
         except (RuntimeError, ValueError, PeerError) as error:
-            self.settle(error)
+            self.note_failure(error)
 
-    def settle(self, error: Exception) -> None:
-        """Note the failure of another rank.
+    def note_failure(self, error: Exception) -> None:
+        """Record the failure of another rank.
 
         Raises:
-            Exception: The error, where it comes from none.
+            Exception: The error itself, if no rank failed.
         """
         if self.failure is not None:
             return
@@ -150,20 +145,8 @@ def _tensors(value: Any) -> list[Tensor]:
     return [one for part in value for one in _tensors(part)] if isinstance(value, list | tuple) else []
 
 
-def _patch() -> None:
-    """Let methods of process groups ask what is in force; once a process, and only where there is an agent."""
-    for name in _NAMES:
-        original = getattr(ProcessGroup, name, None)
-        if original is not None and not hasattr(original, "of_script"):
-            setattr(ProcessGroup, name, _asking(name, original))
-
-
-def _asking(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def method(group: ProcessGroup, *args: Any, **named: Any) -> Any:
-        own = _in_force
-        if own is None:
-            return original(group, *args, **named)
-        return own.call(name, original, group, *args, **named)
-
-    method.of_script = True  # type: ignore[attr-defined]
-    return method
+def _ask(
+    name: str, original: Callable[..., Any], group: ProcessGroup, args: tuple[Any, ...], named: dict[str, Any]
+) -> Any:
+    """Let what is in force decide on a collective."""
+    return NotImplemented if _in_force is None else _in_force.call(name, original, group, *args, **named)

@@ -1,4 +1,4 @@
-"""Random numbers of a batch as a function of its place, in this process or in a worker of a loader.
+"""Random numbers of a batch as a function of its position, in this process or in a loader worker.
 
 Augmentation in a dataset or in its `collate_fn` draws from the generators of torch, numpy and Python, or from one that
 the dataset holds. All of them are seeded before each batch, so that a batch that is drawn again, by another process or
@@ -23,7 +23,7 @@ _DEPTH, _MOST = 4, 64
 
 
 class BatchPlace(NamedTuple):
-    """Which batch it is, and which samples it has."""
+    """Position of a batch, and its samples."""
 
     step: int
     share: int
@@ -33,14 +33,14 @@ class BatchPlace(NamedTuple):
 def seed_all(seed: int, step: int, share: int, stream: int = 0) -> None:
     """Seed the random generators of torch, numpy and Python for one share of a step.
 
-    So dropout depends neither on what was drawn before nor on the rank that computes the share, and no state of a
-    generator is lost with a process.
+    Dropout therefore depends neither on earlier random numbers nor on the rank that computes the share, and no
+    generator state is lost with a process.
 
     Args:
         seed: Seed of the training.
         step: Step, counted from 0.
-        share: Share of the global batch.
-        stream: 0 for the computation, 1 for the data.
+        share: Index of the share of the global batch.
+        stream: 0 for compute, 1 for data.
     """
     mixed = _mixed(seed, step, share, stream)
     torch.default_generator.manual_seed(mixed)
@@ -51,11 +51,11 @@ def seed_all(seed: int, step: int, share: int, stream: int = 0) -> None:
 
 
 class SeededBatches(Dataset):
-    """A dataset of batches: draws the samples of a place, seeded by the place, and collates them.
+    """Dataset of batches: loads the samples of a position, seeded by it, and collates them.
 
     Args:
         dataset: Dataset of the samples.
-        collate: Makes a batch of samples.
+        collate: Function that makes a batch of samples.
         seed: Seed of the training.
     """
 
@@ -74,10 +74,10 @@ class SeededBatches(Dataset):
 
 
 class StartWorker:
-    """Start of a worker as the user knows it: `get_worker_info().dataset` is the user's dataset.
+    """Worker initialisation that makes `get_worker_info().dataset` the user's dataset.
 
     Args:
-        user: The loader's `worker_init_fn`; None: there is none.
+        user: The loader's `worker_init_fn`; None if there is none.
     """
 
     def __init__(self, user: Callable[[int], Any] | None) -> None:

@@ -1,14 +1,14 @@
-"""A data-parallel training that goes on after failures, in three lines of the user's own script.
+"""Data-parallel training that continues after failures, in three lines of the user's own script.
 
     training = recovery.protect(model, optimizer, loader, epochs=3)
     for batch in training:
         with training.step():
             loss_of(model, batch).backward()
 
-A rank that dies is replaced by a spare, which takes the state from the other ranks; nothing that was committed is
-computed again, and what was under way is finished or computed anew. The training is bit for bit the one that nothing
-disturbed, because batches and random numbers are functions of step and share (`batches`), buffers follow the first
-rank at every step, and a gradient is reduced by as many ranks as before.
+A dead rank is replaced by a spare, which copies the state from the other ranks; committed steps are never recomputed,
+and the step in progress is completed or repeated. The training is bit-identical to an undisturbed one, because
+batches and random numbers are functions of step and share (`batches`), buffers follow the first rank at every step,
+and gradients are reduced over the same number of ranks as before.
 
 What the script changes after the block, in `objects` or in `param_groups`, is part of the step: the state is taken when
 the next batch is asked for. Changes of an attempt that failed are undone there, and the attempt is repeated (`phases`).
@@ -21,8 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,13 +31,14 @@ from torch.utils.data import DataLoader
 from wirewise.errors import InputError, PeerError
 from wirewise.log import logger, set_position
 from wirewise.runtime import points
-from wirewise.runtime.ranges import profiled
+from wirewise.runtime.ranges import profile_range
 from wirewise.runtime.recovery import control
 from wirewise.runtime.recovery.agreement import decide_generation
+from wirewise.runtime.recovery.arguments import Checkpoints, Ranks
 from wirewise.runtime.recovery.batches import Drawn, TrainingBatches, shares_of
-from wirewise.runtime.recovery.checkpoints import Checkpoints
+from wirewise.runtime.recovery.checkpoints import CheckpointFolder
 from wirewise.runtime.recovery.comparison import ReplicaComparison, ReplicaDifference
-from wirewise.runtime.recovery.consistency import Consistency, Updates
+from wirewise.runtime.recovery.consistency import Updates
 from wirewise.runtime.recovery.decision import (
     NOTHING,
     Phase,
@@ -46,8 +46,10 @@ from wirewise.runtime.recovery.decision import (
     RecoveryAction,
     RecoveryDecision,
 )
-from wirewise.runtime.recovery.job_record import JobRecord, check_folder, note, with_accepted
+from wirewise.runtime.recovery.early_stop import EarlyStop, check_loops
+from wirewise.runtime.recovery.job_record import JobRecord, apply_accepted, check_folder, write_job_record
 from wirewise.runtime.recovery.membership import Member, join
+from wirewise.runtime.recovery.own_errors import describe_error, error_of_caught, error_without_gradient
 from wirewise.runtime.recovery.phases import Continuation, continuations
 from wirewise.runtime.recovery.placement import Placement
 from wirewise.runtime.recovery.reduction import (
@@ -60,16 +62,14 @@ from wirewise.runtime.recovery.refusals import (
 )
 from wirewise.runtime.recovery.script_group import Mode, ScriptCollectives
 from wirewise.runtime.recovery.seeded import seed_all
-from wirewise.runtime.recovery.snapshots import Snapshots, fetch, keep, mirror
+from wirewise.runtime.recovery.snapshots import Snapshots, fetch, mirror, write_snapshot
 from wirewise.runtime.recovery.state import TrainingState
+from wirewise.runtime.recovery.sync import Backward, Buckets
 from wirewise.runtime.recovery.touched import TouchedParameters
-from wirewise.runtime.recovery.transfer import check_alike, copied_light, copy_heavy, gathered
+from wirewise.runtime.recovery.transfer import check_alike, copied_light, copy_heavy, gather_values
 from wirewise.runtime.startup import start_group
 from wirewise.runtime.transport import transport_of
 from wirewise.runtime.trees import digest_of
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["CheckpointSettings", "Training"]
 
@@ -77,34 +77,29 @@ _log = logger("recovery")
 
 
 class CheckpointSettings(NamedTuple):
-    """Folder of the checkpoints, steps between two of them, and the job that they are of."""
+    """Checkpoints, and the job that they are of."""
 
-    folder: Path
-    every: int
+    checkpoints: Checkpoints
     record: JobRecord
-    accepted: tuple[str, ...]
 
 
 class Training:
-    """The training that `protect` returns: iterate over it, and compute the loss of each batch within `step()`.
+    """Training returned by `protect`: iterate over it, and compute the loss of each batch within `step()`.
 
     Args:
         state: State of the training.
         way: How gradients are reduced.
-        consistency: How an update that was cut short is completed or taken back.
         clip: Largest norm of all gradients together.
-        saving: Where checkpoints go; None: there are none.
-        mirrored: Whether the next rank keeps what codecs remember too.
+        saving: Where checkpoints go; None if there are none.
         seed: Seed of order and random numbers.
-        timeout_s: Seconds that one call of the process group may take.
+        ranks: Limit of one call of the process group, and how often replicas are compared.
         placement: Device and backend of the ranks.
-        compare_every: Steps from one comparison of the replicas to the next. None if that follows from what they take.
 
     Attributes:
         rank: Rank of this process.
-        world_size: Number of ranks of the job, also while some of them are missing.
-        steps: Number of updates to the end.
-        is_over: Whether all ranks have trained to the end.
+        world_size: Number of ranks of the job, including missing ones.
+        steps: Total number of updates.
+        is_over: Whether all ranks have finished training.
     """
 
     def __init__(
@@ -112,28 +107,25 @@ class Training:
         state: TrainingState,
         way: ReductionConfig,
         *,
-        consistency: Consistency,
         clip: float | None,
         saving: CheckpointSettings | None,
-        mirrored: bool,
         seed: int,
-        timeout_s: float,
+        ranks: Ranks,
         placement: Placement,
-        compare_every: int | None = None,
     ) -> None:
         self._placement = placement
         self._state, self._way, self._saving = state, way, saving
-        self._seed, self._timeout_s = seed, timeout_s
+        self._seed, self._timeout_s = seed, ranks.timeout_s
         prepare = None if way.pools is None else self._keep_own
         if way.shards is not None:
             prepare = self._meet
-        buckets = buckets_of(state, way.plan) if way.through == "backward" else None
+        buckets = buckets_of(state, way.sync.plan) if isinstance(way.sync, Backward) else None
         self._on_commit: list[Callable[[int], object]] = []
         self._make = partial(
             Updates,
             state,
             buckets=buckets,
-            consistency=consistency,
+            consistency=way.sync.consistency,
             clip=clip,
             prepare=prepare,
             on_commit=self._notify,
@@ -146,33 +138,37 @@ class Training:
         # has failed and is to be undone; the batch under way is computed to its end; the position that the script sees.
         self._passing = self._failed = self._complete = self._cut = False
         self._shown: int | None = None
+        self._left_by = ""
+        """Error that has left a block since the last batch was asked for."""
         self._unannounced = False
         self._touched = TouchedParameters(state.parameters)
         self._script: ScriptCollectives | None = None
-        self._compared = ReplicaComparison(state, compare_every)
+        self._compared = ReplicaComparison(state, ranks.compare_every)
         self._reduction: Reduction | None = None
         self._member: Member | None = None
         self._snapshots: Snapshots | None = None
         self._others: Snapshots | None = None
-        self._checkpoints: Checkpoints | None = None
+        self._checkpoints: CheckpointFolder | None = None
         self._changed: JobRecord = {}
+        self._stop: EarlyStop | None = None
+        self._ends_at, self._loops = NOTHING, 0
         self.steps, self.is_over = 0, False
         remember(self)
         for optimizer in state.optimizers:
-            optimizer.register_step_pre_hook(lambda *_: points.reach("update"))
-            optimizer.register_step_post_hook(lambda *_: points.reach("commit"))
+            optimizer.register_step_pre_hook(lambda *_: points.notify_point("update"))
+            optimizer.register_step_post_hook(lambda *_: points.notify_point("commit"))
         if control.current() is None:
             self._join_alone()
             return
         bound = "" if way.pools is None else "the plan's codecs remember what each has sent"
         if way.shards is not None:
             bound = "shards are cut for all ranks"
-        self._member = join(timeout_s, bound=bound, backend=placement.backend)
+        self._member = join(ranks.timeout_s, bound=bound, backend=placement.backend)
         self.rank, self.world_size = self._member.rank, self._member.world_size
         placement.occupy(self._member.local_rank)
         if way.pools is not None:
             self._snapshots = Snapshots(self._member.memory, self.rank)
-            if mirrored:
+            if isinstance(way.sync, Buckets) and way.sync.mirrored:
                 before = (self.rank - 1) % self.world_size
                 self._others = Snapshots(self._member.memory / "mirror", before)
         self._open_folder()
@@ -195,7 +191,7 @@ class Training:
 
     @property
     def model(self) -> nn.Module:
-        """Model to call: that of the user, or DistributedDataParallel around it."""
+        """Model to call: the user's, or its DistributedDataParallel wrapper."""
         return self._state.model if self._reduction is None else self._reduction.model
 
     @property
@@ -210,12 +206,12 @@ class Training:
 
     @property
     def position(self) -> int:
-        """Number of updates that are committed; after a block that failed, and is repeated, the same as before it."""
+        """Number of committed updates; unchanged by a block that failed and is repeated."""
         return self._updates.committed_step if self._shown is None else self._shown
 
     @property
     def epoch(self) -> int:
-        """Number of the pass over the dataset; 0 where the loader is a function."""
+        """Index of the pass over the dataset; 0 if the loader is a function."""
         return self.position // self._batches.steps_per_epoch if self._batches.steps_per_epoch else 0
 
     @property
@@ -224,16 +220,16 @@ class Training:
         return shares_of(self._transport.rank, self._transport.world_size, self.world_size)
 
     def on_commit(self, function: Callable[[int], object]) -> Callable[[int], object]:
-        """Call a function inside each commit, once for each committed step on every rank, also during a recovery.
+        """Call a function inside each commit, once per committed step on every rank, also during a recovery.
 
-        What it changes in `objects`, in `param_groups` or in the model is part of the step. A process that replaces a
-        lost rank calls it from its first commit on: what the function changes elsewhere is not there on it.
+        Its changes in `objects`, in `param_groups` or in the model are part of the step. A process that replaces a
+        lost rank calls it from its first commit on, and lacks earlier changes made elsewhere.
 
         Args:
-            function: Takes the number of updates including this one. It must not communicate with other ranks.
+            function: Function of the number of updates including this one. It must not communicate with other ranks.
 
         Returns:
-            The function, so that this can be used as a decorator.
+            The function, for use as a decorator.
         """
         if not callable(function):
             raise InputError(f"got on_commit({function!r}); expected a function of the number of updates")
@@ -241,7 +237,8 @@ class Training:
         return function
 
     def __iter__(self) -> Iterator[Any]:
-        self._began = True
+        self._began, self._stop = True, None
+        self._loops += 1
         ScriptCollectives.leave()
         while True:
             if self._drawn:
@@ -249,25 +246,63 @@ class Training:
                     f"another batch was asked for before step {self.position} was computed; expected `with "
                     "training.step():` around forward and backward of every batch"
                 )
+            if self._left_by and self._transport.world_size > 1:
+                raise error_of_caught(self.rank, self.position + 1, self._left_by)
+            self._left_by = ""
             if not self._at_top():
                 continue
+            if self.position == self._ends_at:
+                self._ends_at = NOTHING
+                self._leave_early()
+                return
             if self.position >= self.steps:
-                if self._member is None or self._member.finish():
+                if self._member is None or self._member.finish(self.position):
                     self._leave()
                     return
                 self._recover(PeerError("another rank was lost at the end of the training"))
                 continue
-            points.at(self.rank, self.position)
+            points.announce_position(self.rank, self.position)
             share = self.shares[self._place]
             batch = self._batches.draw(self.position, share, self.shares)
-            points.reach("batch")
+            points.notify_point("batch")
             seed_all(self._seed, self.position, share)
             self._drawn = True
             self._enter_script()
             try:
                 yield batch
+            except GeneratorExit:
+                self._leave_early()
+                raise
             finally:
                 ScriptCollectives.leave()
+
+    def _leave_early(self) -> None:
+        """Note that the script has left its loop; it counts when the script ends without another loop."""
+        if self._member is None:
+            return
+        half = self._failed or self._passing or self._place > 0 or self._script_failure() is not None
+        if not half and not self._updates.sealed:
+            self._touched.detect_changes()
+            self._updates.seal()
+        self._drawn = False
+        self._stop = EarlyStop(self.position, "" if half else digest_of(self._state.heavy()))
+        self._member.at_end(self._end_early)
+
+    def _end_early(self) -> None:
+        """End the training at the step at which the script has left its loop, together with all ranks.
+
+        Raises:
+            InputError: The loop was left in an attempt that a failure had undone, or the ranks left it at other steps.
+        """
+        if self.is_over or self._stop is None:
+            return
+        assert self._member is not None
+        self._stop.check_whole()
+        while not self._member.finish(self._stop.step, early=True, cause=self._left_by):
+            self._stop.check_unchanged(digest_of(self._state.heavy()))
+            self._recover(PeerError("another rank was lost when this one had left its loop"))
+            self._stop.check_repeated(self._passing, self._updates.committed_step)
+        self._leave()
 
     def _at_top(self) -> bool:
         """Undo a failed attempt, or take the step with what the script has done after it; False: a rank was lost."""
@@ -289,10 +324,10 @@ class Training:
         if self._passing or self._updates.sealed:
             return True
         if self._member is not None:
-            self._touched.look()
-        self._compared.look(self._updates.committed_step)
+            self._touched.detect_changes()
+        self._compared.observe(self._updates.committed_step)
         self._updates.seal()
-        points.reach("sealed")
+        points.notify_point("sealed")
         try:
             self._compared.run(self.position, self._transport, self._width)
             self._save()
@@ -305,9 +340,9 @@ class Training:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Forward and backward of a batch; at the end gradients are reduced, and the update is made and committed.
+        """Context of a batch's forward and backward; on exit gradients are reduced, and the update is committed.
 
-        A failure of another rank inside is handled at the end: the batch comes again unless its step was finished.
+        A failure of another rank inside is handled on exit: the batch is repeated unless its step was completed.
 
         Raises:
             PeerError: The job has failed, or there is no agent and a rank is lost.
@@ -320,6 +355,9 @@ class Training:
         ScriptCollectives.leave()
         try:
             yield from self._block()
+        except Exception as error:
+            self._left_by = describe_error(error)
+            raise
         finally:
             self._enter_script()
 
@@ -332,11 +370,13 @@ class Training:
                 for optimizer in self._state.optimizers:
                     optimizer.zero_grad(set_to_none=True)
             reduction.begin(place)
-            points.reach("forward")
+            points.notify_point("forward")
             with reduction.during(place, None if self._passing else self._updates):
                 yield
                 if failure := self._script_failure():
                     raise failure
+                if missing := reduction.missing(place):
+                    raise self._without_gradient(missing)
                 self._complete = place == len(reduction.own) - 1
             if self._member is not None:
                 self._member.arrive(self.position + 1)
@@ -345,13 +385,20 @@ class Training:
             if self._place == 0:
                 reduction.finish()
                 self._check_device()
-                points.reach("reduced")
+                points.notify_point("reduced")
                 self._commit()
             return
         except (RuntimeError, ValueError, PeerError) as error:
             failure = self._failure(error)
         del reduction
         self._recover(failure)
+
+    def _without_gradient(self, missing: Literal["all", "some"]) -> Exception:
+        """Error of a block without gradients; that of another rank where it is lost, and the script has caught it."""
+        error = error_without_gradient(self.rank, self.position + 1, missing == "all")
+        if self._member is not None and self._member.is_failure(error):
+            return PeerError(str(error))
+        return error
 
     def _wait_in_script(self, work: Any, what: str) -> None:
         """Wait for a collective of the script, and raise where it was aborted."""
@@ -391,15 +438,15 @@ class Training:
             self._shown = None
             self._touched.keep()
             return
-        with profiled("commit"):
+        with profile_range("commit"):
             self._updates.step()
         set_position(step=self._updates.committed_step)
-        points.reach("committed")
+        points.notify_point("committed")
         if self._member is not None:
             self._touched.keep()
         if not self._told_first and self._member is not None:
             self._told_first = True
-            self._member.tell("committed", self.position)
+            self._member.report_phase("committed", self.position)
 
     def _notify(self, step: int) -> None:
         for function in self._on_commit:
@@ -409,34 +456,33 @@ class Training:
         """Open the folder of checkpoints, unless it is of another job."""
         if self._saving is not None:
             self._saving.record["world_size"] = self.world_size
-            self._changed = check_folder(
-                self._saving.folder, self._saving.record, self.rank, self._saving.accepted
-            )
-            self._checkpoints = Checkpoints(self._saving.folder, self.rank)
+            saved = self._saving.checkpoints
+            self._changed = check_folder(saved.folder, self._saving.record, self.rank, saved.accept_changes)
+            self._checkpoints = CheckpointFolder(saved.folder, self.rank)
 
     def _resume_from(self, step: int, tree: Any) -> None:
         """Take a state from a checkpoint, with the changes that are accepted."""
         assert self._saving is not None
         self._state.load_state_dict(tree)
-        with_accepted(self._state, self._changed, self._saving.record)
+        apply_accepted(self._state, self._changed, self._saving.record)
         self._updates.adopt_sealed(step)
 
     def _save(self) -> None:
         """Write a checkpoint where one is due."""
         if self._checkpoints is None or self._saving is None:
             return
-        if self.position and self.position % self._saving.every == 0:
-            points.reach("checkpoint")
+        if self.position and self.position % self._saving.checkpoints.every == 0:
+            points.notify_point("checkpoint")
             self._checkpoints.save(self.position, self._state.state_dict())
             _log.info("a checkpoint of step %d is being written", self.position)
             self._checkpoints.agree(self._transport)
             if self._changed and self.rank == 0:
-                note(self._saving.folder, self._saving.record)
+                write_job_record(self._saving.checkpoints.folder, self._saving.record)
 
     def _keep_own(self, step: int) -> None:
         """Write down what no replica has, before any rank may update; without an agent nobody would read it."""
         if self._snapshots is not None:
-            keep(self._snapshots, step, self._state.own(), self._transport, self._others)
+            write_snapshot(self._snapshots, step, self._state.own(), self._transport, self._others)
 
     def _meet(self, step: int) -> None:
         """Wait until all ranks have their gradients; then replicas of each shard can finish the step, whoever dies."""
@@ -504,7 +550,7 @@ class Training:
         self._connect(lambda groups: None)
         self._open_folder()
         if self._checkpoints is not None:
-            told = gathered(self._transport, self._checkpoints.steps(), list[int])
+            told = gather_values(self._transport, self._checkpoints.steps(), list[int])
             if set.intersection(*map(set, told)):
                 self._resume_from(*self._checkpoints.load(self._transport))
         self._reduction = Reduction(self._way, model, self._transport, self.world_size)
@@ -516,20 +562,28 @@ class Training:
         self._transport = member.transport
         self._place, self._drawn = 0, False
         self._connect(member.guard)
-        points.at(self.rank, max(self._updates.committed_step, 0))
+        points.announce_position(self.rank, max(self._updates.committed_step, 0))
         before = self._updates.committed_step if self._holds_state else NOTHING
         record, heavy = self._record()
         saved = [] if self._checkpoints is None else self._checkpoints.steps()
         built = "" if self._way.shards is None else self._way.shards.built
-        told = gathered(self._transport, (record, saved, built), tuple[RankRecord, list[int], str])
-        common = sorted(set.intersection(*(set(steps) for _, steps, _ in told)))
-        records, decision = decide_generation(
-            [one for one, _, _ in told], common, member.generation, {model for _, _, model in told}
+        stopped = NOTHING if self._stop is None else self._stop.step
+        told = gather_values(
+            self._transport,
+            (record, saved, built, stopped, self._loops),
+            tuple[RankRecord, list[int], str, int, int],
         )
-        points.reach("decide")
-        member.tell("decided", self._updates.committed_step, strategy=decision.strategy)
+        common = sorted(set.intersection(*(set(steps) for _, steps, *_ in told)))
+        records, decision = decide_generation(
+            [one for one, *_ in told], common, member.generation, {model for _, _, model, *_ in told}
+        )
+        # Where others have left their loops, that of a replacement ends at the same step.
+        self._ends_at = max(step for *_, step, _ in told)
+        check_loops(self._loops, max(loops for *_, loops in told))
+        points.notify_point("decide")
+        member.report_phase("decided", self._updates.committed_step, strategy=decision.strategy)
         action, how = decision.of(self.rank), continuations(records, decision)
-        points.reach("restore")
+        points.notify_point("restore")
         self._act(action, decision, how, member.generation.ranks)
         own = how[self.rank]
         self._check_alike(heavy if action.kind == "keep" and not own.weights else None, own.phase)
@@ -537,28 +591,28 @@ class Training:
         self._compared.start(decision.step)
         step = self._updates.committed_step
         lost = max(max(before, member.generation.committed_step) - step, 0)
-        member.tell("restored", step, lost=lost)
+        member.report_phase("restored", step, lost=lost)
         set_position(step=step)
         if member.generation.number > 1:
             _log.info("resumes from step %d by strategy %s, %d steps are lost", step, decision.strategy, lost)
         self._reduction = Reduction(self._way, self._state.model, member.device_transport, self.world_size)
-        points.reach("resume")
+        points.notify_point("resume")
         self._told_first = False
-        member.tell("resumed", step)
+        member.report_phase("resumed", step)
 
     def _continue(self, then: Literal["top", "return", "pass"], seen: int | None) -> None:
         """Set where in the script's loop this rank is.
 
         Args:
             then: Where it goes on.
-            seen: Position that the script has seen last; None: it has not begun its loop.
+            seen: Position that the script has seen last; None if it has not begun its loop.
         """
         self._passing, self._failed, self._shown = then == "pass", then != "return" and seen is not None, None
         self._cut = self._cut and self._passing
         if self._failed:
             # Until the loop comes to its top the script sees a block that has not committed.
             self._shown = seen
-            self._state.attributes.look()
+            self._state.attributes.detect_changes()
         self._touched.keep(whole=self._failed)
         if self._passing:
             self._shown = self._updates.committed_step - 1
@@ -580,7 +634,7 @@ class Training:
         return 1 if self._way.shards is None else self._way.shards.width
 
     def _record(self) -> tuple[RankRecord, str | None]:
-        """What this rank holds, and the digest of its heavy part where that is whole."""
+        """State of this rank, and the digest of its heavy part where that is whole."""
         updates = self._updates
         if not self._holds_state or updates.committed_step == NOTHING:
             return RankRecord(rank=self.rank, stage=self.rank % self._width), None
@@ -646,5 +700,5 @@ class Training:
 
     def _check_alike(self, heavy: str | None, phase: Phase) -> None:
         heavy = digest_of(self._state.heavy()) if heavy is None else heavy
-        light = digest_of(self._state.agreed_light())
+        light = digest_of(self._state.replicated_light())
         check_alike(self._transport, self._width, self._updates.committed_step, (phase, heavy, light))

@@ -1,4 +1,4 @@
-"""Shards of torch's FSDP2 that have replicas: one module and one optimizer go on over the groups of each generation.
+"""Replicated shards of torch's FSDP2: one module and one optimizer continue over the groups of each generation.
 
 Ranks stand in rows: a row is a replica of the model, whose ranks have a shard each; a column has the replicas of one
 shard. Meshes of DTensors know their process groups by name, and parameter groups of `fully_shard` as attributes. Every
@@ -23,10 +23,11 @@ from torch.optim import SGD, Adam, AdamW, RMSprop
 from wirewise.errors import InputError
 from wirewise.runtime.pipeline.dtensors import local_part
 from wirewise.runtime.recovery.state import TrainingState
+from wirewise.runtime.recovery.sync import Shards
 from wirewise.runtime.transport import Transport
 from wirewise.runtime.trees import digest_of
 
-__all__ = ["Shards"]
+__all__ = ["ShardGroups"]
 
 _CONNECT_S = 10.0
 """Seconds that the groups of some ranks have to connect."""
@@ -34,36 +35,28 @@ _ELEMENTWISE = (SGD, Adam, AdamW, RMSprop)
 """Optimizers whose update of an element needs no other element, so none that another rank has."""
 
 
-class Shards:
-    """The shards of a training, and their groups in the present generation.
+class ShardGroups:
+    """Shards of a training, and their groups in the present generation.
 
     Args:
-        shard: Calls `fully_shard` on the modules of a model, and on the model itself, with a mesh.
-        replicas: Number of ranks that have each shard.
+        way: Function that shards the model, and number of ranks that hold each shard.
         clip: Largest norm of all gradients together; None: any.
 
     Attributes:
         width: Number of shards, each on every `width`-th rank; 1 before the first `connect`.
-        built: Digest of the model before it was sharded.
+        built: Digest of the model before sharding.
 
     Raises:
-        InputError: Fewer than two replicas, or a torch that cannot go on after an interrupted pass.
+        InputError: A torch that cannot go on after an interrupted pass.
     """
 
-    def __init__(
-        self, shard: Callable[[Any, DeviceMesh], object], replicas: int, clip: float | None = None
-    ) -> None:
+    def __init__(self, way: Shards, clip: float | None = None) -> None:
         if not hasattr(FSDPModule, "reset_iter_state"):
             raise InputError(
                 f"torch {torch.__version__} cannot go on after an interrupted pass of FSDP2; expected 2.13 or newer"
             )
-        if replicas < 2:
-            raise InputError(
-                f"got replicas={replicas} with shard; expected 2 or more: a shard without replica is lost with its "
-                "rank. Write checkpoints of FSDP2 yourself and start again from them, or protect the model unsharded"
-            )
         self.width, self.built = 1, ""
-        self._shard, self._replicas, self._clip = shard, replicas, clip
+        self._shard, self._replicas, self._clip = way.shard, way.replicas, clip
         self._mesh: DeviceMesh | None = None
         self._model: Any = None
 
@@ -71,12 +64,16 @@ class Shards:
         """Raise for a training that cannot be sharded.
 
         Raises:
-            InputError: Parameters off the CPU, or an optimizer that needs more than a shard or has begun.
+            InputError: Parameters off the CPU, a scaler, or an optimizer that needs more than a shard or has begun.
         """
         if kinds := {p.device.type for p in state.model.parameters()} - {"cpu"}:
             raise InputError(
                 f"got shard and parameters on {sorted(kinds)}; expected them on the CPU: groups that can be "
                 "interrupted are gloo's, which has not all collectives of FSDP2 on other devices"
+            )
+        if state.scaler is not None:
+            raise InputError(
+                "got shard and a scaler; expected no scaler: its loss scale is not known on all ranks before the update"
             )
         for one in state.optimizers:
             if type(one) not in _ELEMENTWISE:
@@ -95,18 +92,18 @@ class Shards:
         transport: Transport,
         guard: Callable[[Iterable[dist.ProcessGroup]], None],
     ) -> bool:
-        """Go on over groups of this generation, which all ranks make; the first time, shard model and optimizers.
+        """Connect to the groups of this generation, a collective call; the first time, shard model and optimizers.
 
         Args:
             state: State of the training.
             transport: Transport between all ranks, over torch's default group.
-            guard: Has groups interrupted when a rank is lost.
+            guard: Function that has groups interrupted when a rank is lost.
 
         Returns:
-            Whether parameters are other objects now, because this was the first time.
+            True if parameters are now other objects, as this was the first time.
 
         Raises:
-            InputError: The ranks do not make so many replicas, or `shard` did something that cannot be protected.
+            InputError: The ranks do not form that many replicas, or `shard` did something that cannot be protected.
         """
         ranks = transport.world_size
         if ranks % self._replicas or ranks == self._replicas:
@@ -136,8 +133,8 @@ class Shards:
                 group["params"] = [new[parameter] for parameter in group["params"]]
         return True
 
-    def settle(self, transport: Transport) -> None:
-        """Complete the gradients of a step: clip their norm; parameters are in shards afterwards.
+    def complete_gradients(self, transport: Transport) -> None:
+        """Complete the gradients of a step by clipping their norm; parameters are sharded afterwards.
 
         Raises:
             PeerError: A peer is gone.
@@ -154,7 +151,7 @@ class Shards:
             gradient.mul_(min(1.0, self._clip / (norm + 1e-6)))
 
     def release(self) -> None:
-        """Let go of the groups, and of what an interrupted pass has left."""
+        """Release the groups, and state left by an interrupted pass."""
         if self._mesh is None:
             return
         for group in self._parameter_groups():

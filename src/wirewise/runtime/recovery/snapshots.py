@@ -1,11 +1,11 @@
-"""What a rank alone has, kept where the death of its process does not reach: in shared memory of its host.
+"""Snapshots of a rank's own state, kept in shared memory of its host, where they survive its process.
 
-Two slots are written in turn, so that the state of the step before is whole while the next is written; the step of a
-slot is written last. A process that takes the rank's place on this host goes on from there. `mirror` gives the next
-rank a copy too, against the loss of the host.
+Two slots are written alternately, so that the previous step's state is intact while the next is written; the step of
+a slot is written last. A replacement process on this host resumes from it. `mirror` also sends a copy to the next
+rank, against the loss of the host.
 
 No rank may begin the update of a step before all have written their snapshot of it (`Updates(prepare=...)`, with
-`keep`): then no rank is ever at a step that the snapshot of a dead one lacks.
+`write_snapshot`): then no rank is ever at a step that the snapshot of a dead one lacks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wirewise.files import make_folder
 from wirewise.runtime.transport import Transport
 from wirewise.runtime.trees import Tree, pack, raw_bytes, unpack
 
-__all__ = ["Snapshots", "agree", "fetch", "keep", "mirror"]
+__all__ = ["Snapshots", "agree_on_step", "fetch", "mirror", "write_snapshot"]
 
 _HEAD = struct.Struct("<qQQI")
 """Step, bytes of the frame, bytes of tensors, checksum of the frame."""
@@ -35,14 +35,14 @@ _TAG = 0x5EC1
 
 
 class Snapshots:
-    """The last two states of a rank's own part.
+    """Last two states of a rank's own part.
 
     Args:
-        folder: Folder of the job in memory of this host, such as in /dev/shm; it is made where it is missing.
+        folder: Folder of the job in this host's memory, such as in /dev/shm; created if missing.
         rank: Rank whose states they are.
 
     Raises:
-        InputError: The folder cannot be made.
+        InputError: The folder cannot be created.
     """
 
     def __init__(self, folder: str | os.PathLike[str], rank: int) -> None:
@@ -50,14 +50,14 @@ class Snapshots:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Steps whose states are there, in order."""
+        """Steps of the stored states, ascending."""
         return tuple(sorted(slot.step for slot in self._slots if slot.step != _NONE))
 
     def write(self, step: int, tree: Tree) -> None:
-        """Keep the state of a step; the older of the two is given up.
+        """Store the state of a step, replacing the older of the two.
 
         Raises:
-            InputError: The memory is full, and the newer of the two is still there; or a value that no frame can hold.
+            InputError: The memory is full, with the newer state intact; or a value is unsupported.
         """
         frame, tensors = pack(tree)
         self._oldest(step).write(step, frame, tensors)
@@ -67,21 +67,21 @@ class Snapshots:
         return self._of(step).content().clone()
 
     def take(self, packed: Tensor) -> None:
-        """Keep a state that another rank's `packed` gave."""
+        """Store a state from another rank's `packed`."""
         step, frame_size, size, _ = _HEAD.unpack(packed[: _HEAD.size].numpy().tobytes())
         frame, data = packed[_HEAD.size :].split([frame_size, size])
         self._oldest(step).write(step, frame.numpy().tobytes(), [data])
 
     def read(self, step: int) -> Tree:
-        """State of a step.
+        """Read the state of a step.
 
         Raises:
-            InputError: There is none, or it is damaged.
+            InputError: There is no such state, or it is damaged.
         """
         return self._of(step).read()
 
     def remove(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for slot in self._slots:
             slot.remove()
         # The last rank to leave takes the folder with it; until then it is not empty.
@@ -105,17 +105,17 @@ class Snapshots:
         )
 
 
-def keep(
+def write_snapshot(
     snapshots: Snapshots, step: int, tree: Tree, transport: Transport, others: Snapshots | None = None
 ) -> None:
-    """Write a snapshot and wait until all ranks have written theirs, and mirrored them where that is asked for.
+    """Write a snapshot and wait until all ranks have written, and optionally mirrored, theirs.
 
     Args:
         snapshots: Snapshots of this rank.
-        step: Step that the state belongs to.
-        tree: What this rank alone has (`TrainingState.own`).
+        step: Step of the state.
+        tree: State of this rank alone (`TrainingState.own`).
         transport: Transport between all ranks.
-        others: Snapshots of the rank before, kept by this rank (`mirror`); None: there are no mirrors.
+        others: Snapshots of the previous rank, kept by this rank (`mirror`). None if there are no mirrors.
 
     Raises:
         PeerError: A peer is gone; the update must not begin.
@@ -127,11 +127,11 @@ def keep(
 
 
 def mirror(snapshots: Snapshots, others: Snapshots, step: int, transport: Transport) -> None:
-    """Give the next rank a copy of a snapshot, and take that of the rank before: it outlives the host.
+    """Send a copy of a snapshot to the next rank, and store that of the previous rank, against the loss of a host.
 
     Args:
         snapshots: Snapshots of this rank, with that of `step`.
-        others: Snapshots of the rank before, kept by this rank.
+        others: Snapshots of the previous rank, kept by this rank.
         step: Step of the state.
         transport: Transport between all ranks.
 
@@ -144,19 +144,19 @@ def mirror(snapshots: Snapshots, others: Snapshots, step: int, transport: Transp
         others.take(taken)
 
 
-def agree(snapshots: Snapshots, transport: Transport, others: Snapshots | None = None) -> int:
-    """Newest step whose state every rank has; one that only the next rank's mirror has comes back from there.
+def agree_on_step(snapshots: Snapshots, transport: Transport, others: Snapshots | None = None) -> int:
+    """Agree on the newest step stored for every rank; states that only a mirror has are copied back.
 
     Args:
         snapshots: Snapshots of this rank.
         transport: Transport between all ranks.
-        others: Snapshots of the rank before, kept by this rank (`mirror`); None: none are.
+        others: Snapshots of the previous rank, kept by this rank (`mirror`). None if there are no mirrors.
 
     Returns:
-        The step, the same on all ranks; -1: no rank has any state yet.
+        The step, the same on all ranks; -1 if no rank has any state yet.
 
     Raises:
-        InputError: Some ranks have states, but there is no step that all have.
+        InputError: Some ranks have states, but no step is common to all.
         PeerError: A peer is gone.
     """
     mirrored = others.steps if others is not None else ()
@@ -181,7 +181,7 @@ def agree(snapshots: Snapshots, transport: Transport, others: Snapshots | None =
 
 
 def fetch(snapshots: Snapshots, others: Snapshots, step: int, transport: Transport) -> None:
-    """Take back the states of a step that only the next rank's mirror has; where no rank has any there is nothing.
+    """Copy back the states of a step that only the next rank's mirror has; does nothing if no rank has any.
 
     Raises:
         InputError: A mirror does not have it either.

@@ -1,9 +1,8 @@
-"""All that a rank needs to go on from a step, and its copy from ranks that have it.
+"""State from which a rank can resume at a step, and its copy from ranks that have it.
 
 It has two parts. The shared one is the same on all replicas: parameters, optimizers, schedules, scaler, and what the
-user names. A replacement takes it from any replicas, a stripe from each. The own part differs between ranks: buffers
-such as the statistics of BatchNorm, random generators, the position in the data, what codecs have not sent yet. No
-replica has it.
+user names. A replacement copies it from the replicas, a stripe from each. The own part differs between ranks: buffers
+such as BatchNorm statistics, random generators, the position in the data, error-feedback state. No replica has it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from wirewise.errors import InputError
 from wirewise.runtime.pipeline.dtensors import local_part, with_part
-from wirewise.runtime.recovery.attributes import Attributes, decoded, encoded
+from wirewise.runtime.recovery.attributes import Attributes, decoded, encode_value
 from wirewise.runtime.transport import PendingExchange, Transport, transport_of
 from wirewise.runtime.trees import Tree, copied, digest_of, pack, raw_bytes, unpack
 
@@ -30,27 +29,27 @@ _TAG = 0x5EC0
 
 
 class Stateful(Protocol):
-    """An object whose state can be taken and given back, as a sampler's position or `data_parallel.Pools`."""
+    """Object whose state can be saved and loaded, such as a sampler's position or `data_parallel.Pools`."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """State as nested dictionaries, lists, tensors, numbers and texts."""
         ...
 
     def load_state_dict(self, state: Any, /) -> Any:
-        """Go on from a state."""
+        """Load a state."""
         ...
 
 
 class TrainingState:
-    """The state of a training on this rank.
+    """State of a training on this rank.
 
     Args:
         model: Model; a wrapper's parameters count under the wrapper's names, the same on all ranks.
         optimizers: One or several optimizers of its parameters.
         schedulers: Schedules of the learning rates.
-        scaler: A `torch.amp.GradScaler`; None: there is none.
+        scaler: `torch.amp.GradScaler`. None if there is none.
         shared: Further objects whose state is the same on all replicas, by name.
-        own: Further objects whose state is another one on every rank, by name: a sampler, error-feedback pools.
+        own: Further objects whose state differs between ranks, by name: a sampler, error-feedback pools.
         buffers: Whether the model's buffers are the same on all replicas ("shared") or not ("own").
     """
 
@@ -73,7 +72,8 @@ class TrainingState:
             if hasattr(parameter, "to_local"):
                 raise InputError(
                     f"parameter {name!r} is a {type(parameter).__name__}, sharded over ranks; expected whole ones, as "
-                    "before fully_shard: give `protect` the function that shards the model"
+                    "before fully_shard: give the function that shards the model as protect(sync=Shards(function, "
+                    "replicas=2))"
                 )
         self._modules = {name or "model": one for name, one in model.named_modules()}
         owners = {_name_of(number, one): one for number, one in enumerate(self.optimizers)}
@@ -102,7 +102,7 @@ class TrainingState:
         }
 
     def light(self) -> Tree:
-        """The rest of the shared part."""
+        """Parameters and their optimizer state, this rank's shards, by reference."""
         groups = [
             [{key: value for key, value in group.items() if key != "params"} for group in one.param_groups]
             for one in self.optimizers
@@ -121,7 +121,7 @@ class TrainingState:
 
     def parts(self) -> dict[str, Tree]:
         """State that replicas have alike, but for parameters and their averages, by the names of messages."""
-        tree = self.agreed_light()
+        tree = self.replicated_light()
         found: dict[str, Tree] = {f"buffer {name!r}": one for name, one in tree["buffers"].items()}
         found.update({f"objects[{name!r}]": one for name, one in tree["named"].items()})
         found.update({f"extra state of {name!r}": one for name, one in tree["modules"].items()})
@@ -135,16 +135,16 @@ class TrainingState:
             found.update({f"attribute {name!r} of {owner}": one for name, one in values.items()})
         return {**found, "scaler": tree["scaler"], "frozen parameters": tree["frozen"]}
 
-    def agreed_light(self) -> Tree:
-        """The rest of the shared part, without attributes of modules: a module may keep what its rank's batch gave."""
+    def replicated_light(self) -> Tree:
+        """Replicated state other than parameters and their averages, by its names in messages."""
         return {**self.light(), "attributes": self.attributes.of(Optimizer)}
 
     def shared(self) -> Tree:
-        """What all replicas have alike; tensors are references, where the objects give these."""
+        """State shared by all replicas; tensors are references if the objects return these."""
         return {"heavy": self.heavy(), "light": self.light()}
 
     def own(self) -> Tree:
-        """What this rank alone has."""
+        """State of this rank alone."""
         return {
             "buffers": self._buffers() if self.buffers == "own" else {},
             "random": _random_state(),
@@ -153,10 +153,10 @@ class TrainingState:
 
     @torch.no_grad()
     def load_heavy(self, tree: Tree) -> None:
-        """Take over parameters and the state of the optimizers' parameters, in place where there is some.
+        """Load parameters and their optimizer state, in place if possible.
 
         Raises:
-            InputError: It does not fit the model or the optimizers; the message names the first difference.
+            InputError: The state does not fit the model or the optimizers; the message names the first difference.
         """
         _fill("parameter", self.parameters(), tree["parameters"])
         for one, groups in zip(self.optimizers, tree["optimizers"], strict=True):
@@ -165,7 +165,7 @@ class TrainingState:
                     _take(one, parameter, state)
 
     def load_light(self, tree: Tree) -> None:
-        """Take over the rest of the shared part."""
+        """Load the rest of the shared part."""
         for one, groups in zip(self.optimizers, tree["groups"], strict=True):
             for group, settings in zip(one.param_groups, groups, strict=True):
                 group.update(settings)
@@ -185,17 +185,17 @@ class TrainingState:
         self.attributes.load(tree["attributes"])
 
     def load_buffers(self, buffers: Mapping[str, Tensor]) -> None:
-        """Take over the model's buffers, where they belong to the shared part."""
+        """Load the model's buffers, if they belong to the shared part."""
         if self.buffers == "shared":
             _fill("buffer", dict(self.model.named_buffers()), buffers)
 
     def load_shared(self, tree: Tree) -> None:
-        """Take over what `shared` gave on this or another rank."""
+        """Load the result of `shared` of this or another rank."""
         self.load_heavy(tree["heavy"])
         self.load_light(tree["light"])
 
     def load_own(self, tree: Tree) -> None:
-        """Take over what `own` gave."""
+        """Load the result of `own`."""
         if self.buffers == "own":
             _fill("buffer", dict(self.model.named_buffers()), tree["buffers"])
         _load_named(self._own, tree["named"])
@@ -206,10 +206,10 @@ class TrainingState:
         return {"shared": self.shared(), "own": self.own()}
 
     def load_state_dict(self, state: Tree) -> None:
-        """Go on from what `state_dict` gave.
+        """Load the result of `state_dict`.
 
         Raises:
-            InputError: It does not fit; the message names the first difference.
+            InputError: The state does not fit; the message names the first difference.
         """
         try:
             self.load_shared(state["shared"])
@@ -221,8 +221,8 @@ class TrainingState:
             ) from error
 
     def digest(self) -> str:
-        """Sixteen hex digits that replicas have alike if their shared parts are equal bit by bit."""
-        return digest_of({"heavy": self.heavy(), "light": self.agreed_light()})
+        """Digest of the shared part, sixteen hex digits, equal on bit-identical replicas."""
+        return digest_of({"heavy": self.heavy(), "light": self.replicated_light()})
 
     def parameters(self) -> dict[str, Tensor]:
         """Parameters by name, this rank's shards."""
@@ -232,7 +232,7 @@ class TrainingState:
         """Extra states of modules that define one."""
         plain = nn.Module.get_extra_state
         return {
-            name: encoded(one.get_extra_state())
+            name: encode_value(one.get_extra_state())
             for name, one in self._modules.items()
             if type(one).get_extra_state is not plain
         }
@@ -250,22 +250,22 @@ def copy_state(
     *,
     fresh: Collection[int] = (),
 ) -> None:
-    """Give ranks the shared part of the sources: each source sends an equal share of the bytes to each target.
+    """Copy the shared part from source ranks to targets: each source sends an equal part of the bytes to each target.
 
     All sources and targets call it with the same arguments; for other ranks it does nothing.
 
     Args:
         state: State of this rank; that of a target is overwritten.
         group: Ranks of the job.
-        sources: Ranks that have the state that is wanted, bit by bit alike (`digest`).
-        targets: Ranks that get it.
-        timeout_s: Seconds to wait for any one message.
-        fresh: Targets that have just started: they also get the first source's own part, which stands in for theirs
-            until that is loaded (`TrainingState.load_own`).
+        sources: Ranks with the required state, bit-identical (`digest`).
+        targets: Ranks that receive it.
+        timeout_s: Timeout of a message, in seconds.
+        fresh: Newly started targets, which also get the first source's own part as a placeholder until theirs is
+            loaded (`TrainingState.load_own`).
 
     Raises:
-        InputError: No source, a rank that is both, or a state that does not fit the target's model.
-        PeerError: A peer is gone; a target then has to be given a state anew.
+        InputError: There is no source, a rank is both, or the state does not fit the target's model.
+        PeerError: A peer is gone; the copy to a target must then be repeated.
     """
     if not sources or set(sources) & set(targets) or len({*sources, *targets}) < len(sources) + len(targets):
         raise InputError(
@@ -286,7 +286,7 @@ def copy_state(
 def copy_tree(
     tree: Callable[[], Tree], transport: Transport, sources: Sequence[int], targets: Sequence[int]
 ) -> Tree | None:
-    """Give ranks the tree of the sources, as `copy_state` does; on ranks that are no targets None."""
+    """Copy a tree from source ranks to targets, as `copy_state` does. None on other ranks."""
     rank = transport.rank
     if rank in sources:
         frame, tensors = pack(tree())
@@ -434,7 +434,7 @@ def _name_of(number: int, optimizer: Optimizer) -> str:
 
 def _beside_parameters(optimizer: Optimizer) -> dict[Any, Tree]:
     """Entries of an optimizer's state that belong to no parameter, such as a count."""
-    return {key: encoded(one) for key, one in optimizer.state.items() if not isinstance(key, Tensor)}
+    return {key: encode_value(one) for key, one in optimizer.state.items() if not isinstance(key, Tensor)}
 
 
 def _load_beside_parameters(optimizer: Optimizer, state: Mapping[Any, Tree]) -> None:

@@ -1,4 +1,4 @@
-"""The store of a job: at one address of host 0, its keys under a name that only the processes of the job know."""
+"""Store of a job, at an address of host 0, with keys under a name known only to the job's processes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _DIGEST = "wirewise/token"
 def open_store(
     address: str, port: int, token: str, *, host: int, hosts: int, timeout_s: float
 ) -> tuple[Any, int]:
-    """Open the store of a job, on host 0, or reach it from another host.
+    """Open the store of a job on host 0, or connect to it from another host.
 
     Args:
         address: Address of host 0.
-        port: Port of the store. 0 on host 0 means any that is free.
+        port: Port of the store. 0 on host 0 for any free one.
         token: Secret of the job.
-        host: Number of this host.
+        host: Index of this host.
         hosts: Number of hosts.
         timeout_s: Seconds to wait for host 0.
 
@@ -41,7 +41,7 @@ def open_store(
 
     Raises:
         InputError: The token is not that of host 0, or the address is not of this host.
-        PeerError: There is no store in time.
+        PeerError: The store did not become available in time.
     """
     timeout, master = timedelta(seconds=timeout_s), host == 0
     if not master:
@@ -67,7 +67,7 @@ def open_store(
 
 
 def join_store(address: str, port: int, token: str) -> Any:
-    """The store of a job, for a rank of it."""
+    """Connect a rank to the store of its job."""
     return PrefixStore(_prefix(token), TCPStore(address, port, is_master=False, wait_for_workers=False))
 
 

@@ -1,7 +1,7 @@
-"""Parameters that a script changes itself after the block, such as to clamp them, and the way back from that.
+"""Rollback of parameters that a script changes itself after the block, such as by clamping.
 
-A step keeps no copy of all parameters. Those that the script has been seen to change are kept at the end of each block
-from then on: it is seen by torch's counts of changes in place, and in the first steps by values, as `p.data` is not
+Steps do not copy all parameters. Those that the script was detected to change are copied at the end of each later
+block: detection uses torch's version counters and, in the first steps, values, as changes through `p.data` are not
 counted.
 """
 
@@ -21,10 +21,10 @@ _LOOKS = 2
 
 
 class TouchedParameters:
-    """What the script does to parameters between two blocks.
+    """Parameters changed by the script between two blocks.
 
     Args:
-        parameters: Gives the parameters by name, this rank's shards.
+        parameters: Function that returns the parameters by name, this rank's shards.
 
     Attributes:
         names: Parameters that the script has changed so far.
@@ -39,18 +39,18 @@ class TouchedParameters:
         self._versions: dict[str, int] = {}
 
     def keep(self, *, whole: bool = False) -> None:
-        """Keep what the end of a block has left.
+        """Copy the parameters as they are at the end of a block.
 
         Args:
-            whole: Keep all parameters, in the memory of the host, as after a failure.
+            whole: Copy all parameters to host memory, as after a failure.
         """
         self._held = parameters = self._parameters()
         self._versions = {name: one._version for name, one in parameters.items()}
         wanted = parameters if whole or self._looks else self.names
         self._kept = {name: parameters[name].detach().to("cpu", copy=True) for name in wanted}
 
-    def look(self) -> None:
-        """Learn at the top of the loop what the script has changed."""
+    def detect_changes(self) -> None:
+        """Detect, at the top of the loop, which parameters the script has changed."""
         # Walking through the modules takes longer than all else here.
         parameters = self._held
         self.names |= self._changed(parameters)
@@ -64,10 +64,10 @@ class TouchedParameters:
         self._kept, self._versions = {}, {}
 
     def restore(self) -> None:
-        """Undo what the script has changed since `keep`.
+        """Undo the script's changes since `keep`.
 
         Raises:
-            InputError: It has changed a parameter for the first time, of which there is no copy.
+            InputError: The script has changed a parameter for the first time, of which there is no copy.
         """
         parameters = self._parameters()
         if lost := self._changed(parameters) - self._kept.keys():

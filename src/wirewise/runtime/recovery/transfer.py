@@ -1,4 +1,4 @@
-"""State on its way between the ranks of a new generation: what is copied from whom, and that all have the same."""
+"""State transfer between the ranks of a new generation, and the check that all have the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wirewise.runtime.recovery.phases import Continuation
 from wirewise.runtime.recovery.state import TrainingState, copy_tree
 from wirewise.runtime.transport import Transport
 
-__all__ = ["check_alike", "copied_light", "copy_heavy", "gathered"]
+__all__ = ["check_alike", "copied_light", "copy_heavy", "gather_values"]
 
 _Value = TypeVar("_Value")
 
@@ -27,13 +27,13 @@ def copy_heavy(
     how: Mapping[int, Continuation],
     ranks: Sequence[int],
 ) -> bool:
-    """Give ranks without them the parameters and averages of replicas; whether this rank is one.
+    """Copy parameters and averages from replicas to ranks without them; returns whether this rank is one.
 
     Args:
         state: State of this rank.
         transport: Transport between the processes of the generation.
-        rank: Number of this rank.
-        how: What each rank goes on with.
+        rank: Index of this rank.
+        how: Continuation of each rank.
         ranks: Ranks of the processes, in the order of the transport.
     """
     copies = {other: one.weights for other, one in how.items() if one.weights}
@@ -49,7 +49,7 @@ def copy_heavy(
 def copied_light(
     updates: Updates, transport: Transport, how: Mapping[int, Continuation], ranks: Sequence[int]
 ) -> Any:
-    """The rest of the state of the step, in the phase that this rank needs; None where it keeps its own."""
+    """Copy the rest of the step's state, in the phase that this rank needs. None if it keeps its own."""
     result = None
     phases: tuple[Phase, ...] = ("before", "after")
     for phase in phases:
@@ -64,18 +64,18 @@ def copied_light(
 
 
 def check_alike(transport: Transport, width: int, step: int, own: tuple[Phase, str, str]) -> None:
-    """Compare the digests of all replicas that are in the same phase of the step.
+    """Compare the digests of all replicas in the same phase of the step.
 
     Args:
         transport: Transport between the processes of the generation.
-        width: Number of shards of the model; replicas of one are as many ranks apart.
-        step: Step at which the state is.
+        width: Number of shards of the model, which is the rank distance of its replicas.
+        step: Step of the state.
         own: Phase of this rank, and digests of its parameters and averages and of the rest.
 
     Raises:
         PeerError: They differ.
     """
-    found = gathered(transport, own, tuple[Phase, str, str])
+    found = gather_values(transport, own, tuple[Phase, str, str])
     heavies: dict[tuple[int, Phase], str] = {}
     lights: dict[Phase, str] = {}
     differ = [
@@ -91,7 +91,7 @@ def check_alike(transport: Transport, width: int, step: int, own: tuple[Phase, s
         )
 
 
-def gathered(transport: Transport, value: _Value, kind: type[_Value]) -> list[_Value]:
-    """What each process of the group gives."""
+def gather_values(transport: Transport, value: _Value, kind: type[_Value]) -> list[_Value]:
+    """Gather a value from each process of the group."""
     found = transport.from_all(msgspec.json.encode(value), "what ranks tell of their state")
     return [msgspec.json.decode(one, type=kind) for one in found]

@@ -1,9 +1,9 @@
 """Inverse steps of optimizers: from parameters and state after an update back to those before it (SWIFT, 2023).
 
-What an update took in is kept (`applied`): the gradient after averaging, unscaling, clipping, sign and L2 weight decay,
-the settings of its group, and which state there was. With the decayed gradient at hand no inverse divides by 1 - lr *
-weight_decay but those of decoupled weight decay. Inverses are computed in float64; what remains is the rounding of
-the step itself, so an undone update is close, never bit-equal (`consistency` has exact ways).
+The inputs of an update are kept (`capture_update`): the gradient after averaging, unscaling, clipping, sign and L2
+weight decay, the settings of its group, and which state there was. With the decayed gradient at hand no inverse divides
+by 1 - lr * weight_decay but those of decoupled weight decay. Inverses are computed in float64; what remains is
+the rounding of the step itself, so an undone update is close, never bit-equal (`consistency` has exact ways).
 
 | optimizer | inverse, in this order, with d the kept gradient |
 |---|---|
@@ -14,7 +14,7 @@ the step itself, so an undone update is close, never bit-equal (`consistency` ha
 | Adagrad | p + lr/(1 + (t - 1) lr_decay) d / (sqrt(s) + eps); s - d² |
 | RMSprop | p + lr d / D, or p + lr b and b = (b - d / D) / momentum; s = (s - (1 - alpha) d²) / alpha |
 
-State that the update made first is removed. Optimizers of one's own take part by the protocol `Undoable`.
+State that the update made first is removed. Optimizers of one's own take part by the protocol `InvertibleOptimizer`.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from wirewise.errors import InputError
 
 __all__ = [
     "AppliedUpdate",
-    "Before",
-    "Undoable",
-    "applied",
-    "before",
+    "InvertibleOptimizer",
+    "PreUpdateState",
+    "capture_update",
     "check_undo",
     "group_settings",
-    "put_back",
+    "restore_parameter",
     "undo",
+    "values_before",
 ]
 
 _EXACT_TYPES = (torch.float32, torch.float64)
 
 
 class AppliedUpdate(NamedTuple):
-    """What one parameter's update took in."""
+    """Inputs of one parameter's update."""
 
     gradient: Tensor
     """Gradient as it entered the update, a copy: negated if maximized, with L2 weight decay."""
@@ -54,40 +54,40 @@ class AppliedUpdate(NamedTuple):
     """Names of the state that the parameter had before."""
 
 
-class Before(NamedTuple):
-    """A parameter and its state as they were before an update, in float64; `step` counts are left out."""
+class PreUpdateState(NamedTuple):
+    """Parameter and its state before an update, in float64, without `step` counts."""
 
     parameter: Tensor
     state: dict[str, Tensor]
 
 
 @runtime_checkable
-class Undoable(Protocol):
-    """An optimizer of one's own whose updates can be taken back, parameter by parameter."""
+class InvertibleOptimizer(Protocol):
+    """Custom optimizer whose updates can be undone, parameter by parameter."""
 
     def undo_refusal(self, settings: Mapping[str, Any]) -> str:
-        """Why updates with these settings of a group cannot be taken back; "" if they can."""
+        """Reason why updates with these settings of a group cannot be undone; "" if they can."""
         ...
 
     def before_update(
         self, parameter: Tensor, gradient: Tensor, state: Mapping[str, Any], settings: Mapping[str, Any]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Parameter and tensors of state before an update, from those after it; all in float64, and none is changed.
+        """Compute parameter and state tensors before an update from those after it, in float64 and out of place.
 
         Args:
             parameter: Parameter after the update.
-            gradient: Gradient that `step` was given, negated where the group has `maximize`.
+            gradient: Gradient passed to `step`, negated if the group has `maximize`.
             state: State of the parameter after the update; its tensors but "step" are float64, which counts the update.
-            settings: Settings of the group in the update.
+            settings: Settings of the group during the update.
         """
         ...
 
 
 def check_undo(optimizer: Optimizer) -> None:
-    """Raise unless updates of an optimizer, as it is set now, can be taken back.
+    """Raise unless updates of an optimizer, with its current settings, can be undone.
 
     Raises:
-        InputError: They cannot; the message says why.
+        InputError: The updates cannot be undone; the message says why.
     """
     for group in optimizer.param_groups:
         reason = _refusal(optimizer, group)
@@ -102,7 +102,7 @@ def check_undo(optimizer: Optimizer) -> None:
 
 
 def group_settings(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a group in the update to come, a copy.
+    """Copy the settings of a group for the next update.
 
     Raises:
         InputError: Under these settings the update cannot be undone.
@@ -112,16 +112,16 @@ def group_settings(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[str, 
     return {name: value for name, value in group.items() if name != "params"}
 
 
-def applied(
+def capture_update(
     optimizer: Optimizer, parameter: Tensor, settings: dict[str, Any], memory: Tensor | None = None
 ) -> AppliedUpdate | None:
-    """What the next update of a parameter takes in, called before it; None: there is no gradient, so no update.
+    """Capture the inputs of a parameter's next update, before it. None if it has no gradient, so no update.
 
     Args:
         optimizer: Optimizer that is about to step.
         parameter: One of its parameters, with its gradient.
         settings: Settings of its group (`group_settings`).
-        memory: Tensor to copy the gradient to, where it fits.
+        memory: Tensor to copy the gradient to, if it fits.
 
     Raises:
         InputError: The gradient is sparse.
@@ -151,8 +151,8 @@ def applied(
 
 
 @torch.no_grad()
-def before(optimizer: Optimizer, parameter: Tensor, update: AppliedUpdate) -> Before:
-    """Values before the last update, computed from those after it; nothing is changed.
+def values_before(optimizer: Optimizer, parameter: Tensor, update: AppliedUpdate) -> PreUpdateState:
+    """Compute the values before the last update from those after it, out of place.
 
     Raises:
         InputError: The update cannot be undone.
@@ -162,16 +162,18 @@ def before(optimizer: Optimizer, parameter: Tensor, update: AppliedUpdate) -> Be
         for name, value in optimizer.state.get(parameter, {}).items()
     }
     gradient, settings = update.gradient.double(), update.settings
-    if isinstance(optimizer, Undoable):
-        return Before(*optimizer.before_update(parameter.double(), gradient, state, settings))
+    if isinstance(optimizer, InvertibleOptimizer):
+        return PreUpdateState(*optimizer.before_update(parameter.double(), gradient, state, settings))
     if type(optimizer) not in _RULES:
         check_undo(optimizer)
-    return Before(*_RULES[type(optimizer)](parameter.double(), gradient, state, settings))
+    return PreUpdateState(*_RULES[type(optimizer)](parameter.double(), gradient, state, settings))
 
 
 @torch.no_grad()
-def put_back(optimizer: Optimizer, parameter: Tensor, update: AppliedUpdate, values: Before) -> None:
-    """Write the values before an update, and remove the state that it made."""
+def restore_parameter(
+    optimizer: Optimizer, parameter: Tensor, update: AppliedUpdate, values: PreUpdateState
+) -> None:
+    """Write the values before an update, and remove the state that the update created."""
     parameter.copy_(values.parameter)
     state = optimizer.state[parameter]
     for name in list(state):
@@ -186,23 +188,24 @@ def put_back(optimizer: Optimizer, parameter: Tensor, update: AppliedUpdate, val
 
 
 def undo(optimizer: Optimizer, parameter: Tensor, update: AppliedUpdate) -> None:
-    """Take the last update of a parameter back.
+    """Undo the last update of a parameter.
 
     Raises:
-        InputError: The update cannot be undone; then nothing was changed.
+        InputError: The update cannot be undone; nothing is changed then.
     """
-    put_back(optimizer, parameter, update, before(optimizer, parameter, update))
+    restore_parameter(optimizer, parameter, update, values_before(optimizer, parameter, update))
 
 
 def _refusal(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
     """Why updates of a group cannot be undone; "" if they can."""
     kind = type(optimizer)
-    if isinstance(optimizer, Undoable):
+    if isinstance(optimizer, InvertibleOptimizer):
         return optimizer.undo_refusal(group)
     if kind in (Adamax, SparseAdam):
         return _LOST[kind]
     if kind not in _RULES:
-        return f"no inverse is known for this class; known are {_names()}, and classes with the methods of Undoable"
+        known = f"{_names()}, and classes with the methods of InvertibleOptimizer"
+        return f"no inverse is known for this class; known are {known}"
     if group.get("amsgrad"):
         return "AMSGrad keeps the larger of two values and so loses the smaller one"
     if group.get("differentiable"):

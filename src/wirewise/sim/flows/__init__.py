@@ -1,4 +1,4 @@
-"""Tasks of mini-batch training on hosts whose interfaces their flows share; every figure from here is simulated."""
+"""Tasks of mini-batch training on hosts with shared interfaces; every figure from here is simulated."""
 
 from wirewise.sim.flows.core import FlowRun
 from wirewise.sim.flows.graph import Graph, expand

@@ -1,6 +1,6 @@
 """Compiled core: executions and flows of one placement, event by event.
 
-Rates stay as they are until a flow becomes ready or ends; they know nothing of what is still to come.
+Rates are constant until a flow becomes ready or ends, and do not depend on the future.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Ints = NDArray[np.int64]
 Vector = NDArray[np.float64]
 
 _SAME = 1e-12
-"""Share of a step within which flows end together."""
+"""Fraction of a step within which flows end together."""
 
 
 class FlowRun(NamedTuple):
-    """What a run simulated."""
+    """Result of a simulated run."""
 
     start_s: Vector
     """When each op could start, [n]."""
@@ -60,9 +60,9 @@ def run(graph: Graph, place: Ints, capacity: Vector, policy: int, record: bool) 
     Args:
         graph: Graph of all iterations.
         place: Host of each task, [T].
-        capacity: Bytes a second out of each host, then into each, [2 H].
-        policy: Number of a policy (`rates`).
-        record: Keep the history of rates.
+        capacity: Bandwidth out of each host, then into each, in bytes per second, [2 H].
+        policy: Index of a policy (`rates`).
+        record: Whether to record the history of rates.
     """
     n = len(graph.size)
     start, end = np.full(n, np.nan), np.full(n, np.nan)
@@ -229,7 +229,7 @@ def _end_until(later: float, now: float, state: _State, end: Vector) -> bool:
 
 @outer
 def longest_path_s(graph: Graph, place: Ints, capacity: Vector) -> float:
-    """Seconds of the longest chain of ops if every flow had its interfaces to itself."""
+    """Length of the longest chain of ops without contention of flows, in seconds."""
     n, hosts = len(graph.size), len(capacity) // 2
     pending, reached = graph.pending.copy(), np.zeros(n)
     stack, size, longest = np.empty(n, np.int64), 0, 0.0

@@ -21,29 +21,29 @@ Vector = NDArray[np.float64]
 
 
 class Graph(NamedTuple):
-    """A graph of n ops: executions of T tasks, then F flows; each of them in N iterations, which count fastest."""
+    """Graph of n ops: executions of T tasks, then F flows, in N iterations each, with the iteration fastest."""
 
     duration: Vector
     """Seconds of an execution; 0 of a flow. [n]"""
     size: Vector
     """Bytes of a flow; 0 of an execution. [n]"""
     source: Ints
-    """Task that executes, or that sends, [n]."""
+    """Executing or sending task, [n]."""
     target: Ints
-    """Task that executes, or that receives, [n]."""
+    """Executing or receiving task, [n]."""
     iteration: Ints
     coflow: Ints
     """The op that waits for a flow, which it shares with all other flows that it waits for; an execution itself.
     [n]"""
     pending: Ints
-    """Ops that must end before, [n]."""
+    """Number of unfinished predecessors, [n]."""
     indptr: Ints
     """First successor of each op in `successors`, [n + 1]."""
     successors: Ints
 
 
 def expand(tasks: TaskSet) -> Graph:
-    """The graph of all iterations."""
+    """Build the graph of all iterations."""
     steps, number = tasks.iterations, {task.name: i for i, task in enumerate(tasks.tasks)}
     count, lines = len(tasks.tasks), len(tasks.tasks) + len(tasks.flows)
     ends = np.array([[number[f.source], number[f.target]] for f in tasks.flows], np.int64).reshape(-1, 2)

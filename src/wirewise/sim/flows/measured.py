@@ -1,4 +1,4 @@
-"""Tasks and flows that were carried out, next to their simulated times."""
+"""Executed tasks and flows, compared with their simulated times."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from wirewise.plans import PlacementPlan
 from wirewise.sim.flows.core import FlowRun
 from wirewise.sim.flows.simulate import FlowSimulator
 
-__all__ = ["Compared", "LineTimes", "OpTimes", "compare_plan"]
+__all__ = ["LineTimes", "OpTimes", "PlanComparison", "compare_plan"]
 
 
 class OpTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """When each op began and ended, of a whole run of a plan or of a part of it, [ops]."""
+    """Start and end of each op, in a whole run of a plan or a part of it, [ops]."""
 
     start_s: list[float]
     end_s: list[float]
 
 
 class LineTimes(NamedTuple):
-    """A task or a flow between hosts; seconds since the hosts began together, a figure an iteration."""
+    """Times of a task or a flow between hosts, one per iteration, in seconds since the common start."""
 
     kind: str
     """Kind of the task, or "flow"."""
     name: str
     simulated: OpTimes
-    """When an execution or a flow could begin, and when it ended."""
+    """Earliest start and end of an execution or a flow."""
     measured: OpTimes
 
     @property
     def late_s(self) -> tuple[float, ...]:
-        """How much later than simulated each iteration ended."""
+        """Delay of each iteration's end relative to the simulation, in seconds."""
         pairs = zip(self.measured.end_s, self.simulated.end_s, strict=True)
         return tuple(measured_s - simulated_s for measured_s, simulated_s in pairs)
 
 
-class Compared(NamedTuple):
+class PlanComparison(NamedTuple):
     """A plan, simulated and measured."""
 
     simulated_s: float
@@ -51,7 +51,7 @@ class Compared(NamedTuple):
     all_s: tuple[float, ...]
     """Measured seconds of an iteration in each turn."""
     lines: tuple[LineTimes, ...]
-    """Tasks that execute and flows between hosts, in the turn of the median, or the one before it."""
+    """Executing tasks and flows between hosts, in the median turn or the one just below."""
 
     @property
     def error(self) -> float:
@@ -59,25 +59,27 @@ class Compared(NamedTuple):
         return self.simulated_s / self.measured_s - 1.0
 
     def latest(self, kind: str) -> LineTimes | None:
-        """Task or flow of a kind that ended an iteration furthest from its simulated time."""
+        """Task or flow of a kind with the largest delay relative to the simulation. None if there is none."""
         lines = [line for line in self.lines if line.kind == kind]
         return max(lines, key=lambda line: max(map(abs, line.late_s)), default=None)
 
 
-def compare_plan(simulator: FlowSimulator, plan: PlacementPlan, measured: Sequence[OpTimes]) -> Compared:
-    """Seconds of an iteration, and of each task and flow, simulated and measured.
+def compare_plan(
+    simulator: FlowSimulator, plan: PlacementPlan, measured: Sequence[OpTimes]
+) -> PlanComparison:
+    """Compare simulated and measured times of an iteration, and of each task and flow.
 
     Args:
         simulator: Tasks on the hosts of the plan.
-        plan: Placement that was carried out.
-        measured: Times of all ops in each turn.
+        plan: Placement that was executed.
+        measured: Times of all ops in each run.
     """
     steps = simulator.tasks.iterations
     places = np.array([plan.places[task.name] for task in simulator.tasks.tasks])
     simulated = simulator.run(places, plan.policy)
     seconds = tuple(max(one.end_s) / steps for one in measured)
     turns = sorted(measured, key=lambda one: max(one.end_s))
-    return Compared(
+    return PlanComparison(
         float(simulated.end_s.max()) / steps,
         statistics.median(seconds),
         seconds,

@@ -1,4 +1,4 @@
-"""Rates of flows that are ready at the same time, by policy; only interfaces of hosts limit them.
+"""Rates of concurrent flows, by policy; limited by host interfaces only.
 
 | policy | rates |
 |---|---|
@@ -34,11 +34,11 @@ ITER, _, OES, FIFO, SHORTEST, COFLOW = range(6)
 """Numbers of the policies."""
 
 _FULL = 1e-9
-"""Share of an interface below which nothing is left of it."""
+"""Fraction of an interface below which nothing is left of it."""
 
 
 class Network(NamedTuple):
-    """Interfaces of H hosts: out of host h is number h, into it H + h."""
+    """Interfaces of H hosts: out of host h is index h, into it H + h."""
 
     capacity: Vector
     """Bytes a second, [2 H]."""
@@ -49,7 +49,7 @@ class Network(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Flows that are ready, among n ops."""
+    """Ready flows, among n ops."""
 
     order: Ints
     """Ops, those first that go first; the first `length` count. [n]"""
@@ -73,7 +73,7 @@ class Ready(NamedTuple):
 
 @inner
 def set_rates(policy: int, ready: Ready, network: Network) -> None:
-    """Give each ready flow its rate."""
+    """Set the rate of each ready flow."""
     count = ready.length[0]
     for interface in range(len(network.left)):
         network.left[interface] = network.capacity[interface]

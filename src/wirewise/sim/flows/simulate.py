@@ -1,4 +1,4 @@
-"""Iterations of mini-batch training under a placement, simulated, and the times that none can beat."""
+"""Simulation of mini-batch training iterations under a placement, and lower bounds of their time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 
 class PlacementBounds(NamedTuple):
-    """Seconds that no order of flows beats under a placement; the largest counts."""
+    """Lower bounds for any order of flows under a placement, in seconds; the largest one holds."""
 
     interface_s: float
     """Bytes of the busiest direction of an interface over its rate."""
@@ -33,18 +33,18 @@ class PlacementBounds(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """All three hold at once."""
+        """Largest of the three bounds, in seconds."""
         return max(self)
 
 
 class FlowSimulator:
-    """Simulates placements of the same tasks on the same hosts.
+    """Simulator of placements of the same tasks on the same hosts.
 
-    Fluid: a flow has a rate, interfaces alone limit it, latencies are left out; tasks of one host do not slow each
-    other down (their resources are what placements must respect).
+    Fluid model: a flow has a rate limited by interfaces alone, without latency; tasks of one host do not slow each
+    other down, as placements respect their resources.
 
     Args:
-        tasks: Tasks with times and bytes of every iteration, which all placements share.
+        tasks: Tasks with times and bytes of every iteration, common to all placements.
         links: Links of the hosts.
     """
 
@@ -56,7 +56,7 @@ class FlowSimulator:
 
     @property
     def lines(self) -> list[tuple[str, str]]:
-        """Kind and name of each task, then of each flow, in the order of ops, which have `iterations` each."""
+        """Kind and name of each task, then of each flow, in op order, with `iterations` ops each."""
         flows = [("flow", f"{flow.source} to {flow.target}") for flow in self.tasks.flows]
         return [*((task.kind, task.name) for task in self.tasks.tasks), *flows]
 
@@ -66,10 +66,10 @@ class FlowSimulator:
         Args:
             places: Host of each task, [T].
             policy: How flows share interfaces.
-            record: Keep the rates.
+            record: Whether to record the rates.
 
         Raises:
-            InputError: Unknown policy, a wrong number of places, or a host that does not exist.
+            InputError: The policy is unknown, the number of hosts is wrong, or a host does not exist.
         """
         if policy not in POLICIES:
             raise InputError(f"unknown flow policy {policy!r}; expected one of: {', '.join(POLICIES)}")
@@ -77,11 +77,11 @@ class FlowSimulator:
         return found
 
     def seconds(self, places: Ints, policy: FlowPolicy = "iter") -> float:
-        """Time of all iterations."""
+        """Time of all iterations, in seconds."""
         return float(self.run(places, policy).end_s.max())
 
     def bounds(self, places: Ints) -> PlacementBounds:
-        """Times that hold for any order of the flows."""
+        """Lower bounds for any order of the flows."""
         places, graph = self._checked(places), self.graph
         crossing = places[graph.source] != places[graph.target]
         hosts = self.links.hosts
@@ -97,10 +97,10 @@ class FlowSimulator:
         )
 
     def competitive_ratio(self, places: Ints) -> float:
-        """Flows that can share one direction of an interface at most, at least 1.
+        """Maximum number of flows that can share one direction of an interface, at least 1.
 
-        An iteration's flows of a sampler can be under way together with those of `prefetch` - 1 others; gradients
-        and parameters cannot.
+        An iteration's flows of a sampler can be concurrent with those of `prefetch` - 1 others; gradients and
+        parameters cannot.
         """
         places, graph, steps = self._checked(places), self.graph, self._steps
         first = slice(len(places) * steps, None, steps)
@@ -114,7 +114,7 @@ class FlowSimulator:
         return float(max(1.0, *(load.max(initial=0.0) for load in loads)))
 
     def timeline(self, places: Ints, found: FlowRun) -> Timeline:
-        """What ran on which host: executions by kind of task, flows on the host that sends."""
+        """Activity of each host: executions by kind of task, flows on the sending host."""
         lines, spans = self.lines, []
         for op in np.flatnonzero(found.end_s > found.start_s):
             phase, name = lines[op // self._steps]

@@ -1,4 +1,4 @@
-"""Queues of jobs on clusters, slot by slot."""
+"""Simulation of job queues on clusters, slot by slot."""
 
 from wirewise.sim.jobs.workloads import EVEN, UNEVEN, draw_queue, edge_kinds, numbered_clusters
 

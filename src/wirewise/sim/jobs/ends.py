@@ -1,4 +1,4 @@
-"""When jobs end within their last slot, which plans count as a whole one."""
+"""End times of jobs within their last slot, which plans count as a whole one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["job_ends"]
 
 
 def job_ends(plan: JobPlan, queue: JobQueue) -> dict[str, float]:
-    """Seconds from the first slot to the end of each job, the last slot by the share of it that the job needs.
+    """Seconds from the first slot to the end of each job, with the last slot counted by the fraction used.
 
     Args:
         plan: Plan for the queue, as `predict` accepts it.

@@ -1,4 +1,4 @@
-"""Compiled state of a queue of jobs on clusters: who waits, who runs with what, and a slot that passes."""
+"""Compiled state of a job queue on clusters: waiting and running jobs, their resources, and the passing of a slot."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STEADY = 1 << 30
 
 
 class QueueState(NamedTuple):
-    """What changes; jobs by number in the queue."""
+    """Mutable state; jobs by index in the queue."""
 
     counts: NDArray[np.int64]
     """Number of the slot, of jobs that have arrived, wait and run, and of entries of the log, [5]."""
@@ -73,11 +73,11 @@ class QueueState(NamedTuple):
 
 
 def new_state(queue: QueueArrays, log: int = 0) -> QueueState:
-    """State before the first slot; nobody has arrived.
+    """Create the state before the first slot, without arrivals.
 
     Args:
         queue: Jobs and clusters.
-        log: Entries of the log that are kept; 0: one for each job.
+        log: Capacity of the log, in entries; 0 for one per job.
     """
     jobs = len(queue.arrival)
     return QueueState(
@@ -98,7 +98,7 @@ def new_state(queue: QueueArrays, log: int = 0) -> QueueState:
 
 @inner
 def arrive(queue: QueueArrays, state: QueueState) -> None:
-    """Let those wait whose slot has come."""
+    """Queue the jobs that arrive in the current slot."""
     while state.counts[ARRIVED] < len(queue.arrival):
         job = state.counts[ARRIVED]
         if queue.arrival[job] > state.counts[SLOT]:
@@ -110,7 +110,7 @@ def arrive(queue: QueueArrays, state: QueueState) -> None:
 
 @inner
 def fits(queue: QueueArrays, state: QueueState, job: int, cluster: int) -> bool:
-    """Whether a cluster may run a job, and has what it starts with."""
+    """Whether a cluster may run a job, and has its minimum resources free."""
     kind = queue.kind[job]
     return (
         queue.reach[job, cluster]
@@ -121,7 +121,7 @@ def fits(queue: QueueArrays, state: QueueState, job: int, cluster: int) -> bool:
 
 @inner
 def start(state: QueueState, job: int, cluster: int, cpus: int, gpus: int) -> None:
-    """Let a job that waits run."""
+    """Start a waiting job."""
     last = state.counts[WAITING] - 1
     moved = state.waiting[last]
     place = last
@@ -138,7 +138,7 @@ def start(state: QueueState, job: int, cluster: int, cpus: int, gpus: int) -> No
 
 @inner
 def allot(state: QueueState, job: int, cpus: int, gpus: int) -> None:
-    """Give a job that runs this much instead of what it has."""
+    """Change the resources of a running job."""
     cluster = state.cluster[job]
     if cpus != state.held[job, 0] or gpus != state.held[job, 1]:
         if state.held[job, 0] + state.held[job, 1] > 0:
@@ -152,7 +152,7 @@ def allot(state: QueueState, job: int, cpus: int, gpus: int) -> None:
 
 @inner
 def stop(state: QueueState, job: int) -> None:
-    """Let a job that runs wait again, at its place in the order of arrival."""
+    """Stop a running job, which waits again at its place in arrival order."""
     _release(state, job, state.counts[SLOT])
     place = state.counts[WAITING]
     while place > 0 and state.waiting[place - 1] > job:
@@ -192,7 +192,7 @@ def _release(state: QueueState, job: int, end: int) -> None:
 
 @inner
 def leave(state: QueueState, job: int) -> None:
-    """Let a job that runs or waits be gone from this slot on, done or given up."""
+    """Remove a running or waiting job from this slot on, done or abandoned."""
     if state.cluster[job] < 0:
         place = 0
         while state.waiting[place] != job:
@@ -207,7 +207,7 @@ def leave(state: QueueState, job: int) -> None:
 
 @inner
 def gain(queue: QueueArrays, job: int, cpus: int, gpus: int, done: float) -> float:
-    """Progress of a slot."""
+    """Progress in one slot."""
     kind = queue.kind[job]
     step = queue.progress[kind, cpus, gpus] * queue.pace[job]
     ceiling = queue.ceiling[kind]
@@ -220,19 +220,19 @@ def gain(queue: QueueArrays, job: int, cpus: int, gpus: int, done: float) -> flo
 def run_slots(
     queue: QueueArrays, job: int, cpus: int, gpus: int, slots: int, done: float, first: float
 ) -> tuple[float, int, float]:
-    """Let a job run alone with what it has until it is done.
+    """Run a job alone with fixed resources until it is done.
 
     Args:
         queue: Jobs and clusters.
-        job: Number of the job.
-        cpus: Processors that it has.
-        gpus: Accelerators that it has.
-        slots: Slots that it may take.
-        done: Progress that it has before the first of them.
-        first: Share of the first slot's progress that is left to it.
+        job: Index of the job.
+        cpus: Number of its CPUs.
+        gpus: Number of its accelerators.
+        slots: Maximum number of slots.
+        done: Progress before the first slot.
+        first: Fraction of the first slot's progress that it keeps.
 
     Returns:
-        Progress after, slots taken, and the share of the last of them that it needed; 0 if that one gave nothing.
+        Final progress, slots used, and the used fraction of the last one; 0 if that one made no progress.
     """
     taken, share = 0, 0.0
     while taken < slots and done < 1.0 - DONE:
@@ -245,12 +245,12 @@ def run_slots(
 
 @inner
 def advance(queue: QueueArrays, state: QueueState, kept: float) -> None:
-    """Let a slot pass: jobs gain progress, those that are done leave.
+    """Advance by one slot: jobs make progress, and finished ones leave.
 
     Args:
         queue: Jobs and clusters.
-        state: State of the queue, which changes.
-        kept: Share of a slot's progress that is left to a job that was given something else in it.
+        state: State of the queue; updated.
+        kept: Fraction of a slot's progress kept by a job that was resized in it.
     """
     place = 0
     while place < state.counts[RUNNING]:
@@ -272,7 +272,7 @@ def advance(queue: QueueArrays, state: QueueState, kept: float) -> None:
 
 @inner
 def slots_left(queue: QueueArrays, job: int, cpus: int, gpus: int, done: float) -> int:
-    """Slots that a job needs with this much from now on; `STEADY` if it never ends."""
+    """Number of slots that a job needs with these resources from now on; `STEADY` if it never ends."""
     if queue.ceiling[queue.kind[job]] == 0.0:
         step = gain(queue, job, cpus, gpus, done)
         return STEADY if step <= 0.0 else int(np.ceil((1.0 - DONE - done) / step))

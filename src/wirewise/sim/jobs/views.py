@@ -1,4 +1,4 @@
-"""What a policy sees of queues: clusters, the jobs that wait in their windows, and the jobs that run."""
+"""Observation of queues by a policy: clusters, waiting jobs in their windows, and running jobs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = [
     "PENDING",
     "UNITS",
     "Views",
-    "look",
     "new_views",
-    "weigh",
+    "write_amounts",
+    "write_view",
 ]
 
 CLUSTER, PENDING, ACTIVE, OPTIONS = 6, 7, 6, 6
@@ -33,14 +33,14 @@ UNITS = 16
 
 
 class Views(NamedTuple):
-    """What is seen of E queues with A clusters, windows of W jobs, and P = A W places for jobs that wait."""
+    """Observation of E queues with A clusters, windows of W jobs, and P = A W positions for waiting jobs."""
 
     cluster: NDArray[np.float32]
     """Free and in all, jobs that wait and run, [E, A, CLUSTER]."""
     pending: NDArray[np.float32]
     """Jobs that wait: least and quickest amounts, slots with both, slots waited, [E, P, PENDING]."""
     adjacent: NDArray[np.bool_]
-    """Whose window holds a job, [E, A, P]."""
+    """Windows that hold a job, [E, A, P]."""
     window: NDArray[np.int64]
     """Place of each job of a window, or -1, [E, A, W]."""
     active: NDArray[np.float32]
@@ -54,7 +54,7 @@ class Views(NamedTuple):
 
 
 def new_views(queues: int, clusters: int, window: int) -> Views:
-    """Room for what is seen of so many queues."""
+    """Allocate observations of several queues."""
     places = clusters * window
     return Views(
         cluster=np.zeros((queues, clusters, CLUSTER), np.float32),
@@ -69,7 +69,7 @@ def new_views(queues: int, clusters: int, window: int) -> Views:
 
 
 @outer
-def look(
+def write_view(
     believed: QueueArrays,
     state: QueueState,
     slots: NDArray[np.int64],
@@ -77,15 +77,15 @@ def look(
     views: Views,
     number: int,
 ) -> None:
-    """Write what is seen of a queue.
+    """Write the observation of a queue.
 
     Args:
-        believed: Jobs and clusters with the progress that is expected.
+        believed: Jobs and clusters with expected progress.
         state: State of the queue.
-        slots: Slots of a whole job of each kind, [K, processors + 1, accelerators + 1].
-        best: Least amount that is as quick as any within so many, [K, processors + 1, accelerators + 1, 2].
-        views: What is written to.
-        number: Number of the queue in it.
+        slots: Number of slots of a whole job of each kind, [K, CPUs + 1, accelerators + 1].
+        best: Smallest amount as fast as any within given resources, [K, CPUs + 1, accelerators + 1, 2].
+        views: Views to write to.
+        number: Index of the queue in it.
     """
     clusters, window = views.window.shape[1:]
     views.adjacent[number] = False
@@ -153,7 +153,7 @@ def _see_running(believed: QueueArrays, state: QueueState, features: NDArray[np.
 
 
 @outer
-def weigh(
+def write_amounts(
     believed: QueueArrays,
     state: QueueState,
     slots: NDArray[np.int64],
@@ -162,17 +162,17 @@ def weigh(
     features: NDArray[np.float32],
     legal: NDArray[np.bool_],
 ) -> None:
-    """Write what each amount would be for one job of each cluster.
+    """Write the features of each amount for one job of each cluster.
 
     Args:
-        believed: Jobs and clusters with the progress that is expected.
+        believed: Jobs and clusters with expected progress.
         state: State of the queue.
-        slots: Slots of a whole job of each kind, [K, processors + 1, accelerators + 1].
-        amounts: Processors and accelerators of the amounts of each kind; nothing at first, which lets a job wait, and
-            where there is no more, [K, O, 2].
-        jobs: Number of a job for each cluster, or -1, [A].
-        features: Features of amounts, written, [A, O, OPTIONS].
-        legal: Whether an amount can be given, written, [A, O].
+        slots: Number of slots of a whole job of each kind, [K, CPUs + 1, accelerators + 1].
+        amounts: CPUs and accelerators of the amounts of each kind, [K, O, 2]; zeros first, which lets a job wait, and
+            as padding.
+        jobs: Job index for each cluster, or -1, [A].
+        features: Output for the features of amounts, [A, O, OPTIONS].
+        legal: Output for whether an amount is feasible, [A, O].
     """
     legal[:] = False
     legal[:, 0] = True

@@ -1,4 +1,4 @@
-"""Seeded queues of jobs as TapFinger draws them, and harder ones: swings of load, unseen kinds, noise."""
+"""Seeded random job queues as in TapFinger, and harder ones: load swings, unseen kinds, noise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST = 16
 
 
 def edge_kinds() -> dict[str, JobKind]:
-    """TapFinger's two synthetic kinds: images take four slots with any amount, text the fewer the more accelerators."""
+    """TapFinger's two synthetic kinds: images take four slots with any amount, text fewer with more accelerators."""
     rows = _MOST + 1
     return {
         "image": JobKind(progress=((0.25,) * rows,) * rows, cpus=2, gpus=1),
@@ -33,7 +33,7 @@ def edge_kinds() -> dict[str, JobKind]:
 
 
 def numbered_clusters(sizes: Sequence[tuple[int, int]]) -> tuple[EdgeCluster, ...]:
-    """Clusters of these processors and accelerators, named by their numbers."""
+    """Clusters with these CPUs and accelerators, named by their numbers."""
     return tuple(
         EdgeCluster(name=f"cluster{number}", cpus=cpus, gpus=gpus)
         for number, (cpus, gpus) in enumerate(sizes)
@@ -51,17 +51,17 @@ def draw_queue(
     seed: int = 0,
     slot_s: float = 1.0,
 ) -> JobQueue:
-    """Jobs that arrive by a Poisson process, each of a kind and for clusters that are drawn.
+    """Sample a queue with Poisson arrivals and random kinds and allowed clusters.
 
     Args:
-        clusters: Processors and accelerators of each cluster.
-        rate: Jobs that arrive in a slot on average; infinite: all are there in the first.
-        jobs: Number of jobs; None: 64 for each cluster.
-        kinds: Kinds, as often as each other; None: those of `edge_kinds`.
-        swing: Share by which the rate swings up and down, as a sine over 32 slots.
-        noise: Standard deviation of the logarithm of a job's pace, whose median is 1.
-        seed: Seed of all that is drawn.
-        slot_s: Seconds of a slot.
+        clusters: Numbers of CPUs and accelerators of each cluster.
+        rate: Mean arrivals per slot; infinite if all jobs arrive in the first.
+        jobs: Number of jobs. Defaults to 64 per cluster.
+        kinds: Kinds, with equal probability. Defaults to `edge_kinds`.
+        swing: Relative amplitude of the arrival rate's sine, with a period of 32 slots.
+        noise: Standard deviation of the logarithm of a job's speed, whose median is 1.
+        seed: Seed of all random choices.
+        slot_s: Length of a slot, in seconds.
 
     Raises:
         InputError: A figure is out of range.

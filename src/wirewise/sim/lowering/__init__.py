@@ -1,4 +1,4 @@
-"""Lowering of plans to timelines: what each family's record means for the job that it was made for.
+"""Lowering of plans to timelines: the effect of each family's record on its job.
 
 A lowering takes every field of its record into account or refuses it by name; `predict` calls it.
 """

@@ -1,8 +1,7 @@
-"""One epoch of halo exchanges under a bit-width plan: when every rank packs, waits, computes and unpacks.
+"""Lowering of bit-width plans to one epoch of halo exchanges: pack, wire, compute and unpack of every rank.
 
-Per exchange and rank: pack -> (wire || central) -> unpack -> marginal. A rank's wire starts when all who
-send to it have packed, and lasts what `Links.wire_s` says. Without overlap the central part waits for
-the unpacking.
+Per exchange and rank: pack -> (wire || central) -> unpack -> marginal. A rank's wire phase starts when all its
+senders have packed, and lasts `Links.wire_s`. Without overlap the central part waits for the unpacking.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class ExchangeTimes:
-    """Seconds that each rank computes beside each exchange; missing exchanges cost nothing."""
+    """Compute time of each rank overlapping with each exchange, in seconds; missing exchanges cost nothing."""
 
     central_s: Mapping[str, Vector] = field(default_factory=dict)
-    """Seconds on own rows alone, [P]: can go on while bytes are on the wire."""
+    """Seconds on central rows, which overlap the exchange, [P]."""
     marginal_s: Mapping[str, Vector] = field(default_factory=dict)
     """Seconds on rows that need halo rows, [P]."""
 
     def check(self, exchanges: Sequence[str], world_size: int) -> None:
-        """Raise unless the times are those of these exchanges and ranks.
+        """Raise unless the times match these exchanges and ranks.
 
         Raises:
             InputError: Names the exchange.
@@ -49,7 +48,7 @@ class ExchangeTimes:
                 )
 
     def of(self, exchange: str, world_size: int) -> tuple[Vector, Vector]:
-        """Central and marginal seconds by rank."""
+        """Central and marginal compute time by rank, in seconds."""
         none = np.zeros(world_size)
         return self.central_s.get(exchange, none), self.marginal_s.get(exchange, none)
 
@@ -57,14 +56,14 @@ class ExchangeTimes:
 def lower_bitwidth(
     plan: BitWidthPlan, job: Any, links: Any, *, costs: CodecCost | None = None, overlap: bool = True
 ) -> Prediction:
-    """Simulate the exchanges of one epoch in their order; see `predict`.
+    """Simulate the exchanges of one epoch in order; see `predict`.
 
     Args:
-        plan: Widths of all messages.
-        job: `ExchangeTimes`, or None: nothing is computed.
+        plan: Bit widths of all messages.
+        job: `ExchangeTimes`. None if there is no compute.
         links: Links of the ranks.
-        costs: Seconds of packing and unpacking; None: nothing.
-        overlap: Whether central rows are computed while bytes are on the wire.
+        costs: Pack and unpack times. Defaults to zero.
+        overlap: Whether central rows are computed during the exchange.
     """
     compute = ExchangeTimes() if job is None else expect("job", job, ExchangeTimes, plan)
     table, codec, ranks = expect("links", links, Links, plan), costs or CodecCost(), plan.world_size

@@ -1,4 +1,4 @@
-"""A mini-batch whose rows of other ranks are fetched, but for those that a plan caches."""
+"""Lowering of cache plans to a mini-batch: rows of other ranks are fetched unless cached."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ ID_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTimes:
-    """What a mini-batch costs a rank beside the plan's rows.
+    """Times of a mini-batch on a rank, apart from the exchange of rows.
 
     Raises:
-        InputError: A figure that is negative or not finite, or rows without bytes.
+        InputError: A value is negative or not finite, or rows have no bytes.
     """
 
     row_bytes: int
     """One row on the wire."""
     sample_s: float = 0.0
-    """Sampling, before rows are asked for."""
+    """Seconds of sampling, before rows are requested."""
     train_s: float = 0.0
-    """Training, once the rows are there."""
+    """Seconds of training, once the rows have arrived."""
 
     def __post_init__(self) -> None:
         if self.row_bytes < 1 or not all(isfinite(s) and s >= 0 for s in (self.sample_s, self.train_s)):
@@ -43,7 +43,7 @@ class BatchTimes:
 
 
 def lower_cache(plan: CachePlan, job: Any, links: Any) -> Prediction:
-    """Simulate one batch of every rank: sample, ask for rows, get them, train; see `predict`.
+    """Simulate one batch of every rank: sample, request rows, receive them, train; see `predict`.
 
     Both exchanges end for all ranks at once, as collectives do, and the busiest interface decides when: that of the
     mean batch, times the plan's imbalance.

@@ -1,4 +1,4 @@
-"""A collective by its program on a network."""
+"""Lowering of collective plans: the program on a network."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def lower_collective(plan: CollectivePlan, job: Any, links: Any) -> Prediction:
 
 
 def network_of(links: Any) -> Network:
-    """The graph between ranks that a topology, its links or a network say.
+    """Capacity graph of a topology, of its links, or of a network.
 
     Raises:
-        InputError: Something else was given, or links that were not made from a topology.
+        InputError: The argument is of another type, or the links were not built from a topology.
     """
     if isinstance(links, Topology):
         return network(links)

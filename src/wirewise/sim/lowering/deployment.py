@@ -1,4 +1,4 @@
-"""A step of a model on unequal devices under a plan of deployment."""
+"""Lowering of deployment plans to a step on unequal devices."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def lower_deployment(
         plan: Plan of the modules of the job.
         job: The `StageTrace` of the model.
         links: Links between its ranks.
-        profiles: Profiles of the same modules measured on other types of devices, by name of the type.
+        profiles: Profiles of the same modules on other device types, by type name.
 
     Raises:
-        PlanError: Other modules or ranks, an op in front of one that it needs, or too little memory.
+        PlanError: Modules or ranks differ, an op precedes its inputs, or memory is too small.
     """
     trace, links = expect("job", job, StageTrace, plan), expect("links", links, Links, plan)
     same_ranks(plan, links.world_size, "the links have")
@@ -62,7 +62,7 @@ def lower_deployment(
 
 
 def spread_of(plan: DeploymentPlan, trace: StageTrace) -> Spread:
-    """The plan as arrays: a unit for each group, under mp for each run of ops with one owner.
+    """Convert a plan to arrays: one unit per group, under mp one per run of ops with the same owner.
 
     Raises:
         PlanError: Raised by `lower_deployment`.

@@ -1,4 +1,4 @@
-"""A step of data-parallel training under a fusion plan, by the grain in which the job is described."""
+"""Lowering of fusion plans to a data-parallel training step, by type of the job."""
 
 from __future__ import annotations
 
@@ -44,25 +44,26 @@ def lower_fusion(
     other_s: float | None = None,
     fold: bool | None = None,
 ) -> Prediction:
-    """Lower the plan onto the job's grain; see `predict`.
+    """Lower the plan by the type of the job; see `predict`.
 
     Args:
-        plan: Buckets, and what else changes the step.
+        plan: Buckets, and further changes of the step.
         job: One of `GRAINS`.
         links: Links of its ranks.
-        costs: `GradientCosts`: seconds of codecs, and of collectives where these were measured; of a gradient trace
-            also the `GroupCost` of each codec and scheme.
-        regions: Seconds of regions of operators; None: the analytic ones.
-        all_reduce: Fixed seconds of an all-reduce of operators, and seconds a byte; None: as `costs` and links say.
-        forward_share: Time of a gradient trace's forward pass over that of back-propagation.
-        encode_contention: Contention of a gradient trace, as `CompressionProblem` has it.
-        overlap_rate: Rate at which operators compute while a bucket travels, of 1 alone.
-        other_s: Seconds that a step takes beside its operators.
-        fold: Whether ranks of a module trace that compute equally fast are simulated once, as by default; False: each
-            by itself, which says the same.
+        costs: `GradientCosts`: codec times, and collective times if measured, in seconds; for a gradient trace also
+            the `GroupCost` of each codec and scheme.
+        regions: Seconds of regions of operators. Defaults to the analytic ones.
+        all_reduce: Fixed seconds of an all-reduce of operators, and seconds per byte. Defaults to those of `costs`
+            and links.
+        forward_share: Forward time of a gradient trace, as a fraction of back-propagation time.
+        encode_contention: Contention of a gradient trace, as in `CompressionProblem`.
+        overlap_rate: Compute speed of operators while a bucket is in flight, relative to 1 without.
+        other_s: Seconds of a step outside its operators.
+        fold: Whether equally fast ranks of a module trace are simulated once; if False, each separately, with the
+            same result.
 
     Raises:
-        InputError: A description of another kind, or a condition that this grain has no use for.
+        InputError: The job is of another type, or a condition does not apply to it.
     """
     lower = next((one for kind, one in GRAINS.items() if isinstance(job, kind)), None)
     if lower is None:

@@ -1,7 +1,7 @@
-"""A step of which only gradients and codecs are known: when each bucket is encoded, sent and decoded.
+"""Lowering of gradient traces: encoding, sending and decoding of each bucket.
 
 Back-propagation and encoding share a thread, collectives another, in order (Cupcake, MLSys 2023, section 4). Decoding
-is part of the collective's slot, runs on a thread of its own, or on the computing thread once back-propagation is over.
+is part of the collective's slot, runs on a separate thread, or on the compute thread after back-propagation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wirewise.cost.gradients import V100, GradientCosts, GroupCost, group_costs
+from wirewise.cost.gradients import V100, GradientCosts, GroupCost, gathered_cost, group_costs
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.fusion import FusionPlan
@@ -51,9 +51,9 @@ def lower_gradients(
     forward_share: float = 0.5,
     encode_contention: float | None = None,
 ) -> Prediction:
-    """The step of a rank, which stands for all; arguments as of `lower_fusion`."""
+    """Simulate the step of one rank, representative of all; arguments as in `lower_fusion`."""
     between = links_or_none(plan, links)
-    if isinstance(costs, GradientCosts) and not plan.compresses:
+    if isinstance(costs, GradientCosts) and all(bucket.way == "all_reduce" for bucket in plan.buckets):
         costs = costs.without_codecs()
     refuse(plan, ["fused_ops", "regions", "precision", "recompute", "accumulation"], _UNKNOWN)
     parts = _parts(plan, job, between, costs)
@@ -111,6 +111,8 @@ def _cost(plan: FusionPlan, number: int, links: Links | None, costs: Costs) -> G
     bucket = plan.buckets[number]
     if isinstance(costs, GradientCosts):
         try:
+            if bucket.codec == "none" and bucket.scheme in ("all_gather", "divisible"):
+                return gathered_cost(costs, bucket.scheme, links, ranks=plan.world_size)
             found = group_costs(costs, bucket.codec, links, ranks=plan.world_size)
         except InputError as cause:
             raise PlanError(f"bucket {number} - at `$.buckets[{number}].codec`: {cause}") from cause

@@ -1,4 +1,4 @@
-"""A queue of jobs under a plan of allotments."""
+"""Lowering of job plans to a queue."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ __all__ = ["lower_jobs"]
 
 
 def lower_jobs(plan: JobPlan, job: Any, links: Any) -> Prediction:
-    """Let the jobs run as the plan says; see `predict`.
+    """Simulate the jobs with the plan's allotments; see `predict`.
 
     Raises:
-        PlanError: The plan is for another queue, gives more than a cluster has, or its jobs are done at other times.
+        PlanError: The plan is for another queue, exceeds the capacity of a cluster, or its jobs finish at other
+            times.
     """
     queue = expect("job", job, JobQueue, plan)
     if links is not None:

@@ -1,4 +1,4 @@
-"""What lowerings refuse: a job or links of another kind, and fields that a grain cannot express."""
+"""Type checks of lowerings: jobs and links of the wrong type, and inexpressible fields."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Kind = TypeVar("Kind")
 
 
 def expect(what: str, value: Any, kind: type[Kind], plan: Plan) -> Kind:
-    """The value, which has to be of this kind.
+    """Return the value, if it has the expected type.
 
     Raises:
-        InputError: Says what was got and what is expected.
+        InputError: Names the actual and the expected type.
     """
     if not isinstance(value, kind):
         got = "none" if value is None else f"a {type(value).__name__}"
@@ -28,11 +28,11 @@ def expect(what: str, value: Any, kind: type[Kind], plan: Plan) -> Kind:
 
 
 def links_or_none(plan: Plan, links: Any) -> Links | None:
-    """The links of as many ranks as the plan's, or None where measured times of collectives take their place.
+    """Return the links for the plan's number of ranks, or None if measured collective times replace them.
 
     Raises:
-        InputError: Something else was given.
-        PlanError: Links of another number of ranks.
+        InputError: The links are of another type.
+        PlanError: The links are of another number of ranks.
     """
     if links is None:
         return None
@@ -42,10 +42,10 @@ def links_or_none(plan: Plan, links: Any) -> Links | None:
 
 
 def same_ranks(plan: Plan, ranks: int, what: str) -> None:
-    """Raise unless the plan is for as many ranks.
+    """Raise unless the plan is for this number of ranks.
 
     Raises:
-        PlanError: Says both numbers.
+        PlanError: Names both numbers.
     """
     if plan.world_size != ranks:
         raise PlanError(
@@ -54,10 +54,10 @@ def same_ranks(plan: Plan, ranks: int, what: str) -> None:
 
 
 def same_parameters(names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise unless a fusion plan's buckets hold exactly the gradients that the job has.
+    """Raise unless a fusion plan's buckets contain exactly the gradients of the job.
 
     Raises:
-        PlanError: Names some that only one of both has.
+        PlanError: Names some that only one of the two has.
     """
     own, there = set(names), set(known)
     if own != there:
@@ -69,7 +69,7 @@ def same_parameters(names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def refuse(plan: FusionPlan, decisions: Iterable[str], why: str) -> None:
-    """Raise if the plan takes one of these decisions (`FusionPlan.decisions`).
+    """Raise if the plan makes one of these decisions (`FusionPlan.decisions`).
 
     Raises:
         PlanError: Names the field.

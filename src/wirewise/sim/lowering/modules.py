@@ -1,4 +1,4 @@
-"""A step whose modules are known: buckets, codecs, fused modules, precision, recomputation and accumulation."""
+"""Lowering of module traces: buckets, codecs, fused modules, precision, recomputation and accumulation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wirewise.sim.modules import Decision, groups_of, layers, one_op_a_launch
 from wirewise.sim.prediction import Prediction, prediction_of
 from wirewise.sim.recorded import modules_of_trace
 from wirewise.sim.step_replay import replay
-from wirewise.sim.timeline import alike
+from wirewise.sim.timeline import rank_classes
 from wirewise.trace.modules import ModuleTrace
 from wirewise.trace.records import Trace
 
@@ -29,7 +29,7 @@ __all__ = ["lower_modules", "lower_trace"]
 def lower_trace(
     plan: FusionPlan, job: Trace, links: Any, *, costs: GradientCosts | None = None, fold: bool = True
 ) -> Prediction:
-    """The step of a recorded run, medians over its steps; links None: those that the trace tells."""
+    """Simulate the step of a recorded run, with medians over its steps; links default to those fitted to the trace."""
     if (between := links_or_none(plan, links)) is not None and list(hosts_of(job)) != list(
         between.host_of_rank
     ):
@@ -44,10 +44,10 @@ def lower_trace(
 def lower_modules(
     plan: FusionPlan, job: ModuleTrace, links: Any, *, costs: GradientCosts | None = None, fold: bool = True
 ) -> Prediction:
-    """The step op by op; ranks that compute equally fast do the same, as collectives begin and end for all at once.
+    """Simulate the step op by op; equally fast ranks are simulated once, as collectives are synchronous.
 
-    Where computing beside communication is slower, what runs between two launches is one op, as the slowdown is known
-    as a mean.
+    If overlapped compute is slower, all ops between two launches are merged into one, as only the mean slowdown is
+    known.
     """
     links = expect("links", links, Links, plan)
     same_ranks(plan, len(job.hosts), "the job has")
@@ -58,7 +58,7 @@ def lower_modules(
     ops, sent = layers(job, decision), _transfers(plan, job, decision, costs)
     if job.interference != 1.0:
         ops, sent = one_op_a_launch(ops, sent)
-    classes = alike(job.slowdown or [1.0] * plan.world_size) if fold else ()
+    classes = rank_classes(job.slowdown or [1.0] * plan.world_size) if fold else ()
     flow = module_step(job, ops, sent, simulated=[own[0] for own in classes] or None)
     found = replay(flow, links, interference=job.interference)
     return prediction_of(plan, "step", found.timeline(classes), found.step_s)
@@ -133,7 +133,7 @@ def _size(bucket: Bucket, job: ModuleTrace) -> float:
 def _payload_of(
     bucket: Bucket, size_bytes: float, job: ModuleTrace, costs: GradientCosts | None
 ) -> Payload | None:
-    """The payload of a chunk of so many bytes of float32 gradients; None: it is all-reduced as it is.
+    """The payload of a chunk of so many bytes of float32 gradients; None if it is all-reduced as it is.
 
     Raises:
         PlanError: A codec whose seconds are not known, payloads that the scheme cannot carry, or hosts that it cannot

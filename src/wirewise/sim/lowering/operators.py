@@ -1,4 +1,4 @@
-"""A step of which every operator is known: regions run as one kernel each, buckets travel beside them (DisCo)."""
+"""Lowering of operator graphs: regions run as one kernel each, overlapped with buckets in flight (DisCo)."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def lower_operators(
     overlap_rate: float = 1.0,
     other_s: float = 0.0,
 ) -> Prediction:
-    """The step of a device, which stands for all; arguments as of `lower_fusion`.
+    """Simulate the step of one device, representative of all; arguments as in `lower_fusion`.
 
-    Computing beside a bucket that travels is slowed down as a mean over each region, where DisCo's own simulator slows
-    it down from moment to moment.
+    Compute that overlaps with a bucket is slowed down on average over each region, where DisCo's own simulator does
+    so from moment to moment.
     """
     refuse(plan, ["splits", "fused_ops", "precision", "recompute", "accumulation"], _UNKNOWN)
     job.check_itself()
@@ -68,7 +68,7 @@ def lower_operators(
 def all_reduce_line(
     job: FusionGraph, links: Links | None, costs: GradientCosts, ranks: int | None = None
 ) -> LinkCost:
-    """Fixed seconds of an all-reduce, and seconds a byte: the line that is nearest up to all gradients at once.
+    """Fixed seconds of an all-reduce, and seconds per byte: the nearest line up to the total gradient size.
 
     Raises:
         InputError: Raised by `group_costs`.

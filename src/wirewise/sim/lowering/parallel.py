@@ -1,4 +1,4 @@
-"""A training step under a parallel plan."""
+"""Lowering of parallel plans to a training step."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def lower_parallel(plan: ParallelPlan, job: Any, links: Any) -> Prediction:
 
     Args:
         plan: Plan of the operators of the job.
-        job: The `OperatorGraph` of a training step, with the seconds of its operators.
+        job: `OperatorGraph` of a training step, with operator times.
         links: Links between its ranks.
 
     Raises:
-        PlanError: A plan for another graph or number of ranks.
-        InputError: A graph without times.
+        PlanError: The plan is for another graph or number of ranks.
+        InputError: The graph has no times.
     """
     graph, links = expect("job", job, OperatorGraph, plan), expect("links", links, Links, plan)
     same_ranks(plan, links.world_size, "the links have")

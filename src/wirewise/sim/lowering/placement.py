@@ -1,4 +1,4 @@
-"""Iterations of mini-batch training under a placement."""
+"""Lowering of placement plans to iterations of mini-batch training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorded step with the buckets of a fusion plan in place of its own."""
+"""Recorded step with a fusion plan's buckets in place of its own."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _UNKNOWN = "a recorded graph computes as it did, and sums float32; predict it wi
 
 
 def lower_recorded(plan: FusionPlan, job: Dataflow, links: Any) -> Prediction:
-    """The recorded step, every op as it was, with ring all-reduces of the plan's buckets."""
+    """Replay the recorded step with ring all-reduces of the plan's buckets, other ops unchanged."""
     links = expect("links", links, Links, plan)
     found = replay(with_plan(job, links, plan), links)
     return prediction_of(plan, "step", found.timeline(), found.step_s)
 
 
 def with_plan(flow: Dataflow, links: Links, plan: FusionPlan) -> Dataflow:
-    """The graph with the plan's buckets instead of its own.
+    """Replace the graph's buckets by the plan's.
 
-    A bucket is reduced once the backward op that completes its last gradient is done and the buckets before it
-    are launched. That op is found by name where backward ops are called like parameters or their modules;
-    otherwise the plan's order is taken as that of the gradients, and their bytes tell the op.
+    A bucket is reduced once the backward op that completes its last gradient is done and the buckets before it are
+    launched. That op is found by name if backward ops are named like parameters or their modules; otherwise the
+    plan's order is assumed to be that of the gradients, and the op is found by bytes.
 
     Args:
-        flow: A step of data-parallel training.
+        flow: Step of data-parallel training.
         links: Links of its hosts.
-        plan: Made for as many ranks.
+        plan: Plan for this number of ranks.
 
     Raises:
-        PlanError: The plan is inconsistent, of another number of ranks, or changes what the graph recorded.
+        PlanError: The plan is inconsistent, of another number of ranks, or changes more than buckets.
         InputError: The graph has no gradient buckets, or the ranks have different backward ops.
     """
     plan.check_itself()

@@ -1,4 +1,4 @@
-"""Training under failures: steps, what protects them, and the recoveries that fall into their time."""
+"""Lowering of recovery plans: steps with their protection overhead, and recoveries after failures."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["lower_recovery", "with_recoveries"]
 
 
 def lower_recovery(plan: RecoveryPlan, job: Any, links: Any, *, mtbf_s: float | None = None) -> Prediction:
-    """Simulate as many steps as fit between two failures where nothing fails. See `predict`.
+    """Simulate the steps that fit between two failures, and their recoveries; see `predict`.
 
     Args:
         plan: Sources of lost state, logs, checkpoints and spares.
         job: A `RecoveryTrace` of the plan's stages.
         links: Links between its ranks.
-        mtbf_s: Seconds of training between failures, the mean; None: what the plan was made for.
+        mtbf_s: Mean training time between failures, in seconds. Defaults to the plan's.
     """
     trace, links = expect("job", job, RecoveryTrace, plan), expect("links", links, Links, plan)
     same_ranks(plan, links.world_size, "the links have")
@@ -51,7 +51,7 @@ def lower_recovery(plan: RecoveryPlan, job: Any, links: Any, *, mtbf_s: float | 
 
 
 def with_recoveries(plan: RecoveryPlan, trace: RecoveryTrace, links: Links) -> RecoveryPlan:
-    """The plan with what is predicted of it: goodput, overhead, and the recovery of each stage."""
+    """Plan with its predictions: goodput, overhead, and the recovery of each stage."""
     found = recovery_figures(plan, trace, links)
     goodput = found.efficiency.goodput
     return replace(

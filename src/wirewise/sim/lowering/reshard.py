@@ -1,7 +1,7 @@
-"""Tensors that move between meshes: trees of messages that share the interfaces of hosts.
+"""Lowering of reshard plans: trees of messages that share the interfaces of hosts.
 
-The chunks of a tree run through its edges at one rate, as those of a pipeline do, so a tree is one transfer that uses
-every interface on its way. A rank further down gets its last chunk later, by the hops in between.
+The chunks of a tree are pipelined through its edges at one rate, so a tree is one transfer that uses every interface
+on its path. A rank further down gets its last chunk later, by the hops in between.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.plans.reshard import MulticastTree, ReshardPlan, UnitTask
 from wirewise.sim.chains import last_chunk_s
-from wirewise.sim.engine import Ops, run
 from wirewise.sim.lowering.kinds import expect, same_ranks
+from wirewise.sim.op_graph import OpGraph
 from wirewise.sim.prediction import Prediction, prediction_of
-from wirewise.sim.sharing import Uses
 from wirewise.sim.timeline import Span, Timeline
 
-__all__ = ["Travel", "lower_reshard", "simulate_tasks"]
+__all__ = ["SliceTimes", "lower_reshard", "simulate_tasks"]
 
 
-class Travel(NamedTuple):
-    """When a part of a task's slices travels."""
+class SliceTimes(NamedTuple):
+    """Start and end of the transfer of a part of a task's slices."""
 
     task: int
-    """Number of the task."""
+    """Index of the task."""
     tree: MulticastTree
-    """Tree of the part; one edge for an addend on its way to the rank that sums."""
+    """Tree of the part; a single edge for a partial sum to the reducing rank."""
     start_s: float
     sent_s: float
-    """When its sender has sent all."""
+    """When its sender has sent everything."""
     end_s: float
-    """When its last rank has all."""
+    """When its last rank has received everything."""
 
 
 class _Op(NamedTuple):
@@ -62,38 +62,30 @@ def lower_reshard(plan: ReshardPlan, job: Any, links: Any) -> Prediction:
     return prediction_of(plan, "reshard", timeline, max((one.end_s for one in travels), default=0.0))
 
 
-def simulate_tasks(tasks: Sequence[UnitTask], chunk_bytes: int, links: Links) -> list[Travel]:
-    """When all parts of all tasks travel.
+def simulate_tasks(tasks: Sequence[UnitTask], chunk_bytes: int, links: Links) -> list[SliceTimes]:
+    """Simulate all parts of all tasks; returns their transfer times.
 
     Args:
-        tasks: What moves, with trees and rounds.
-        chunk_bytes: Bytes that a rank passes on at a time.
+        tasks: Slices to move, with trees and rounds.
+        chunk_bytes: Bytes forwarded at a time.
         links: Links between the ranks.
     """
     sends = list(_sends(tasks))
     if not sends:
         return []
-    followers, extra = _order(tasks, sends)
-    count = len(sends) + extra
-    latency = [
-        max(float(links.pairs.latency_s[edge]) for edge in one.tree.edges if edge[0] == one.tree.sender)
-        for one in sends
-    ]
-    indptr = np.cumsum([0, *map(len, followers)]).astype(np.int64)
-    ops = Ops(
-        duration=np.array([*latency, *[0.0] * extra]),
-        gap=np.zeros(count),
-        release=np.zeros(count),
-        work=np.array([*(float(one.tree.size_bytes) for one in sends), *[0.0] * extra]),
-        resource=np.full(count, -1, np.int64),
-        priority=np.zeros(count, np.int64),
-        indptr=indptr,
-        successors=np.array([one for own in followers for one in own], np.int64),
-        slots=np.zeros(0, np.int64),
-    )
-    found = run(ops, _uses(sends, count, links))
+    graph, capacity = OpGraph(), _Capacity(links)
+    for one in sends:
+        latency = max(
+            float(links.pairs.latency_s[edge]) for edge in one.tree.edges if edge[0] == one.tree.sender
+        )
+        used = capacity.used_by(one.tree)
+        graph.add(
+            latency, work=float(one.tree.size_bytes), interfaces=list(used), weights=list(used.values())
+        )
+    _order(graph, tasks, sends)
+    found = graph.run(capacity.finite)
     return [
-        Travel(
+        SliceTimes(
             one.task,
             one.tree,
             float(found.start[number]),
@@ -113,9 +105,8 @@ def _sends(tasks: Sequence[UnitTask]) -> Iterator[_Op]:
             yield _Op(number, tree, False)
 
 
-def _order(tasks: Sequence[UnitTask], sends: Sequence[_Op]) -> tuple[list[list[int]], int]:
-    """Successors of each op, and how many ops without bytes, behind the others, join rounds."""
-    followers: list[list[int]] = [[] for _ in sends]
+def _order(graph: OpGraph, tasks: Sequence[UnitTask], sends: Sequence[_Op]) -> None:
+    """Let sums come before what is sent of them, and rounds of a sender after each other."""
     adds: dict[int, list[int]] = {}
     of_sender: dict[int, dict[int, list[int]]] = {}
     for number, one in enumerate(sends):
@@ -123,64 +114,56 @@ def _order(tasks: Sequence[UnitTask], sends: Sequence[_Op]) -> tuple[list[list[i
             adds.setdefault(one.task, []).append(number)
         else:
             for before in adds.get(one.task, ()):
-                followers[before].append(number)
+                graph.follows(number, before)
         of_sender.setdefault(one.tree.sender, {}).setdefault(tasks[one.task].round, []).append(number)
-    extra = 0
     for rounds in of_sender.values():
-        gate = -1
+        gate: int | None = None
         for _, own in sorted(rounds.items()):
-            if gate >= 0:
-                followers[gate] += own
-            gate = len(followers)
-            followers.append([])
-            extra += 1
             for number in own:
-                followers[number].append(gate)
-    return followers, extra
+                graph.follows(number, gate)
+            gate = graph.add(0.0)
+            for number in own:
+                graph.follows(gate, number)
 
 
-def _uses(sends: Sequence[_Op], count: int, links: Links) -> Uses:
-    """Interfaces that each transfer uses: ways out of hosts, into them, inside, then pairs that are narrower."""
-    host, hosts = links.host_of_rank, links.hosts
-    capacity = [
-        *links.bandwidth_out_bytes_per_s.tolist(),
-        *links.bandwidth_in_bytes_per_s.tolist(),
-        *links.intra_bytes_per_s.tolist(),
-    ]
-    narrow: dict[tuple[int, int], int] = {}
-    indptr, owner = [0], list[int]()
-    interface, weight = list[int](), list[float]()
-    for number, one in enumerate(sends):
-        own: dict[int, float] = {}
-        for here, there in one.tree.edges:
+class _Capacity:
+    """Bandwidth of interfaces: ways out of hosts, into them, inside, then pairs that are narrower."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._bytes_per_s = [
+            *links.bandwidth_out_bytes_per_s.tolist(),
+            *links.bandwidth_in_bytes_per_s.tolist(),
+            *links.intra_bytes_per_s.tolist(),
+        ]
+        self._narrow: dict[tuple[int, int], int] = {}
+
+    @property
+    def finite(self) -> NDArray[np.float64]:
+        """Bandwidth of each interface; of those without limit any, as nothing is counted on them."""
+        return np.array([rate if np.isfinite(rate) else 1.0 for rate in self._bytes_per_s], np.float64)
+
+    def used_by(self, tree: MulticastTree) -> dict[int, float]:
+        """How many edges of a tree use each interface."""
+        host, hosts, rates = self._links.host_of_rank, self._links.hosts, self._bytes_per_s
+        found: dict[int, float] = {}
+        for here, there in tree.edges:
             a, b = int(host[here]), int(host[there])
             ways = [2 * hosts + a] if a == b else [a, hosts + b]
-            own_rate = min(capacity[way] for way in ways)
-            pair_rate = 1.0 / max(float(links.pairs.s_per_byte[here, there]), 1e-300)
+            own_rate = min(rates[way] for way in ways)
+            pair_rate = 1.0 / max(float(self._links.pairs.s_per_byte[here, there]), 1e-300)
             if pair_rate < own_rate * (1 - 1e-9):
-                if (here, there) not in narrow:
-                    narrow[here, there] = len(capacity)
-                    capacity.append(pair_rate)
-                ways.append(narrow[here, there])
+                if (here, there) not in self._narrow:
+                    self._narrow[here, there] = len(rates)
+                    rates.append(pair_rate)
+                ways.append(self._narrow[here, there])
             for way in ways:
-                if np.isfinite(capacity[way]):
-                    own[way] = own.get(way, 0.0) + 1.0
-        interface += own
-        weight += own.values()
-        owner += [number] * len(own)
-        indptr.append(len(interface))
-    indptr += [len(interface)] * (count - len(sends))
-    finite = [rate if np.isfinite(rate) else 1.0 for rate in capacity]
-    return Uses(
-        np.array(indptr, np.int64),
-        np.array(interface, np.int64),
-        np.array(weight, np.float64),
-        np.array(owner, np.int64),
-        np.array(finite, np.float64),
-    )
+                if np.isfinite(rates[way]):
+                    found[way] = found.get(way, 0.0) + 1.0
+        return found
 
 
-def _spans(plan: ReshardPlan, travels: Sequence[Travel]) -> Iterator[Span]:
+def _spans(plan: ReshardPlan, travels: Sequence[SliceTimes]) -> Iterator[Span]:
     found = []
     for one in travels:
         named = f"task {one.task} from rank {one.tree.sender}, round {plan.tasks[one.task].round}"

@@ -1,4 +1,4 @@
-"""An update of a pipeline's weights: passes of all microbatches, messages, exchanges of gradients, optimizer."""
+"""Lowering of stage plans to a pipeline update: passes, messages, gradient exchange, optimizer."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def lower_stages(
     slowdown: Sequence[float] | None = None,
     fold: bool = True,
 ) -> Prediction:
-    """Simulate an update; of a plan without flushes, one among many. See `predict`.
+    """Simulate an update; for a plan without flushes, one in steady state. See `predict`.
 
     Args:
         plan: Plan of the stages and their timetable.
-        job: A `StageTrace` of the modules that the plan names.
+        job: `StageTrace` of the modules named by the plan.
         links: Links between its ranks.
-        shared_nics: Whether messages share the interfaces of hosts; otherwise each has its link for itself.
-        edge_s: Seconds of a message between two stages, `(sending stage, receiving stage, bytes)`; none: what links
-            say.
-        slowdown: Factor of each rank's compute, [ranks]; none: all are alike.
-        fold: Whether replicas that do the same are simulated once; False: each by itself, which says the same.
+        shared_nics: Whether messages share the interfaces of hosts; otherwise there is no contention.
+        edge_s: Seconds of a message between two stages, `(sending stage, receiving stage, bytes)`. Defaults to those
+            of the links.
+        slowdown: Slowdown factor of each rank's compute, [ranks]. Defaults to 1.
+        fold: Whether equivalent replicas are simulated once; if False, each separately, with the same result.
     """
     trace, links = expect("job", job, StageTrace, plan), expect("links", links, Links, plan)
     same_ranks(plan, links.world_size, "the links have")
@@ -57,13 +57,13 @@ def lower_stages(
 def with_predictions(
     plan: StagePlan, trace: StageTrace, links: Links, *, edge_s: EdgeSeconds | None = None
 ) -> StagePlan:
-    """The plan with what is predicted of it: seconds of an update, passes and messages, and memory of ranks.
+    """Plan with its predictions: times of an update, its passes and messages, and memory of ranks.
 
     Args:
         plan: Plan of the stages and their timetable.
-        trace: Modules that the plan names.
+        trace: Modules named by the plan.
         links: Links between its ranks.
-        edge_s: Seconds of a message between two stages; none: what links say.
+        edge_s: Seconds of a message between two stages. Defaults to those of the links.
 
     Raises:
         PlanError: Raised by `predict`.
@@ -84,7 +84,7 @@ def costs_of_plan(plan: StagePlan, trace: StageTrace) -> StageCosts:
     """Costs of a plan's stages.
 
     Raises:
-        PlanError: The plan was made for other modules, or for other edges between them.
+        PlanError: The plan was made for other modules, or other edges between them.
     """
     widths = [len(plan.ranks[stage.position][0]) for stage in plan.stages]
     try:
@@ -102,9 +102,9 @@ def costs_of_plan(plan: StagePlan, trace: StageTrace) -> StageCosts:
 
 
 def pipeline_timeline(run: PipelineSimulation, begin_s: float, end_s: float) -> Timeline:
-    """Spans between two times, which become 0 and the end; a message is one of those who send it.
+    """Spans between two times, shifted to start at 0; a message belongs to its senders.
 
-    The ranks that share a stage, and those at its position in replicas that do the same, are one class.
+    The ranks that share a stage, and those at its position in equivalent replicas, form one class.
     """
     plan, spans = run.plan, []
     for number, op in enumerate(run.ops):

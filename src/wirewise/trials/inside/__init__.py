@@ -1,5 +1,5 @@
-"""Working inside an unmodified training script: recording it, measuring it, training it under plans."""
+"""Code that runs inside an unmodified training script: recording, measuring, training under plans."""
 
-from wirewise.trials.inside.tasks import CarryOut, Measure, Record, Try, environment
+from wirewise.trials.inside.tasks import Measure, Record, Restart, RunPlan, TryPlans, environment
 
-__all__ = ["CarryOut", "Measure", "Record", "Try", "environment"]
+__all__ = ["Measure", "Record", "Restart", "RunPlan", "TryPlans", "environment"]

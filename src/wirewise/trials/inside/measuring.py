@@ -1,4 +1,4 @@
-"""Measures, inside an unmodified script, what a plan of its gradients needs to know; then ends the script.
+"""Measurement of a plan's inputs inside an unmodified script, which is then ended.
 
 The script trains as it is, with DistributedDataParallel; after some steps its ranks time codecs and collectives among
 themselves.
@@ -18,24 +18,28 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from wirewise.cost.gradients import Advised, OtherModel
+from wirewise.cost.gradients import OtherModel, TrainingMeasurements
 from wirewise.errors import InputError
 from wirewise.files import write_json
 from wirewise.profile.ending import end_process
 from wirewise.profile.gradients import GradientWatch, measure_costs_of
 from wirewise.runtime.data_parallel.unmodified import replace_wrapper
 from wirewise.runtime.transport import Transport
+from wirewise.trials.inside.recording import record
 from wirewise.trials.inside.tasks import Measure
 
 __all__ = ["measure"]
 
 
 def measure(task: Measure) -> None:
-    """Watch the models that DistributedDataParallel wraps from now on."""
+    """Watch future models that DistributedDataParallel wraps."""
     script = _Script(task)
     replace_wrapper(_Watched, begun=staticmethod(script.begin))
     register_optimizer_step_pre_hook(lambda optimizer, *_: script.before_step(optimizer))
     register_optimizer_step_post_hook(lambda optimizer, *_: script.after_step(optimizer))
+    if task.record is not None:
+        # Behind the hooks above: a tracer begins in the first step and adds hooks, which only the last one may.
+        script.end_recording = record(task.record, lambda: not script.models)
 
 
 class _Watched(DistributedDataParallel):
@@ -99,6 +103,7 @@ class _Script:
     def __init__(self, task: Measure) -> None:
         self.task = task
         self.models: list[_Model] = []
+        self.end_recording: Callable[[], None] = lambda: None
 
     @property
     def main(self) -> _Model:
@@ -119,20 +124,28 @@ class _Script:
         # That of another model is no part of this one's step.
         for one in [one for one in self.models if one.owns(optimizer)] or self.models:
             one.after_step(optimizer)
-        if self.models and len(self.main.ends) > self.task.warmup + self.task.steps:
+        if self.models and len(self.main.ends) > self._skipped + self.task.steps:
             self._finish()
 
+    @property
+    def _skipped(self) -> int:
+        """Steps before those that count."""
+        recorded = self.task.record
+        return self.task.warmup + (0 if recorded is None else recorded.warmup + (recorded.steps or 0) + 1)
+
     def _finish(self) -> None:
+        self.end_recording()
         main = self.main
         ranks = dist.get_process_group_ranks(main.model.process_group)
         group = dist.new_group(ranks)
         assert isinstance(group, dist.ProcessGroup)
         transport = Transport(group, store=dist.distributed_c10d._get_default_store())
         steps = self.task.steps
+        seconds = self._steps_s()
         trace = main.gradients.trace(steps, transport)
         for one in self.models:
             one.gradients.close()
-        found = Advised(
+        found = TrainingMeasurements(
             trace=trace,
             costs=measure_costs_of(
                 trace,
@@ -142,7 +155,8 @@ class _Script:
                 device=next(main.model.parameters()).device,
             ),
             ranks=transport.world_size,
-            step_s=float(transport.slowest(statistics.median(self._steps_s()))),
+            step_s=float(transport.slowest(statistics.median(seconds))),
+            seconds=tuple(transport.slowest(seconds).tolist()),
             forward_s=float(transport.slowest(statistics.median(self._forward_s()))),
             others=tuple(
                 OtherModel(type(one.model.module).__name__, one.size_bytes)

@@ -1,8 +1,9 @@
-"""Records a script that knows nothing of wirewise."""
+"""Recording of an unmodified script."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -15,14 +16,22 @@ from wirewise.trials.inside.tasks import Record
 __all__ = ["record"]
 
 
-def record(task: Record) -> None:
-    """Record from `init_process_group` on, or where a job has none, from its first optimizer step on."""
+def record(task: Record, may_end: Callable[[], bool] = lambda: True) -> Callable[[], None]:
+    """Record from `init_process_group` on, or without one, from the first optimizer step on.
+
+    Args:
+        task: Steps to record, and the folder.
+        may_end: Whether the script may be ended when all are, where the task says so.
+
+    Returns:
+        A function that closes the recording of this rank; the process has to end then.
+    """
     original_init, original_destroy = dist.init_process_group, dist.destroy_process_group
     tracers: list[Tracer] = []
 
     def begin() -> None:
         if not tracers:
-            tracers.append(_tracer(task))
+            tracers.append(_tracer(task, may_end))
 
     def init(*args: Any, **kwargs: Any) -> None:
         original_init(*args, **kwargs)
@@ -39,8 +48,14 @@ def record(task: Record) -> None:
             setattr(module, name, ours)
     register_optimizer_step_pre_hook(lambda *_: begin())
 
+    def close() -> None:
+        for tracer in tracers:
+            tracer.close()
 
-def _tracer(task: Record) -> Tracer:
+    return close
+
+
+def _tracer(task: Record, may_end: Callable[[], bool]) -> Tracer:
     tracer = Tracer(
         task.folder,
         optimizer="first",
@@ -52,11 +67,11 @@ def _tracer(task: Record) -> Tracer:
     )
     tracer.watch_all()
     if task.stop:
-        register_optimizer_step_post_hook(lambda *_: _stop(tracer))
+        register_optimizer_step_post_hook(lambda *_: _stop(tracer, may_end))
     return tracer
 
 
-def _stop(tracer: Tracer) -> None:
-    if tracer.over:
+def _stop(tracer: Tracer, may_end: Callable[[], bool]) -> None:
+    if tracer.over and may_end():
         tracer.close()
         end_process()

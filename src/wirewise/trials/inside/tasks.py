@@ -1,4 +1,4 @@
-"""What the ranks of an unmodified command do besides training, told by one environment variable."""
+"""Tasks of the ranks of an unmodified command, passed in one environment variable."""
 
 from __future__ import annotations
 
@@ -7,18 +7,30 @@ import os
 import msgspec
 
 from wirewise.profile import launch
-from wirewise.trials.windows import turns
+from wirewise.trials.windows import alternate
 
-__all__ = ["SETTLING", "CarryOut", "Measure", "Record", "Task", "Try", "environment", "install"]
+__all__ = [
+    "SETTLING",
+    "Measure",
+    "Record",
+    "Restart",
+    "RunPlan",
+    "Task",
+    "TryPlans",
+    "environment",
+    "install",
+]
 
 _ENTRY = "wirewise.trials.inside.tasks:install"
 _VARIABLE = "WIREWISE_INSIDE"
+TRIAL_VARIABLE = "WIREWISE_TRIAL"
+"""Tells a script that its run is a trial, which ends early; it may leave checkpoints and loggers alone then."""
 SETTLING = 2
 """Steps after a change of plan that do not count."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
-    """Record every rank; fields as of `profile.Tracer`."""
+    """Record every rank; fields as in `profile.Tracer`."""
 
     folder: str
     warmup: int = 5
@@ -28,7 +40,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
     """End the job when all steps are recorded, instead of letting it train on."""
 
 
-class CarryOut(msgspec.Struct, frozen=True, kw_only=True, tag="carry-out"):
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True, tag="carry-out"):
     """Train under a plan in place of DistributedDataParallel."""
 
     plan: str
@@ -36,21 +48,26 @@ class CarryOut(msgspec.Struct, frozen=True, kw_only=True, tag="carry-out"):
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
-    """Measure gradients, codecs and collectives after some steps of the script as it is; then end it."""
+    """Measure gradients, codecs and collectives after some steps of the unchanged script; then end it.
+
+    A recording slows steps down, so the measured steps come after it.
+    """
 
     file: str
-    """File that takes a `measuring.Advised` of rank 0."""
+    """File for rank 0's `cost.gradients.TrainingMeasurements`."""
     codecs: tuple[str, ...]
     ratio: float = 0.01
     warmup: int = 5
     steps: int = 20
+    record: Record | None = None
+    """Recording that runs first; the script ends with it if it wraps no model before."""
 
 
-class Try(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
-    """Train under several plans in turns; then end the script."""
+class TryPlans(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
+    """Train under several plans alternately; then end the script."""
 
     file: str
-    """File that takes a `trying.Tried` of rank 0 after each window."""
+    """File for rank 0's `trying.TrialMeasurements`, written after each window."""
     plans: dict[str, str]
     """Files of fusion plans, by name."""
     options: dict[str, dict[str, float]] = {}
@@ -60,27 +77,47 @@ class Try(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
     steps: int = 10
     """Measured steps of a window."""
     warmup: int = 5
-    """Steps before those of the first window; a change of plan takes less."""
+    """Steps before the first window; a change of plan needs fewer."""
 
     @property
     def order(self) -> list[str]:
-        """Plan of each window."""
-        return [name for _, name in turns(list(self.plans), self.windows)]
+        """Plan of each window, in order."""
+        return [name for _, name in alternate(list(self.plans), self.windows)]
 
     @property
     def script_steps(self) -> int:
-        """Steps that the script has to make for all windows."""
+        """Number of script steps needed for all windows."""
         windows = len(self.order)
         # The first step of a window only tells when the second began.
         return windows * (self.steps + 1) + self.warmup + SETTLING * (windows - 1)
 
 
-Task = Record | CarryOut | Measure | Try
+class Restart(msgspec.Struct, frozen=True, kw_only=True, tag="restart"):
+    """Time steps of the script with arguments of its own calls changed; then end it."""
+
+    folder: str
+    """Folder for a `restarting.RestartResult` per rank."""
+    arguments: dict[str, bool | int | float] = {}
+    """Changed arguments, by name as in `changing.change`. Empty for the unchanged script."""
+    warmup: int = 5
+    steps: int = 10
 
 
-def environment(*tasks: Task) -> dict[str, str]:
-    """Environment variables with which every rank of a command begins tasks, in order, once it has imported torch."""
-    return launch.environment({_ENTRY: {_VARIABLE: msgspec.json.encode(tasks).decode()}})
+Task = Record | RunPlan | Measure | TryPlans | Restart
+
+
+def environment(*tasks: Task, trial: str = "") -> dict[str, str]:
+    """Environment variables that make every rank of a command begin tasks once it has imported torch.
+
+    Args:
+        tasks: Tasks of each rank.
+        trial: Name of the trial, which the script can read from the variable WIREWISE_TRIAL. Defaults to none.
+    """
+    named = {TRIAL_VARIABLE: trial} if trial else {}
+    if all(isinstance(task, Record) for task in tasks):
+        # A tracer begins with a group or a step of an optimizer, so one that spawns ranks itself is recorded, too.
+        named[launch.FOLLOW_SPAWNED] = "1"
+    return launch.environment({_ENTRY: {_VARIABLE: msgspec.json.encode(tasks).decode(), **named}})
 
 
 def install() -> None:
@@ -91,15 +128,19 @@ def install() -> None:
                 from wirewise.trials.inside.recording import record
 
                 record(task)
-            case CarryOut():
-                from wirewise.runtime.data_parallel.unmodified import carry_out, load_plan
+            case RunPlan():
+                from wirewise.runtime.data_parallel.unmodified import load_plan, wrap_ddp
 
-                carry_out(load_plan(task.plan))
+                wrap_ddp(load_plan(task.plan))
             case Measure():
                 from wirewise.trials.inside.measuring import measure
 
                 measure(task)
-            case Try():
+            case TryPlans():
                 from wirewise.trials.inside.trying import try_plans
 
                 try_plans(task)
+            case Restart():
+                from wirewise.trials.inside.restarting import time_steps
+
+                time_steps(task)

@@ -1,4 +1,4 @@
-"""Carries out several plans in turns inside an unmodified script, in place of DistributedDataParallel; then ends it."""
+"""Executes several plans alternately inside an unmodified script, in place of DistributedDataParallel; then ends it."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from wirewise.files import write_json
 from wirewise.profile.ending import end_process
 from wirewise.runtime.data_parallel import Compression, DataParallel
-from wirewise.runtime.data_parallel.unmodified import carry_out, load_plan
-from wirewise.trials.inside.tasks import SETTLING, Try
+from wirewise.runtime.data_parallel.unmodified import load_plan, wrap_ddp
+from wirewise.trials.inside.tasks import SETTLING, TryPlans
 
-__all__ = ["Tried", "try_plans"]
+__all__ = ["TrialMeasurements", "try_plans"]
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured until the last window that was whole."""
+class TrialMeasurements(msgspec.Struct, frozen=True, kw_only=True):
+    """Measurements up to the last complete window."""
 
     windows: int
-    """How many were whole."""
+    """Number of complete windows."""
     steps_s: dict[str, float]
-    """Seconds of a step by plan: median, of the slowest rank; without plans that had no whole window."""
+    """Median step time on the slowest rank, by plan; only plans with a complete window."""
     seconds: dict[str, list[float]] = {}
     """Seconds of each step by plan, of the slowest rank."""
 
 
-def try_plans(task: Try) -> None:
+def try_plans(task: TryPlans) -> None:
     """Train the first model that the plans are for and DistributedDataParallel wraps under the plans in turn."""
     trial = _Trial(task)
-    carry_out(trial.plans[task.order[0]], Compression(options=task.options), trial.begin, others=True)
+    wrap_ddp(trial.plans[task.order[0]], Compression(options=task.options), trial.begin, others=True)
     register_optimizer_step_post_hook(lambda *_: trial.after_step())
 
 
 class _Trial:
     """One rank of the script."""
 
-    def __init__(self, task: Try) -> None:
+    def __init__(self, task: TryPlans) -> None:
         self.task = task
         self.plans = {name: load_plan(file) for name, file in task.plans.items()}
         self.model: DataParallel | None = None
@@ -81,7 +81,7 @@ class _Trial:
         steps = {name: flat[end - len(known[name]) : end] for name, end in zip(known, ends, strict=True)}
         if model.transport.rank == 0:
             done = len(self.task.order) - len(self.windows)
-            found = Tried(
+            found = TrialMeasurements(
                 windows=done, steps_s=dict(zip(known, medians.tolist(), strict=True)), seconds=steps
             )
             write_json(self.task.file, found)

@@ -1,6 +1,6 @@
-"""Fused operators on this machine: samples of compiled regions, and an estimator that learns from them."""
+"""Fused operators on this machine: samples of compiled regions, and an estimator trained on them."""
 
-from wirewise.trials.operators.learning import Accuracy, accuracy, learn, seen, split
+from wirewise.trials.operators.learning import Accuracy, accuracy, fit_estimator, split, to_region_graph
 from wirewise.trials.operators.samples import Sample, collect, collect_step, read_samples
 
 __all__ = [
@@ -9,8 +9,8 @@ __all__ = [
     "accuracy",
     "collect",
     "collect_step",
-    "learn",
+    "fit_estimator",
     "read_samples",
-    "seen",
     "split",
+    "to_region_graph",
 ]

@@ -1,4 +1,4 @@
-"""An estimator of fused operators for this machine: learned from samples, tried on structures that it has not seen."""
+"""Time estimator of fused operators for this machine, trained on samples and tested on unseen structures."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from wirewise.profile.estimator import fit
 from wirewise.topology import processor
 from wirewise.trials.operators.samples import Sample
 
-__all__ = ["Accuracy", "accuracy", "learn", "machine", "seen", "split", "structure_of"]
+__all__ = ["Accuracy", "accuracy", "fit_estimator", "machine", "split", "structure_of", "to_region_graph"]
 
 
 def structure_of(sample: Sample) -> str:
-    """Kinds, edges and outputs of a region: equal for one that differs in widths and sizes only."""
+    """Structure of a region: kinds and edges, without widths and sizes."""
     operators = enumerate(sample.graph.operators)
     return str([(one.kind, one.inputs, number in sample.outputs) for number, one in operators])
 
 
 def split(regions: Sequence[Sequence[Sample]], share: float = 0.25) -> tuple[list[Sample], list[Sample]]:
-    """Samples to learn from, and samples of structures that are in none of those; the same for any order.
+    """Split samples into training and test set with disjoint structures; independent of their order.
 
     Args:
         regions: Samples by region, from `read_samples`.
-        share: Share of the structures to keep back.
+        share: Fraction of structures in the test set.
     """
     known: list[Sample] = []
     kept: list[Sample] = []
@@ -41,47 +41,47 @@ def split(regions: Sequence[Sequence[Sample]], share: float = 0.25) -> tuple[lis
     return known, kept
 
 
-def seen(sample: Sample) -> RegionGraph:
-    """A sample as estimators see it."""
+def to_region_graph(sample: Sample) -> RegionGraph:
+    """Convert a sample to the input of estimators."""
     return region_graph(sample.graph, sample.operators, sample.outputs)
 
 
-def learn(samples: Sequence[Sample], *, epochs: int = 60, **knobs: Any) -> Estimator:
-    """An estimator from samples that were measured on this machine.
+def fit_estimator(samples: Sequence[Sample], *, epochs: int = 60, **knobs: Any) -> Estimator:
+    """Train an estimator on measured samples.
 
     Args:
         samples: Measured fused operators.
-        epochs: Passes over them.
+        epochs: Number of training epochs.
         **knobs: Further arguments of `fit`.
 
     Raises:
         InputError: No samples.
     """
-    seconds, regions = [one.seconds for one in samples], [seen(one) for one in samples]
+    seconds, regions = [one.seconds for one in samples], [to_region_graph(one) for one in samples]
     return fit(regions, seconds, machine=machine(), epochs=epochs, **knobs)
 
 
 def machine() -> str:
-    """This machine's processor, in words."""
+    """Name of this machine's CPU."""
     return f"{processor()[0]}, {torch.backends.cpu.get_cpu_capability()}, one thread"
 
 
 class Accuracy(NamedTuple):
-    """How near predicted times are to measured ones."""
+    """Accuracy of predicted times."""
 
     samples: int
     within_20: float
-    """Share of the samples that are missed by 20 % of the measured time at most."""
+    """Fraction of the samples predicted within 20 % of the measured time."""
     median: float
     """Median of the relative errors."""
     worst_tenth: float
-    """Relative error that a tenth of the samples exceed."""
+    """Relative error exceeded by a tenth of the samples."""
     order: float
     """Spearman's rank correlation."""
 
 
 def accuracy(predicted: Sequence[float], samples: Sequence[Sample]) -> Accuracy:
-    """How near predicted seconds of samples are to measured ones."""
+    """Compare predicted with measured times of samples."""
     measured = np.array([one.seconds for one in samples])
     missed = np.abs(np.asarray(predicted) / measured - 1)
     order = float(spearmanr(predicted, measured).statistic)

@@ -1,4 +1,4 @@
-"""Steps that regions are picked from: a given model's, seven small models' of random widths, and random chains."""
+"""Training steps to pick regions from: of a given model, of seven small models of random widths, or random chains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wirewise.profile.regions import PRIME
 from wirewise.runtime.data_parallel.capture import Loss, capture, graph_of
 from wirewise.trace.operators import FusionGraph
 
-__all__ = ["SOURCES", "TransformerBlock", "captured_source", "captured_step"]
+__all__ = ["SOURCES", "TransformerBlock", "captured_graph", "captured_step"]
 
 _WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 512)
 _CLASSES = 10
@@ -79,7 +79,7 @@ def _cnn(random: Random) -> tuple[nn.Module, Any]:
 
 
 class TransformerBlock(nn.Module):
-    """A transformer's block whose attention is spelt out, [rows, length, width] to the same."""
+    """Transformer block with explicit attention, [rows, length, width] to the same shape."""
 
     def __init__(self, width: int, heads: int, activation: Callable[[Tensor], Tensor], widening: int) -> None:
         super().__init__()
@@ -222,12 +222,12 @@ def _loss(model: nn.Module, batch: Any) -> Tensor:
     return functional.cross_entropy(model(x), y)
 
 
-def captured_source(name: str, random: Random) -> tuple[fx.GraphModule, FusionGraph, dict[str, int]]:
-    """A captured step of a model, or a chain; with its operators, and a bound of the integers in each node.
+def captured_graph(name: str, random: Random) -> tuple[fx.GraphModule, FusionGraph, dict[str, int]]:
+    """Capture a step of a model or a random chain; returns it with its operators and integer bounds of each node.
 
     Args:
         name: One of `SOURCES`, or "chain".
-        random: Draws widths and structure.
+        random: Random number generator of widths and structure.
     """
     torch.manual_seed(random.randrange(2**31))
     if name != "chain":
@@ -242,7 +242,7 @@ def captured_source(name: str, random: Random) -> tuple[fx.GraphModule, FusionGr
 def captured_step(
     model: nn.Module, loss: Loss, batch: Any
 ) -> tuple[fx.GraphModule, FusionGraph, dict[str, int]]:
-    """A captured step of any model; with its operators and bounds as `captured_source` gives them.
+    """Capture a step of any model; returns the same as `captured_graph`.
 
     Args:
         model: No width that is a multiple of `PRIME`.

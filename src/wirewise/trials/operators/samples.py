@@ -1,4 +1,4 @@
-"""Samples of fused operators: regions of small models' steps and of random chains, compiled and measured."""
+"""Samples of fused operators: regions of steps of small models and random chains, compiled and measured."""
 
 from __future__ import annotations
 
@@ -19,12 +19,20 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError
 from wirewise.profile.layouts import node_layout
-from wirewise.profile.regions import PRIME, Picked, compile_dynamic, pick, resized, seconds_alone, seconds_of
-from wirewise.runtime.data_parallel.capture import Loss, is_operator, parts_of_result, produces, size_bytes
+from wirewise.profile.regions import (
+    PRIME,
+    CapturedRegion,
+    compile_dynamic,
+    random_region,
+    resize_batch,
+    seconds_alone,
+    seconds_of,
+)
+from wirewise.runtime.data_parallel.capture import Loss, is_operator, parts_of_result, producer_of, size_bytes
 from wirewise.runtime.data_parallel.categories import category_of, flops_of
 from wirewise.runtime.data_parallel.regions import Segment, module_of
 from wirewise.trace.operators import FusionGraph, Operator
-from wirewise.trials.operators.models import SOURCES, captured_source, captured_step
+from wirewise.trials.operators.models import SOURCES, captured_graph, captured_step
 
 __all__ = ["Sample", "collect", "collect_step", "read_samples", "samples_of"]
 
@@ -40,20 +48,20 @@ _DRAWN = (*SOURCES, "chain", "chain", "chain")
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """A region at one size."""
+    """Fused region at one size, with its measured time."""
 
     source: str
     """Model, or "chain"."""
     graph: FusionGraph
     """Operators of the region; those outside that it reads are opaque ones of kind "outside"."""
     operators: tuple[int, ...]
-    """Numbers of the operators of the region."""
+    """Indices of the operators of the region."""
     outputs: tuple[int, ...]
     seconds: float
     """Measured seconds."""
     size: int
     draw: int = 0
-    """Number of the captured step."""
+    """Index of the captured step."""
     details: tuple[str, ...] = ()
     """Type, shape, strides and arguments of each operator."""
 
@@ -68,7 +76,7 @@ def collect(
     sources: Sequence[str] = (),
     steps: float = inf,
 ) -> Iterator[list[Sample]]:
-    """Measure random regions on this machine, one thread; each line of `out` holds the samples of one.
+    """Measure random regions on this machine with one thread; appends the samples of each to `out` as a line.
 
     What is in `out` already counts, so that a run that was broken off goes on.
 
@@ -106,7 +114,7 @@ def collect_step(
     """Measure random regions of a model's step on this machine, one thread; each takes some seconds.
 
     Args:
-        model: No width that is a multiple of `PRIME`.
+        model: Model, none of whose widths is a multiple of `PRIME`.
         loss: Loss of the model and a batch.
         batch: Batch of `PRIME` samples; regions are measured at smaller and larger ones.
         draws: Number of draws of regions; one that was drawn before is left out.
@@ -124,7 +132,7 @@ def collect_step(
 
 
 def read_samples(path: str | os.PathLike[str]) -> list[list[Sample]]:
-    """What `collect` wrote, by region.
+    """Read the samples that `collect` wrote, by region.
 
     Raises:
         InputError: The file cannot be read; names it.
@@ -140,7 +148,7 @@ def read_samples(path: str | os.PathLike[str]) -> list[list[Sample]]:
 
 def _regions(random: Random, source: str, sizes: int, count: int) -> Iterator[list[Sample]]:
     try:
-        module, graph, bounds = captured_source(source, random)
+        module, graph, bounds = captured_graph(source, random)
     except InputError as error:
         warnings.warn(f"left out {source}: {error}", RuntimeWarning, stacklevel=2)
         return
@@ -157,10 +165,10 @@ def _drawn(
     sizes: int,
     draws: int,
 ) -> Iterator[list[Sample]]:
-    seen = set[Picked]()
+    seen = set[CapturedRegion]()
     for _ in range(draws):
         most = min(2 + int(random.expovariate(1 / 12)), 32)
-        picked = pick(graph, random, most)
+        picked = random_region(graph, random, most)
         if picked in seen or len(picked.operators) < 2:
             continue
         seen.add(picked)
@@ -173,7 +181,7 @@ def _drawn(
 def samples_of(
     module: fx.GraphModule,
     graph: FusionGraph,
-    picked: Picked,
+    picked: CapturedRegion,
     bounds: dict[str, int],
     random: Random,
     *,
@@ -205,7 +213,7 @@ def samples_of(
     for size, inputs, kernel in compile_dynamic(region, calls):
         kernels.append(kernel)
         first += seconds_of([kernel], repeats=2)
-        at = resized(region, size)
+        at = resize_batch(region, size)
         FakeTensorProp(at, FakeTensorMode(allow_non_fake_inputs=True)).propagate(*inputs)
         alone.append(seconds_alone(at, inputs))
         found.append((size, at))
@@ -219,7 +227,7 @@ def samples_of(
     ]
 
 
-def _module(module: fx.GraphModule, graph: FusionGraph, picked: Picked) -> fx.GraphModule:
+def _module(module: fx.GraphModule, graph: FusionGraph, picked: CapturedRegion) -> fx.GraphModule:
     by_name = {node.name: node for node in module.graph.nodes}
     nodes = [by_name[graph.operators[i].name] for i in picked.operators]
     whole = [part for node in nodes for part in (node, *parts_of_result(node))]
@@ -227,7 +235,7 @@ def _module(module: fx.GraphModule, graph: FusionGraph, picked: Picked) -> fx.Gr
     inputs = list(dict.fromkeys(r for node in nodes for r in node.all_input_nodes if r not in inside))
     leaving = {by_name[graph.operators[i].name] for i in picked.outputs}
     outputs = [
-        n for n in whole if produces(n) in leaving and (n is not produces(n) or not parts_of_result(n))
+        n for n in whole if producer_of(n) in leaving and (n is not producer_of(n) or not parts_of_result(n))
     ]
     region = module_of(Segment(tuple(whole), tuple(inputs), tuple(outputs), True))
     for node, read in zip(region.graph.find_nodes(op="placeholder"), inputs, strict=True):
@@ -275,7 +283,7 @@ def _sample(
         source=source,
         graph=FusionGraph(operators=tuple(described.values()), model=source, device="cpu"),
         operators=tuple(i for i, one in enumerate(described.values()) if one.kind != "outside"),
-        outputs=tuple(sorted({numbers[produces(node)] for node in end.all_input_nodes})),
+        outputs=tuple(sorted({numbers[producer_of(node)] for node in end.all_input_nodes})),
         seconds=seconds,
         size=size,
         details=tuple(_detail(node) for node in described),
@@ -288,7 +296,7 @@ def _operators(region: fx.GraphModule, times: dict[str, float]) -> dict[fx.Node,
     inner = [n for n in nodes if not n.meta.get("outside", False)]
     number = {node: i for i, node in enumerate(inner)}
     for node in inner:
-        reads = dict.fromkeys(produces(read) for read in node.all_input_nodes)
+        reads = dict.fromkeys(producer_of(read) for read in node.all_input_nodes)
         outside = "outside" in node.meta
         found[node] = Operator(
             name=node.name,

@@ -7,7 +7,7 @@ from wirewise.cost.curve import Curve
 from wirewise.cost.gradients import V100
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.fusion.cupcake import compression_problem, cupcake, plan_groups, step_s, with_splits
-from wirewise.planners.fusion.cupcake.replan import groups_of, replanner, slower
+from wirewise.planners.fusion.cupcake.replan import groups_of, replanner, scale_costs
 from wirewise.trace.gradients import GradientTensor, GradientTrace
 
 TRACE = GradientTrace(
@@ -26,7 +26,7 @@ def costs(rate=1e8):
 @pytest.mark.parametrize("slowdown", [0.4, 1.0, 5.0])
 def test_one_all_reduce_takes_so_much_longer(slowdown):
     size = 200_000
-    before, after = costs(), slower(costs(), slowdown, size)
+    before, after = costs(), scale_costs(costs(), slowdown, size)
     curves = [Curve(one.schemes["all_reduce"]) for one in (before, after)]
     assert float(curves[1](size)) == pytest.approx(slowdown * float(curves[0](size)), rel=1e-3)
     assert float(curves[1](0)) == pytest.approx(float(curves[0](0)))
@@ -75,6 +75,6 @@ def test_a_plan_of_pieces_is_compared_as_it_is():
 @pytest.mark.parametrize("slowdown", [0.0, -1.0, float("inf"), float("nan")])
 def test_slowdowns_that_cannot_be_used(slowdown):
     with pytest.raises(InputError, match="expected a factor above 0"):
-        slower(costs(), slowdown, 1000)
+        scale_costs(costs(), slowdown, 1000)
     with pytest.raises(InputError, match="no collective"):
-        slower(V100, 2.0, 1000)
+        scale_costs(V100, 2.0, 1000)

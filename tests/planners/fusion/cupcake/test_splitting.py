@@ -73,6 +73,7 @@ def test_the_step_is_that_of_the_best_of_all_plans_of_the_pieces():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_the_step_is_that_of_the_best_of_all_plans_of_many_chains_of_pieces():
     assert compare(range(1000, 1100)) > 20

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wirewise.planners.fusion.cupcake import candidates, fastest, finalists
+from wirewise.planners.fusion.cupcake import candidates, fastest, trial_candidates
 from wirewise.plans import Bucket, FusionPlan
 
 
@@ -34,9 +34,9 @@ def test_finalists_are_short_and_different():
         "none": plan("none", step_s=1.0),
         "mixed": plan("none", step_s=1.1),
     }
-    assert finalists(made) == ["efsign", "none"]
+    assert trial_candidates(made) == ["efsign", "none"]
     # Equal ones may be predicted differently, as groups without a codec are launched at once where no group has one.
-    assert finalists({"none": plan("none", step_s=2.0), "mixed": plan("none")}) == ["mixed"]
+    assert trial_candidates({"none": plan("none", step_s=2.0), "mixed": plan("none")}) == ["mixed"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from wirewise.planners.fusion.disco.estimator import (
     vectors_here,
 )
 from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph, region_graph
-from wirewise.planners.fusion.disco.passes import beyond, loops_of, stored_between
+from wirewise.planners.fusion.disco.passes import beyond, loops_of, stored_results
 from wirewise.profile.estimator import batch_of, fit
 from wirewise.trace import FusionGraph, Operator, read_fusion_graph
 from wirewise.trace.operators import MemoryLayout
@@ -165,13 +165,13 @@ def joined(kind: str) -> FusionGraph:
 def test_what_reads_many_values_is_stored_and_read_again():
     graph, members = joined("add"), (6, 7, 8)
     assert loops_of(graph, members, (8,))[6].computed == 1
-    assert stored_between(graph, members, {8}, loops_of(graph, members, (8,))) == {6, 7}
+    assert stored_results(graph, members, {8}, loops_of(graph, members, (8,))) == {6, 7}
     # Fewer values are read again, and the operator is computed again.
     few = list(graph.operators)
     few[6] = msgspec.structs.replace(few[6], inputs=(0, 1, 2, 3))
     graph = msgspec.structs.replace(graph, operators=tuple(few))
     assert loops_of(graph, members, (8,))[6].computed == 2
-    assert stored_between(graph, members, {8}, loops_of(graph, members, (8,))) == {7}
+    assert stored_results(graph, members, {8}, loops_of(graph, members, (8,))) == {7}
 
 
 def test_what_joins_values_ends_a_loop():

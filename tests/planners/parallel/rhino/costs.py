@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from wirewise.planners.parallel.rhino.shardings import Sharded, ShardingProblem
+from wirewise.planners.parallel.rhino.shardings import ShardingProblem, ShardingSpace
 from wirewise.plans import MoveStep
 from wirewise.trace.operator_graph import OperatorGraph
 
@@ -16,7 +16,9 @@ class ByteCosts:
         return step.sent_bytes * 1e-9
 
 
-def solved(graph: OperatorGraph, mesh: tuple[int, ...], **given) -> tuple[ShardingProblem, Sharded, float]:
+def solved(
+    graph: OperatorGraph, mesh: tuple[int, ...], **given
+) -> tuple[ShardingProblem, ShardingSpace, float]:
     """The best shardings by bytes alone."""
     problem = ShardingProblem(graph=graph, mesh=mesh, costs=ByteCosts(), **given)
     chosen = problem.problem.solve()
@@ -24,7 +26,7 @@ def solved(graph: OperatorGraph, mesh: tuple[int, ...], **given) -> tuple[Shardi
     return problem, problem.sharded(chosen.values), chosen.cost
 
 
-def words(problem: ShardingProblem, sharded: Sharded) -> dict[str, list[str]]:
+def words(problem: ShardingProblem, sharded: ShardingSpace) -> dict[str, list[str]]:
     """Words of the placement of each parameter."""
     return {
         node.source: list(map(str, sharded.strategies[number].outputs[0]))
@@ -33,7 +35,7 @@ def words(problem: ShardingProblem, sharded: Sharded) -> dict[str, list[str]]:
     }
 
 
-def sent(problem: ShardingProblem, sharded: Sharded, least: int = 100) -> Counter[tuple[str, str, str]]:
+def sent(problem: ShardingProblem, sharded: ShardingSpace, least: int = 100) -> Counter[tuple[str, str, str]]:
     """How often modules' tensors move, by module, phase and kind; moves of a few bytes do not count."""
     nodes = problem.graph.nodes
     return Counter(

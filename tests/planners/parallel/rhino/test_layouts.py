@@ -2,14 +2,14 @@
 
 import itertools
 
-from wirewise.planners.parallel.rhino.layouts import moved
+from wirewise.planners.parallel.rhino.layouts import layout_steps
 from wirewise.plans import parse_placements
 
 WORDS = ("R", "P", "S0", "S1", "S1/3")
 
 
 def kinds(source: str, target: str, mesh=(2,), size=2400):
-    steps = moved(parse_placements(source.split()), parse_placements(target.split()), size, mesh)
+    steps = layout_steps(parse_placements(source.split()), parse_placements(target.split()), size, mesh)
     return None if steps is None else [(step.kind, step.mesh_dim, step.sent_bytes) for step in steps]
 
 
@@ -35,7 +35,7 @@ def test_an_inner_cut_gives_way_when_an_outer_one_of_its_dimension_changes():
 
 def test_every_move_of_two_dimensions_arrives():
     for source, target in itertools.product(itertools.product(WORDS, repeat=2), repeat=2):
-        steps = moved(parse_placements(source), parse_placements(target), 3600, (2, 3))
+        steps = layout_steps(parse_placements(source), parse_placements(target), 3600, (2, 3))
         if steps is None:
             assert any(b == "P" != a for a, b in zip(source, target, strict=True))
             continue

@@ -8,16 +8,16 @@ import pytest
 from wirewise.cost import Links
 from wirewise.planners.parallel.rhino.buckets import DDP_BYTES
 from wirewise.planners.parallel.rhino.users_ways import plan_of_way
-from wirewise.recipes import rhino
-from wirewise.recipes.rhino_job import CUTS, RhinoWish
 from wirewise.sim import predict
+from wirewise_papers.rhino import experiment as rhino
+from wirewise_papers.rhino.job import CUTS, RhinoOptions
 
 LINKS = Links.uniform(4, 1e7, 1e-4)
 
 
 @pytest.fixture(scope="module")
 def graph():
-    return rhino.graph_of(RhinoWish(model="mlp"), {"batch": 32, "width": 256, "layers": 2})
+    return rhino.graph_of(RhinoOptions(model="mlp"), {"batch": 32, "width": 256, "layers": 2})
 
 
 def steps_of(plan):

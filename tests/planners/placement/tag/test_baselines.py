@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from wirewise.planners.placement.tag import StrategyTimes, baselines
 from wirewise.planners.placement.tag.baselines import deploy
-from wirewise.planners.placement.tag.drawn import random_problem
 from wirewise.planners.placement.tag.problem import problem_of
 from wirewise.topology.unequal import random_unequal
 from wirewise.trace.stages import StageModule, StageTrace
+from wirewise_papers.tag.random_models import random_problem
 
 
 def test_a_step_of_the_chain_that_is_much_worse_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from tests.sim.deployment_jobs import random_model
-from wirewise.planners.placement.tag.drawn import random_model as drawn_model
 from wirewise.planners.placement.tag.grouping import group_modules
 from wirewise.trace import StageModule, StageTrace
+from wirewise_papers.tag.random_models import random_model as drawn_model
 
 
 def test_groups_can_run_one_after_the_other():

@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from wirewise.planners.placement.tag.drawn import random_problem
-from wirewise.planners.placement.tag.features import see
+from wirewise.planners.placement.tag.features import observe
 from wirewise.planners.placement.tag.network import (
     SHIPPED,
     new_weights,
@@ -18,13 +17,14 @@ from wirewise.planners.placement.tag.network import (
     shipped_policy,
     write_weights,
 )
+from wirewise_papers.tag.random_models import random_problem
 
 
 @pytest.mark.parametrize("place", [0, 2])
 def test_relabelling_permutes_scores(place):
     problem = random_problem(11, hosts=3, groups=6)
     seen, weights, random = (
-        see(problem, problem.baseline(), place),
+        observe(problem, problem.baseline(), place),
         read_weights(SHIPPED),
         np.random.default_rng(0),
     )
@@ -64,9 +64,9 @@ def test_modules_that_take_no_time_have_features():
     idle = msgspec.structs.replace(first, forward_s=nothing, backward_s=nothing, weight_gradient_s=nothing)
     trace = msgspec.structs.replace(problem.trace, modules=(idle, *others))
     made = dataclasses.replace(problem, trace=trace)
-    seen = see(made, made.baseline(), 0)
+    seen = observe(made, made.baseline(), 0)
     assert all(np.isfinite(one).all() for one in seen)
-    assert seen.ops.shape == (len(made.op_groups), see(problem, problem.baseline(), 0).ops.shape[1])
+    assert seen.ops.shape == (len(made.op_groups), observe(problem, problem.baseline(), 0).ops.shape[1])
 
 
 def test_weights_survive_a_file(tmp_path):

@@ -10,11 +10,11 @@ import pytest
 from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS
 from wirewise.planners.placement.tag import problem_of
-from wirewise.planners.placement.tag.drawn import random_model, random_problem
 from wirewise.plans import loads
 from wirewise.sim import predict
 from wirewise.topology import lab_hosts
 from wirewise.topology.unequal import UnequalHost, unequal_hosts
+from wirewise_papers.tag.random_models import random_model, random_problem
 
 TAG = PLANNERS["deployment"]["tag"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from wirewise.planners.placement.tag import StrategyTimes, descend, tree_search
-from wirewise.planners.placement.tag.drawn import random_problem
-from wirewise.planners.placement.tag.search import inherited, value
+from wirewise.planners.placement.tag.search import fill_undecided, value
+from wirewise_papers.tag.random_models import random_problem
 
 
 def optimum(times):
@@ -84,7 +84,7 @@ def test_descent_keeps_to_what_is_allowed_and_to_its_limit():
     found = descend(times, start)
     assert times.of(found) <= times.of(start)
     assert len(times.known) == 50
-    with pytest.raises(StrategyTimes.Spent):
+    with pytest.raises(StrategyTimes.BudgetExhausted):
         times.of(tuple(0 for _ in start) if tuple(0 for _ in start) not in times.known else (1, *start[1:]))
     assert (
         descend(StrategyTimes(problem), start, allowed=lambda group, action: action == start[group]) == start
@@ -96,7 +96,7 @@ def test_values_and_what_is_inherited():
     assert value(0.8, 1.0) == pytest.approx(0.25)
     assert value(0.1, 1.0) == pytest.approx(9**0.25)
     problem = random_problem(7, groups=4)
-    assert inherited(problem, ()) == problem.baseline()
-    first = inherited(problem, (0,))
+    assert fill_undecided(problem, ()) == problem.baseline()
+    first = fill_undecided(problem, (0,))
     chosen = [problem.actions[g][a].groups for g, a in enumerate(first)]
     assert chosen == [problem.actions[problem.order[0]][0].groups] * len(chosen)

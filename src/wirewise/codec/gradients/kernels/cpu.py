@@ -1,4 +1,4 @@
-"""The gradient kernels on the CPU: tensors in, numba kernels underneath; `reference.py` says what each does."""
+"""CPU versions of the gradient kernels, in numba; `reference.py` defines each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wirewise.codec.gradients.kernels import (
     cpu_values,
     reference,
 )
-from wirewise.codec.gradients.kernels.pieces import BLOCK, Bounds, Chosen
+from wirewise.codec.gradients.kernels.pieces import BLOCK, Bounds, SelectedElements
 from wirewise.codec.gradients.kernels.reference_blocks import SCALED
 from wirewise.codec.gradients.segments import Segments
 
@@ -63,13 +63,13 @@ def halves(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple
 
 
 def copy_checked(source: Tensor, target: Tensor) -> bool:
-    """Copy float32 [d], and say whether all is finite."""
+    """Copy float32 [d], and return whether all elements are finite."""
     bits = (one.numpy().view(np.uint32) for one in (source, target))
     return bool(cpu_values.copy_peak(*bits) < cpu_values.EXPONENT)
 
 
 def parts_finite(values: Tensor, parts: np.ndarray) -> bool:
-    """Whether all is finite in parts of float32 [d], given by first element and end, int64 [n, 2]."""
+    """Whether all elements are finite in parts of float32 [d], given by first element and end, int64 [n, 2]."""
     return bool(cpu_values.peak_of_parts(values.numpy(), parts) < cpu_values.EXPONENT)
 
 
@@ -152,7 +152,7 @@ def above(
     segments: Segments,
     bounds: Bounds,
     key: int,
-    into: Chosen,
+    into: SelectedElements,
 ) -> int:
     kept = None if memory is None else True
     return _above(values, (None, None, np.float32(0.0)), (None, kept), segments, bounds, key, into)
@@ -166,7 +166,7 @@ def accumulate_above(
     segments: Segments,
     bounds: Bounds,
     key: int,
-    into: Chosen,
+    into: SelectedElements,
 ) -> int:
     rest, momentum = memory
     moving = (gradient.numpy(), momentum.numpy(), np.float32(share))
@@ -181,7 +181,7 @@ def _above(
     segments: Segments,
     bounds: Bounds,
     key: int,
-    into: Chosen,
+    into: SelectedElements,
 ) -> int:
     tables = (segments.offsets, segments.ids, tuple(bounds), np.uint32(key))
     targets = (one.numpy() for one in into)

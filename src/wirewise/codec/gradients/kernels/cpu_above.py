@@ -1,7 +1,8 @@
-"""Numba kernels of deep gradient compression: memories move, and large elements are taken out, in one pass.
+"""Numba kernels of deep gradient compression: update the memories and extract large elements in one pass.
 
-What is above the first threshold is taken while its block is in cache: reading and clearing 1 % of the elements later
-would fetch as many cache lines from memory again. It is kept aside, and given back where too much was taken.
+Elements above the first threshold are extracted while their block is in cache: reading and clearing 1 % of the
+elements later would fetch the same number of cache lines again. They are kept aside, and put back if too many were
+extracted.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _move(rest, gradient, momentum, share):
 
 @inline
 def _moved(rest, gradient, momentum, share, i):
-    """What `_move` will make of a residual."""
+    """Value that `_move` will give a residual."""
     w = np.float32(rest[i] + np.float32(np.float32(momentum[i] * share) + gradient[i]))
     return np.float32(np.copysign(LARGEST, w)) if abs(w) > LARGEST else w
 
@@ -170,10 +171,10 @@ def _clear(buffer, indices):
 def above(
     values, gradient, momentum, share, masked, kept, offsets, ids, bounds, key, indices, target, numbers
 ):
-    """The reference, compiled; bounds are its five tables, int64 [s]; first segment not finite, or -1.
+    """Compiled version of the reference; bounds are its five tables, int64 [s]; first non-finite segment, or -1.
 
-    With a gradient, values are the residual, and it and the momentum are moved before: as `accumulate_above`. With
-    `kept` (True or None) values become 0 where they are sent, and so does `masked`, the momentum or None.
+    With a gradient, values are the residual; it and the momentum are updated first, as in `accumulate_above`. With
+    `kept` (True or None), values are cleared where they are sent, and so is `masked`, the momentum or None.
     """
     wanted, least, most, samples, aims = bounds
     room = 0

@@ -1,6 +1,6 @@
 """Numba kernels that write and add codes of 1, 2 and 8 bits; a segment is cut into blocks of planes.
 
-Kernels of signs and levels go over a block several times: it stays in cache, and each loop is one that is vectorised.
+Kernels of signs and levels make several passes over a block in cache, so that each loop vectorises.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _keep_rest(memory, low, high):
 
 @entry
 def write_signs(gradient, memory, offsets, starts, lows, highs, out):
-    """Bit 0 where v has the sign bit, which decodes to the segment's low, else 1, high; memory = v - sent."""
+    """Write bit 0 where v is negative (decodes to the segment's low), else 1 (high); memory = v - sent."""
     for s in range(len(lows)):
         byte = starts[s]
         for lo in range(offsets[s], offsets[s + 1], _BLOCK):
@@ -94,7 +94,7 @@ def write_signs(gradient, memory, offsets, starts, lows, highs, out):
 
 @entry
 def write_plain_signs(gradient, offsets, starts, out):
-    """The signs of the gradient, read once; returns the first segment not finite, or -1."""
+    """Write the signs of the gradient, read once; returns the first non-finite segment, or -1."""
     for s in range(len(offsets) - 1):
         byte, top = starts[s], np.uint32(0)
         for lo in range(offsets[s], offsets[s + 1], _BLOCK):
@@ -121,7 +121,7 @@ def _move(memory, gradient, share):
 
 @entry
 def write_momentum(gradient, memory, offsets, starts, share, out):
-    """The reference, compiled; the gradient was checked, so that only a memory that is not finite is suspect."""
+    """Compiled version of the reference; the gradient was checked, so that only the memory may be non-finite."""
     for s in range(len(offsets) - 1):
         byte = starts[s]
         for lo in range(offsets[s], offsets[s + 1], _BLOCK):
@@ -152,7 +152,7 @@ def _ternary_plane(gradient, memory, top, inverse, key, column, shift, target):
 
 @entry
 def write_ternary(gradient, memory, offsets, starts, ids, tops, inverses, key, out):
-    """Codes 1 (+top) and 2 (-top) where |v| / top exceeds the draw, else 0; memory = v - sent."""
+    """Write codes 1 (+top) and 2 (-top) where |v| / top exceeds the random draw, else 0; memory = v - sent."""
     for s in range(len(tops)):
         byte, first, end = starts[s], offsets[s], offsets[s + 1]
         row = row_key(key, ids[s])
@@ -172,7 +172,7 @@ def write_ternary(gradient, memory, offsets, starts, ids, tops, inverses, key, o
 
 @kernel
 def levels_of(values, kept, inverse, step, most, key, target):
-    """Signed levels of one scale, int8, rounded by draws; with `kept` (True or None) values become what is left."""
+    """Quantize to signed int8 levels of one scale, with random rounding; with `kept`, values become the remainder."""
     for j in range(len(values)):
         v = values[j]
         bits = as_bits(v)
@@ -188,7 +188,7 @@ def levels_of(values, kept, inverse, step, most, key, target):
 
 @entry
 def write_levels(gradient, memory, offsets, ids, inverses, steps, levels, key, out):
-    """Signed level floor(|v| * inverse + draw), int8 [d]; inverses carry 24 binary places; memory = v - sent."""
+    """Signed level floor(|v| * inverse + draw), int8 [d]; inverses carry 24 fraction bits; memory = v - sent."""
     most = np.int32(levels << 24)
     for s in range(len(steps)):
         row = row_key(key, ids[s])
@@ -219,7 +219,7 @@ def _add_ternary(row, shift, top, out):
 
 @entry
 def add_signs(rows, offsets, starts, lows, highs, out):
-    """Write the sum of the levels that the bits of each row choose; lows and highs are [n, s]."""
+    """Write the sum over rows of the level (low or high) of each bit; lows and highs are [n, s]."""
     for s in range(lows.shape[1]):
         byte, end = starts[s], offsets[s + 1]
         for base in range(offsets[s], end, _BLOCK):
@@ -251,7 +251,7 @@ def add_ternary(rows, offsets, starts, tops, out):
 
 @kernel
 def add_levels_of(row, step, out):
-    """Add levels of one scale."""
+    """Add the levels of a row, times one step."""
     for j in range(len(out)):
         out[j] = np.float32(out[j] + np.float32(np.float32(row[j]) * step))
 

@@ -1,7 +1,7 @@
 """Numba kernels of low-rank factors; `reference_factors.py` says what a matrix and its factors are.
 
-Libraries of matrix products are made for wide factors; of thin ones a product takes as long as reading the matrix, if
-the elements that were read are used for all ranks while they are in cache. Ranks are taken in fours, padded with 0.
+BLAS libraries are tuned for wide factors. A product with thin factors is bound by reading the matrix, if each element
+is used for all columns of the factor while it is in cache. Columns are processed in fours, padded with 0.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _orthonormal(factor):
 
 @entry
 def orthogonalise(flat, tables):
-    """Rows of each factor; tables are first element, rows and columns, int64 [factors, 3]."""
+    """Orthonormalise the rows of each factor; tables are first element, rows and columns, int64 [factors, 3]."""
     for start, rows, columns in tables:
         _orthonormal(flat[start : start + rows * columns].reshape(rows, columns))
 
@@ -80,7 +80,7 @@ def _four(rows, n, lo, hi):
 
 @inline
 def _ranks(left, k, i):
-    """What the left factor says of row i for four ranks."""
+    """Products of row i of the left factor for four ranks."""
     return left[k, i], left[k + 1, i], left[k + 2, i], left[k + 3, i]
 
 
@@ -120,7 +120,7 @@ def _products(a, b, c, d, p, q, r, s):
 
 @entry
 def left_factor(values, gradient, right, left):
-    """Values [size], gradient [size] or None, right [rank, n], left [rank, m]."""
+    """Compute the left factor: values [size], gradient [size] or None, right [rank, n], left [rank, m]."""
     rank, m = left.shape
     n = right.shape[1]
     ranks, end, last = _padded(right, 1), (m - 1) // _FOUR * _FOUR, np.zeros(_FOUR * n, dtype=np.float32)
@@ -160,7 +160,7 @@ def _spread(sums, a, b, c, d, left, k, i):
 
 @entry
 def right_factor(values, left, right):
-    """Values [size], left [rank, m], right [rank, n]; from the end, where more may be in cache from `left_factor`."""
+    """Compute the right factor: values [size], left [rank, m], right [rank, n]; in reverse order, for cache reuse."""
     rank, m = left.shape
     n = right.shape[1]
     shares, blocks = _padded(left, _FOUR), -(-n // _COLUMNS)
@@ -197,7 +197,7 @@ def _combine(a, b, c, d, ranks, left, k, i, keep):
 
 @entry
 def add_product(left, right, share, first, out):
-    """Left [rank, m], right [rank, n], out [size]."""
+    """Add left^T right, scaled by `share`, to out [size]; left [rank, m], right [rank, n]."""
     m, n = left.shape[1], right.shape[1]
     shares, padded = _padded(left, _FOUR), _padded(right, _COLUMNS)
     blocks = padded.shape[1] // _COLUMNS

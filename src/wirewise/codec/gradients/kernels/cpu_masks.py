@@ -1,4 +1,4 @@
-"""Which of 64 numbers are large, as the bits of one word: a compare of whole vectors, where numba has 64 branches."""
+"""Bit masks of the large elements among 64: one vector compare, where numba would emit 64 branches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ABS = 0x7FFFFFFF
 
 @intrinsic
 def large(typingctx, values, start, edge):
-    """Bit i: the magnitude of values[start + i] has the bits `edge` or more; all 64 values must be there."""
+    """Mask whose bit i is set if the magnitude bits of values[start + i] are at least `edge`; reads 64 values."""
 
     def generate(context, builder, signature, arguments):
         number, word = ir.IntType(32), ir.VectorType(ir.IntType(32), WORD)
@@ -32,7 +32,7 @@ def large(typingctx, values, start, edge):
 
 @intrinsic
 def first_bit(typingctx, word):
-    """Number of the lowest bit of a word that is not 0."""
+    """Index of the lowest set bit of a nonzero word."""
 
     def generate(context, builder, signature, arguments):
         return builder.zext(builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1)), ir.IntType(64))
@@ -42,7 +42,7 @@ def first_bit(typingctx, word):
 
 @intrinsic
 def count_bits(typingctx, word):
-    """How many bits of a word are set."""
+    """Number of set bits of a word."""
 
     def generate(context, builder, signature, arguments):
         return builder.ctpop(arguments[0])

@@ -1,4 +1,4 @@
-"""Numba kernels that choose elements: the largest, found by a histogram of float bits, or random distinct ones."""
+"""Numba kernels that select elements: the largest, by a histogram of float bits, or random distinct ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _keep_from(gradient, memory, lo, hi, edge, places, found, count):
 
 @kernel
 def collect(gradient, memory, edge, places, found):
-    """Places and bits of the elements from the edge on, ascending; their number, and the largest bits of all."""
+    """Collect indices and bits of elements at or above the edge, ascending; returns their number and largest bits."""
     count, top = 0, np.uint32(0)
     for lo in range(0, len(gradient), _GROUP):
         hi = min(lo + _GROUP, len(gradient))
@@ -82,7 +82,7 @@ def collect(gradient, memory, edge, places, found):
 
 @kernel
 def threshold(found, wanted, counts):
-    """Bits of the `wanted`-th largest, and how many with these bits to take."""
+    """Find the bits of the `wanted`-th largest element, and how many elements with these bits to take."""
     prefix, known = np.uint32(0), np.uint32(31)
     for width in (np.uint32(11), np.uint32(10), np.uint32(10)):
         shift = np.uint32(known - width)
@@ -100,7 +100,7 @@ def threshold(found, wanted, counts):
 
 @kernel
 def choose(gradient, memory, wanted, places, found, counts, indices, values, first):
-    """Write the `wanted` largest of a segment that starts at `first`; returns the largest bits."""
+    """Write the `wanted` largest elements of the segment that starts at `first`; returns the largest bits."""
     size = len(gradient)
     stride = _STRIDE if size >= _SAMPLED else 1
     # A quarter more than needed: too few happens rarely, and then all elements are counted.
@@ -123,7 +123,7 @@ def choose(gradient, memory, wanted, places, found, counts, indices, values, fir
 
 @entry
 def largest(gradient, memory, offsets, firsts, indices, values):
-    """The largest |v| of each segment, `firsts` [s + 1] says where they go; first segment not finite, or -1."""
+    """Select the largest |v| of each segment into slots `firsts` [s + 1]; returns the first non-finite one, or -1."""
     most = 0
     for s in range(len(offsets) - 1):
         most = max(most, offsets[s + 1] - offsets[s])
@@ -160,7 +160,7 @@ def _distinct(row, size, wanted, seen, chosen):
 
 @entry
 def draw(offsets, firsts, ids, key, indices):
-    """Random distinct indices of each segment; beyond half of it, those that are left out are drawn."""
+    """Sample distinct indices of each segment; beyond half of it, the excluded indices are sampled instead."""
     for s in range(len(ids)):
         first, size = offsets[s], offsets[s + 1] - offsets[s]
         target = indices[firsts[s] : firsts[s + 1]]
@@ -180,7 +180,7 @@ def draw(offsets, firsts, ids, key, indices):
 
 @entry
 def accumulate(gradient, memory, offsets):
-    """The reference, compiled."""
+    """Compiled version of the reference."""
     for s in range(len(offsets) - 1):
         lo, hi = offsets[s], offsets[s + 1]
         if sum_into(memory[lo:hi], gradient[lo:hi], LARGEST) >= EXPONENT:
@@ -190,7 +190,7 @@ def accumulate(gradient, memory, offsets):
 
 @entry
 def take(values, indices, clear, taken):
-    """The reference, compiled; elements are prefetched, as the processor does not guess where they lie."""
+    """Compiled version of the reference; elements are prefetched, as hardware prefetchers cannot predict them."""
     for k in range(len(indices)):
         prefetch(values, np.int64(indices[min(k + _AHEAD, len(indices) - 1)]), _BYTES)
         taken[k] = values[indices[k]]
@@ -200,7 +200,7 @@ def take(values, indices, clear, taken):
 
 @entry
 def add_sparse(indices, values, out):
-    """Add values at indices, which were checked."""
+    """Add values at indices, which are already checked."""
     for i in range(len(indices)):
         place = indices[i]
         out[place] = np.float32(out[place] + values[i])

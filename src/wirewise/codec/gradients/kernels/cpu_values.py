@@ -1,7 +1,7 @@
-"""What the numba kernels of gradients share: v = gradient + memory, scans of segments, casts to 16 bits.
+"""Shared parts of the numba gradient kernels: v = gradient + memory, scans of segments, casts to 16 bits.
 
-`memory` may be None: numba leaves the branches that test it out when it compiles. Reading v twice is cheaper than
-keeping it, and leaves the memory as it was until all segments are known to be finite.
+`memory` may be None: numba prunes the branches that test it. Reading v twice is cheaper than keeping it, and leaves
+the memory as it was until all segments are known to be finite.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _from_half(typingctx, raw):
 
 @_reduction
 def peak(gradient, memory):
-    """Largest |v| and its bits."""
+    """Largest |v|, and its bits."""
     top = np.uint32(0)
     for i in range(len(gradient)):
         top = max(top, np.uint32(as_bits(value(gradient, memory, i)) & ABS))
@@ -114,7 +114,7 @@ def _peak_bits(gradient, memory):
 
 @kernel
 def limit(values, most):
-    """Cut magnitudes to `most`; NaN stays. Returns the largest bits of |v| that come of it."""
+    """Clip magnitudes to `most`, keeping NaN; returns the largest bits of |v| after clipping."""
     top = np.uint32(0)
     for i in range(len(values)):
         if abs(values[i]) > most:
@@ -125,14 +125,14 @@ def limit(values, most):
 
 @kernel
 def infinite(gradient):
-    """Largest bits of |v| of a gradient that is not finite, 0 of one that is."""
+    """Largest bits of |v| if the gradient is not finite, else 0."""
     top = peak(gradient, None)[1]
     return top if top >= EXPONENT else np.uint32(0)
 
 
 @kernel
 def sum_into(memory, gradient, most):
-    """V, at most `most`, in place of the memory; the largest bits of |v|, or of a gradient that is not finite."""
+    """Write v, clipped to `most`, to the memory; returns the largest bits of |v|, or of a non-finite gradient."""
     top = np.uint32(0)
     for j in range(len(memory)):
         v = np.float32(gradient[j] + memory[j])
@@ -143,7 +143,7 @@ def sum_into(memory, gradient, most):
 
 @entry
 def copy_peak(source, target):
-    """Copy bits of float32 numbers, uint32 [d]; largest bits of |v|."""
+    """Copy bits of float32 numbers, uint32 [d]; returns the largest bits of |v|."""
     top = np.uint32(0)
     for i in range(len(target)):
         bits = source[i]
@@ -184,7 +184,7 @@ def _squares(gradient, memory):
 
 @entry
 def scan(gradient, memory, offsets, power, found):
-    """Largest |v| (power 0) or sum of |v|^power of each segment; returns the first not finite, or -1."""
+    """Compute the largest |v| (power 0) or sum of |v|^power per segment; returns the first non-finite one, or -1."""
     for s in range(len(found)):
         lo, hi = offsets[s], offsets[s + 1]
         if power == 0:
@@ -214,7 +214,7 @@ def _halves(gradient, memory):
 
 @entry
 def scan_halves(gradient, memory, offsets, lows, highs):
-    """Means of the v with and without sign bit, 0 of none; returns the first segment not finite, or -1."""
+    """Means of the v with and without sign bit, 0 if there are none; returns the first non-finite segment, or -1."""
     for s in range(len(lows)):
         lo, hi = offsets[s], offsets[s + 1]
         low, high, minus, top = _halves(gradient[lo:hi], part_of(memory, lo, hi))
@@ -269,7 +269,7 @@ def _cast_bfloat(gradient, memory, out):
 
 @entry
 def cast(gradient, memory, offsets, half, out):
-    """The reference, compiled; also refuses a gradient that is not finite, though it was said to be checked."""
+    """Compiled version of the reference; also refuses a non-finite gradient that was declared checked."""
     for s in range(len(offsets) - 1):
         lo, hi = offsets[s], offsets[s + 1]
         if half:

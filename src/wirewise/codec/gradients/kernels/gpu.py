@@ -1,6 +1,6 @@
-"""The gradient kernels on CUDA: tensors in, Triton kernels underneath; `reference.py` says what each does.
+"""CUDA versions of the gradient kernels, in Triton; `reference.py` defines each.
 
-What runs once for each segment, and products of matrices, are the reference's.
+Per-segment work and matrix products use the reference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wirewise.codec.gradients.kernels import gpu_codes
 from wirewise.codec.gradients.kernels.pieces import (
     BLOCK,
     Bounds,
-    Chosen,
+    SelectedElements,
     all_finite,
     first_bad,
     slices,
@@ -309,7 +309,7 @@ def accumulate_above(
     segments: Segments,
     bounds: Bounds,
     key: int,
-    into: Chosen,
+    into: SelectedElements,
 ) -> int:
     grid = (triton.cdiv(len(gradient), 1024),)
     arguments = (gradient, *memory, share, _LARGEST, len(gradient))
@@ -320,7 +320,7 @@ def accumulate_above(
 def largest(
     gradient: Tensor, memory: Tensor | None, segments: Segments, counts: np.ndarray
 ) -> tuple[Tensor, Tensor, int]:
-    """The largest elements of each segment, by the magnitude of the last one kept: no segment is sorted."""
+    """Select the largest elements of each segment by a threshold; no segment is sorted."""
     v = values_of(gradient, memory)
     bad, chosen = first_not_finite(v, None, segments), []
     for part, count in zip(slices(segments), counts.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Triton kernels that reduce blocks and that write and add codes of 1 to 16 bits: one program for each block.
+"""Triton kernels that reduce blocks, and write and add codes of 1 to 16 bits: one program per block.
 
 A program reads its row of the table of blocks: segment, first element, elements, first byte, and place of the first
 element in the segment, int64. Arithmetic is that of the reference, to the bit: multiplications and additions are not
@@ -115,7 +115,7 @@ def block_sums(
 def block_halves(
     gradient_ptr, memory_ptr, table_ptr, low_ptr, high_ptr, count_ptr, KEEP: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Sums of the v with and without sign bit, float64, and how many have it, of each block."""
+    """Sums of the v with and without sign bit, float64, and the count of each, per block."""
     _, first, local, mask = _block(table_ptr, BLOCK)
     v = _value(gradient_ptr, memory_ptr, first + local, mask, KEEP)
     minus = mask & (v.to(tl.int32, bitcast=True) < 0)
@@ -138,7 +138,7 @@ def write_cast(
     KEEP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Value v, at most `most`, as float16, or bfloat16 where `out_ptr` has int16; and the first segment not finite."""
+    """Write v, clipped to `most`, as float16, or bfloat16 if `out_ptr` is int16; and the first non-finite segment."""
     segment, first, local, mask = _block(table_ptr, BLOCK)
     v = _value(gradient_ptr, memory_ptr, first + local, mask, KEEP)
     if KEEP:
@@ -245,7 +245,7 @@ def write_codes(
     BITS: tl.constexpr,
     BYTES: tl.constexpr,
 ):
-    """Signed codes; OWN: a block has a scale of its own and sums are cut to `limit`, else it has its segment's."""
+    """Write signed codes; with OWN, a block has its own scale and clips sums to `limit`, else its segment's scale."""
     segment, first, start, column, size, local, mask = _planes(table_ptr, BITS, BYTES)
     place = first + local
     scale = segment
@@ -278,7 +278,7 @@ def add_planes(
     BITS: tl.constexpr,
     BYTES: tl.constexpr,
 ):
-    """Sum of low or high, by the bit, or with two bits of 0, high and low for the codes 0, 1 and 2."""
+    """Sum the level of each code: one bit (low, high), or two bits (0, high, low for codes 0, 1, 2)."""
     segment, first, start, _, size, local, mask = _planes(table_ptr, BITS, BYTES)
     total = tl.zeros((8 // BITS, BYTES), tl.float32)
     byte = tl.arange(0, BYTES)[None, :]

@@ -1,4 +1,4 @@
-"""What the reference kernels share: slices of segments, random words, codes in planes.
+"""Shared parts of the reference kernels: segment slices, random words, codes in planes.
 
 Codes of b < 8 bits lie in planes: a segment is cut into blocks of `BLOCK` elements, and byte j of a block of W bytes
 holds elements j, j + W, j + 2W, ... of the block from its lowest bits upward.
@@ -22,7 +22,7 @@ from wirewise.codec.gradients.segments import Segments
 __all__ = [
     "BLOCK",
     "Bounds",
-    "Chosen",
+    "SelectedElements",
     "all_finite",
     "first_bad",
     "first_not_finite",
@@ -40,7 +40,7 @@ BLOCK = 4096
 
 
 class Bounds(NamedTuple):
-    """What the threshold of each segment is searched for with; int64 [s] each."""
+    """Bounds of the search for the threshold of each segment; int64 [s] each."""
 
     wanted: np.ndarray
     """Elements to keep."""
@@ -52,8 +52,8 @@ class Bounds(NamedTuple):
     """The threshold that is tried first is the `aims`-th largest sample."""
 
 
-class Chosen(NamedTuple):
-    """Where the elements that are kept of all segments are written, and how many they are."""
+class SelectedElements(NamedTuple):
+    """Output buffers for the selected elements of all segments, and their counts."""
 
     indices: Tensor
     """Indices, int32 [sum of most]."""
@@ -64,36 +64,36 @@ class Chosen(NamedTuple):
 
 
 def slices(segments: Segments) -> Iterator[slice]:
-    """Elements of each segment."""
+    """Slice of each segment."""
     for start, end in zip(segments.offsets[:-1].tolist(), segments.offsets[1:].tolist(), strict=True):
         yield slice(start, end)
 
 
 def values_of(gradient: Tensor, memory: Tensor | None) -> Tensor:
-    """The values that are sent, v."""
+    """Values to send, v = gradient + memory."""
     return gradient if memory is None else gradient + memory
 
 
 def first_bad(good: Tensor) -> int:
-    """Number of the first segment that is not good, bool [s], or -1."""
+    """Index of the first segment that is False in bool [s], or -1."""
     wrong = torch.nonzero(~good)
     return int(wrong[0]) if len(wrong) else -1
 
 
 def peaks(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, int]:
-    """Largest |v| of each segment, float32 [s]; and the first segment not finite, or -1."""
+    """Largest |v| of each segment, float32 [s]; and the first non-finite segment, or -1."""
     v = values_of(gradient, memory).abs()
     found = torch.stack([v[part].amax() for part in slices(segments)])
     return found, first_bad(found.isfinite())
 
 
 def first_not_finite(gradient: Tensor, memory: Tensor | None, segments: Segments) -> int:
-    """Number of the first segment with a value that is not finite, or -1."""
+    """Index of the first segment with a non-finite value, or -1."""
     return peaks(gradient, memory, segments)[1]
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether there is neither NaN nor infinity."""
+    """Whether all values are finite."""
     return bool(values.isfinite().all())
 
 
@@ -103,14 +103,14 @@ def words(key: int, segments: Segments, s: int, device: torch.device) -> Tensor:
 
 
 def words_of(key: int, row: int, count: int, device: torch.device) -> Tensor:
-    """The first words of a row, int64 [count]: their two 16-bit halves are columns of `uniform16`."""
+    """First random words of a row, int64 [count]; their two 16-bit halves are columns of `uniform16`."""
     start = int(rng.row_keys(key, np.array([row]))[0])
     counter = torch.arange(count, device=device) * rng.GOLDEN
     return rng.mix((counter + start) & 0xFFFFFFFF)
 
 
 def to_planes(codes: Tensor, bits: int, block: int = BLOCK) -> Tensor:
-    """Bytes of the codes (uint8) of a segment."""
+    """Pack the codes (uint8) of a segment into planes of bits."""
     parts = []
     for part in codes.split(block):
         planes = 8 // bits

@@ -1,7 +1,7 @@
-"""The gradient kernels in plain torch operations: the definition that the fast kernels are held to.
+"""The gradient kernels in plain torch operations: the definition that the fast kernels are tested against.
 
-v is gradient + memory, in float32. Sums are taken in float64, where their order is lost in rounding to float32.
-`pieces.py` says how codes lie and what is drawn.
+v is gradient + memory, in float32. Sums are taken in float64, so that their order does not show after rounding to
+float32. `pieces.py` defines the layout of codes and the random numbers.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def sums(gradient: Tensor, memory: Tensor | None, segments: Segments, power: int) -> tuple[Tensor, int]:
-    """Sum of |v|^power of each segment, float64 [s], power 1 or 2; and the first segment not finite, or -1."""
+    """Sum of |v|^power of each segment, float64 [s], power 1 or 2; and the first non-finite segment, or -1."""
     v = values_of(gradient, memory).double().abs()
     totals = torch.stack([v[part].pow(power).sum() for part in slices(segments)])
     return totals, first_bad(totals.isfinite())
 
 
 def halves(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple[Tensor, Tensor, int]:
-    """Means of the v with and without sign bit, float32 [s] each, 0 of none; and the first not finite, or -1."""
+    """Means of the v with and without sign bit, float32 [s] each, 0 if none; and first non-finite segment, or -1."""
     v = values_of(gradient, memory).double()
     lows, highs = [], []
     for part in slices(segments):
@@ -98,9 +98,9 @@ def halves(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple
 def write_cast(
     gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, dtype: torch.dtype
 ) -> int:
-    """Round v to 16 bits, at most the largest finite value; memory = v - sent; first segment not finite, or -1.
+    """Round v to 16 bits, clipped to the largest finite value; memory = v - sent; first non-finite segment, or -1.
 
-    Sums are at most float32's largest.
+    Sums are clipped to float32's largest value.
     """
     v = gradient if memory is None else (gradient + memory).clamp(-_LARGEST, _LARGEST)
     bad = first_not_finite(v, None, segments)
@@ -115,7 +115,7 @@ def write_cast(
 def write_signs(
     gradient: Tensor, memory: Tensor | None, segments: Segments, low: Tensor, high: Tensor, out: Tensor
 ) -> None:
-    """Bit 0 where v has the sign bit, which decodes to `low` of its segment, else 1, `high`; memory = v - sent."""
+    """Write bit 0 where v is negative (decodes to the segment's `low`), else 1 (`high`); memory = v - sent."""
     v = values_of(gradient, memory)
     minus = v.signbit()
     starts = segments.starts_of(1)
@@ -126,17 +126,17 @@ def write_signs(
 
 
 def write_plain_signs(gradient: Tensor, segments: Segments, out: Tensor) -> int:
-    """The signs of the gradient as `write_signs` writes them; first segment not finite, or -1."""
+    """Write the signs of the gradient as `write_signs` does; first non-finite segment, or -1."""
     one = torch.ones(len(segments), device=gradient.device)
     write_signs(gradient, None, segments, -one, one, out)
     return first_not_finite(gradient, None, segments)
 
 
 def write_momentum(gradient: Tensor, memory: Tensor, segments: Segments, share: float, out: Tensor) -> int:
-    """Add (gradient - memory) * share to the memory; its signs are written as by `write_signs`.
+    """Add (gradient - memory) * share to the memory, and write its signs as `write_signs` does.
 
     Returns:
-        First segment whose gradient is not finite, where it is refused late, or -1.
+        First segment whose gradient is not finite, if that is found late, or -1.
     """
     memory.add_((gradient - memory) * share)
     write_plain_signs(memory, segments, out)
@@ -152,7 +152,7 @@ def write_levels(
     key: int,
     out: Tensor,
 ) -> None:
-    """Signed level floor(|v| * levels / norm + u) as a byte, u in [0, 1) with 24 bits; memory = v - sent."""
+    """Write signed levels floor(|v| * levels / norm + u) as bytes, u in [0, 1) with 24 bits; memory = v - sent."""
     v = values_of(gradient, memory)
     inverse = torch.where(norms > 0, float(levels << 24) / norms, 0.0)
     steps = divided(norms, levels)
@@ -168,7 +168,7 @@ def write_levels(
 def write_ternary(
     gradient: Tensor, memory: Tensor | None, segments: Segments, tops: Tensor, key: int, out: Tensor
 ) -> None:
-    """Codes 1 (+top) and 2 (-top) where |v| / top > u, else 0; u in [0, 1) with 24 bits; memory = v - sent."""
+    """Write codes 1 (+top) and 2 (-top) where |v| / top > u, else 0; u in [0, 1) with 24 bits; memory = v - sent."""
     v = values_of(gradient, memory)
     inverse = torch.where(tops > 0, 1.0 / tops, 0.0)
     starts = segments.starts_of(2)
@@ -190,7 +190,7 @@ def add_cast(payloads: Tensor, out: Tensor, scale: float, dtype: torch.dtype) ->
 
 
 def add_signs(payloads: Tensor, segments: Segments, low: Tensor, high: Tensor, out: Tensor) -> None:
-    """Write the sum of the levels low and high [n, s] that the bits of each row choose."""
+    """Write the sum over rows of the level (low or high, [n, s]) of each bit."""
     out.zero_()
     starts = segments.starts_of(1)
     for r, row in enumerate(payloads):

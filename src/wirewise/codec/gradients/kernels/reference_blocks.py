@@ -1,4 +1,4 @@
-"""The reference kernels of blocks with a scale of their own."""
+"""The reference kernels of blocks, each with its own scale."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HALF = 1 << 23
 
 
 def steps_of(tops: Tensor, bits: int) -> Tensor:
-    """Step of each block, its largest |v| / levels as the next bfloat16, float32 [blocks]; 0 of 0.
+    """Step of each block: its largest |v| / levels, rounded up to bfloat16, float32 [blocks]; 0 if all are 0.
 
     A step is at least one whose inverse is finite with 24 binary places.
     """
@@ -32,9 +32,9 @@ def steps_of(tops: Tensor, bits: int) -> Tensor:
 def write_blocks(
     gradient: Tensor, memory: Tensor | None, segments: Segments, bits: int, key: int | None, out: Tensor
 ) -> tuple[Tensor, int]:
-    """Signed codes of 8 or 4 bits, v / step rounded with u in [0, 1), or to nearest without key; memory = v - sent.
+    """Write signed codes of 8 or 4 bits: v / step rounded with u in [0, 1), to nearest without key; memory = v - sent.
 
-    Sums are at most `MOST`. Four bits lie in planes of blocks of `SCALED`.
+    Sums are clipped to `MOST`. Four-bit codes lie in planes of blocks of `SCALED`.
 
     Returns:
         The step of each block, float32 [blocks]; and the first segment not finite, or -1.

@@ -1,7 +1,7 @@
 """The reference kernels of low-rank factors.
 
-A matrix [m, n] is given by its elements in order; those that its last row lacks, fewer than n, are 0. Factors have a
-row for each rank: [rank, m] and [rank, n].
+A matrix [m, n] is given by its elements in order; elements missing in its last row, fewer than n, are 0. Factors have
+a row for each rank: [rank, m] and [rank, n].
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from torch import Tensor
 __all__ = ["NOISE", "add_product", "left_factor", "orthogonalise", "right_factor"]
 
 NOISE = 1e-6
-"""What is left of a factor after its projections, relative to before, from which on it is rounding noise."""
+"""Norm of a factor after its projections, relative to before, below which it is rounding noise."""
 
 
 def left_factor(values: Tensor, gradient: Tensor | None, right: Tensor, left: Tensor) -> None:
-    """Add the gradient, if there is one, to the values of a matrix M; write M times the right factor to the left."""
+    """Add the gradient, if any, to the values of a matrix M; write M times the right factor to the left factor."""
     if gradient is not None:
         values.add_(gradient)
     left.copy_(_product(right, _matrix(values, left, right).t()))
 
 
 def right_factor(values: Tensor, left: Tensor, right: Tensor) -> None:
-    """Write M^T times the left factor to the right one."""
+    """Write M^T times the left factor to the right factor."""
     right.copy_(_product(left, _matrix(values, left, right)))
 
 
 def add_product(left: Tensor, right: Tensor, share: float, out: Tensor, *, first: bool) -> None:
-    """Add `share` times the product of two factors to the values of a matrix, or write it if it is the first."""
+    """Add `share` times the product of two factors to the values of a matrix; overwrite them if `first`."""
     product = _product(left.t(), share * right).flatten()[: len(out)]
     if first:
         out.copy_(product)
@@ -38,7 +38,7 @@ def add_product(left: Tensor, right: Tensor, share: float, out: Tensor, *, first
 
 
 def orthogonalise(flat: Tensor, tables: np.ndarray) -> None:
-    """Make the rows of each factor orthonormal, in place; rows that depend on those before become 0.
+    """Orthonormalise the rows of each factor in place; linearly dependent rows become 0.
 
     Gram-Schmidt with two projections a row: sums in float64, rows in float32.
 

@@ -1,4 +1,4 @@
-"""The reference kernels that choose elements: the largest, random ones, or those above a sampled threshold."""
+"""The reference kernels that select elements: the largest, random ones, or those above a sampled threshold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wirewise.codec.gradients.kernels.pieces import (
     Bounds,
-    Chosen,
+    SelectedElements,
     first_bad,
     first_not_finite,
     slices,
@@ -28,7 +28,7 @@ TRIES = 4
 def largest(
     gradient: Tensor, memory: Tensor | None, segments: Segments, counts: np.ndarray
 ) -> tuple[Tensor, Tensor, int]:
-    """Indices (int32, ascending) and values of the largest |v| of each segment; sent places of memory become 0."""
+    """Indices (int32, ascending) and values of the largest |v| of each segment; clears sent elements of memory."""
     v = values_of(gradient, memory)
     bad = first_not_finite(v, None, segments)
     chosen = []
@@ -45,10 +45,10 @@ def largest(
 
 
 def draw(segments: Segments, counts: np.ndarray, key: int, device: torch.device) -> Tensor:
-    """Distinct random indices of each segment, int32, in the order of their draws.
+    """Sample distinct indices of each segment, int32, in sampling order.
 
-    Draws floor(h * size / 2^32) that would favour an index, or that came before, are passed over. Beyond half of
-    a segment the indices that are left out are drawn instead, and the others follow in ascending order.
+    Draws floor(h * size / 2^32) that are biased or repeated are rejected. Beyond half of a segment, the excluded
+    indices are sampled instead, and the others follow in ascending order.
     """
     parts = []
     for s, (size, count) in enumerate(zip(segments.sizes.tolist(), counts.tolist(), strict=True)):
@@ -77,13 +77,13 @@ def _distinct(key: int, row: int, size: int, wanted: int, device: torch.device) 
 
 
 def accumulate(gradient: Tensor, memory: Tensor, segments: Segments) -> int:
-    """Add the gradient to the memory, at most float32's largest; first segment not finite, or -1."""
+    """Add the gradient to the memory, clipped to float32's largest value; first non-finite segment, or -1."""
     most = torch.finfo(torch.float32).max
     return first_not_finite(memory.add_(gradient).clamp_(-most, most), None, segments)
 
 
 def take(values: Tensor, indices: Tensor, *, clear: bool) -> Tensor:
-    """Values at distinct indices, float32; where they are cleared they become 0."""
+    """Values at distinct indices, float32; with `clear`, the source elements become 0."""
     places = indices.long()
     taken = values[places]
     if clear:
@@ -104,12 +104,12 @@ def accumulate_above(
     segments: Segments,
     bounds: Bounds,
     key: int,
-    into: Chosen,
+    into: SelectedElements,
 ) -> int:
-    """`above` of the residual, after momentum u = share * u + gradient and residual w = w + u.
+    """Update momentum u = share * u + gradient and residual w = w + u, then apply `above` to the residual.
 
-    Where elements are sent, u becomes 0 if it is masked. Both are at most float32's largest, so that only a memory that
-    was not finite before can be refused.
+    With `masked`, u becomes 0 where elements are sent. Both are clipped to float32's largest value, so that only a
+    memory that was already non-finite is refused.
     """
     rest, momentum = memory
     most = torch.finfo(torch.float32).max
@@ -124,17 +124,17 @@ def above(
     segments: Segments,
     bounds: Bounds,
     key: int,
-    into: Chosen,
+    into: SelectedElements,
 ) -> int:
-    """Write the elements of large magnitude of each segment, as many as the bounds allow, by ascending index.
+    """Write the elements of large magnitude of each segment, up to its bound, by ascending index.
 
-    The threshold is an order statistic of the samples floor(h * size / 2^32); where too few or too many elements
-    reach it, another statistic in proportion is tried, and in the end the wanted ones are found exactly.
+    The threshold is an order statistic of the samples floor(h * size / 2^32); if too few or too many elements reach
+    it, a proportionally adjusted statistic is tried, and finally the elements are selected exactly.
 
-    They are padded in each segment with its first index and 0. Sent places of all of `memory` become 0.
+    Each segment is padded with its first index and 0. Sent elements of all of `memory` become 0.
 
     Returns:
-        The first segment not finite, or -1.
+        The first non-finite segment, or -1.
     """
     bad = first_bad(torch.stack([values[part].isfinite().all() for part in slices(segments)]))
     indices, found, counts = [], [], []

@@ -1,4 +1,4 @@
-"""MSCCL: programs lowered to thread blocks, written as XML, checked, and carried out on the CPU."""
+"""MSCCL: programs lowered to thread blocks, written as XML, checked, and executed on the CPU."""
 
 from wirewise.collective.exporters.msccl.interpreter import Memory, execute, stuck
 from wirewise.collective.exporters.msccl.layout import Layout

@@ -1,4 +1,4 @@
-"""What each step must wait for, within its rank: values it reads, and readers of what it overwrites."""
+"""Dependences of each step within its rank: values it reads, and readers of the values it overwrites."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wirewise.collective.exporters.msccl.model import KINDS, Place, Step, ThreadBlock
 
-__all__ = ["Order", "StepDraft", "touched", "with_waits"]
+__all__ = ["Order", "StepDraft", "accessed_chunks", "with_waits"]
 
 Order = tuple[int, bool, int]
 """Order of the steps of a rank: step of the program, whether it receives, number."""
@@ -18,7 +18,7 @@ _At = tuple[int, int]
 
 
 class StepDraft(NamedTuple):
-    """A step before thread blocks are numbered."""
+    """Step before thread blocks are numbered."""
 
     order: Order
     send: int
@@ -34,8 +34,8 @@ class _Cell(NamedTuple):
     readers: list[_At]
 
 
-def touched(step: Step) -> Iterator[tuple[Place, bool]]:
-    """Chunks that a step uses, and whether it writes them."""
+def accessed_chunks(step: Step) -> Iterator[tuple[Place, bool]]:
+    """Chunks that a step accesses, and whether it writes them."""
     kind = KINDS[step.kind]
     for place, used, writes in ((step.source, kind.reads, False), (step.target, kind.writes, True)):
         if used and place is not None:
@@ -44,11 +44,11 @@ def touched(step: Step) -> Iterator[tuple[Place, bool]]:
 
 
 def with_waits(blocks: Sequence[Sequence[StepDraft]]) -> tuple[ThreadBlock, ...]:
-    """Thread blocks of one rank whose steps wait for what they need, and for no more.
+    """Add to the thread blocks of one rank the waits that their steps need, and no more.
 
-    A step waits for the last writer of what it reads, and for the readers and the writer of what it overwrites.
-    What the thread block did before, or what follows from another wait, is left out. Of several waits, all but
-    the last sit on steps of their own that do nothing else (`nop`).
+    A step waits for the last writer of what it reads, and for the readers and the writer of what it overwrites. Waits
+    implied by the thread block's own order or by another wait are left out. Of several waits, all but the last go on
+    separate `nop` steps.
     """
     waits = _waits(blocks)
     awaited = {other for found in waits.values() for other in found}
@@ -103,7 +103,7 @@ def _waits(blocks: Sequence[Sequence[StepDraft]]) -> dict[_At, list[_At]]:
 
 def _needed(step: Step, cells: dict[Place, _Cell]) -> set[_At]:
     needed: set[_At] = set()
-    for place, writes in touched(step):
+    for place, writes in accessed_chunks(step):
         needed.update(cells[place].writer)
         if writes:
             needed.update(cells[place].readers)
@@ -123,7 +123,7 @@ def _new(needed: set[_At], at: _At, done: dict[int, int], known: dict[_At, dict[
 
 
 def _use(step: Step, cells: dict[Place, _Cell], at: _At) -> None:
-    for place, writes in touched(step):
+    for place, writes in accessed_chunks(step):
         if writes:
             cells[place] = _Cell([at], [])
         else:

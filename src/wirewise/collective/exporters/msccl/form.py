@@ -26,7 +26,7 @@ _OPTIONAL_NUMBERS = ("outofplace", "minBytes", "maxBytes", "nthreads")
 
 
 class Violation(NamedTuple):
-    """One thing that is wrong with a file."""
+    """Violation of a rule by a file."""
 
     rule: str
     """One of `validate.RULES`."""
@@ -35,7 +35,7 @@ class Violation(NamedTuple):
 
 
 def form_violations(root: ET.Element, dialect: Dialect) -> Iterator[Violation]:
-    """What is wrong with the form; where attributes are missing or no numbers, only that."""
+    """Find violations of the form; if attributes are missing or not numbers, only these."""
     if root.tag != "algo":
         yield Violation("xml", "file", f"got the element {root.tag!r}; expected `algo`")
         return

@@ -1,7 +1,7 @@
-"""Receives joined with the sends that pass the same chunks on, as one step without a detour through memory.
+"""Fuse receives with the sends that forward the same chunks, as one step without a detour through memory.
 
-A thread block that receives from one peer and sends to another does both in one step where what it sends is just
-what it received: `rcs` and `rrcs` also store it, `rrs` only adds and passes on (MSCCLang, Cowan et al., ASPLOS 2023,
+A thread block that receives from one peer and sends to another does both in one step if it forwards exactly what it
+received: `rcs` and `rrcs` also store it, `rrs` only reduces and forwards (MSCCLang, Cowan et al., ASPLOS 2023,
 section 5).
 """
 
@@ -10,21 +10,21 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 
-from wirewise.collective.exporters.msccl.dependences import Order, StepDraft, touched
+from wirewise.collective.exporters.msccl.dependences import Order, StepDraft, accessed_chunks
 from wirewise.collective.exporters.msccl.model import Place
 
-__all__ = ["fused"]
+__all__ = ["fuse_steps"]
 
 _Peers = tuple[int, int, int]
 """Rank to send to, rank to receive from (-1: none), channel."""
 _WITH_SEND = {"r": "rcs", "rrc": "rrcs"}
 
 
-def fused(drafts: list[StepDraft]) -> tuple[list[list[StepDraft]], list[StepDraft]]:
-    """Thread blocks of one rank with joined steps, and the steps of all others.
+def fuse_steps(drafts: list[StepDraft]) -> tuple[list[list[StepDraft]], list[StepDraft]]:
+    """Fuse steps of one rank into thread blocks; returns these, and the remaining steps.
 
-    Each receiving group of steps is joined with at most one sending group of its channel: those first that have
-    most steps to join. The order of sends on a connection stays as it is.
+    Each receiving group of steps is joined with at most one sending group of its channel: pairs with the most fusible
+    steps come first. The order of sends on a connection stays as it is.
     """
     groups: dict[_Peers, list[StepDraft]] = defaultdict(list)
     ordered = sorted(drafts, key=lambda d: d.order)
@@ -49,7 +49,7 @@ def _origins(ordered: list[StepDraft]) -> dict[Order, StepDraft]:
     writer: dict[Place, StepDraft] = {}
     found = {}
     for draft in ordered:
-        for place, writes in touched(draft.step):
+        for place, writes in accessed_chunks(draft.step):
             if writes:
                 writer[place] = draft
         if draft.step.kind == "s" and draft.step.source is not None:
@@ -59,7 +59,7 @@ def _origins(ordered: list[StepDraft]) -> dict[Order, StepDraft]:
                 draft.step.source,
                 draft.step.chunks,
             )
-            alone = all(writer.get(place) is last for place, _ in touched(draft.step))
+            alone = all(writer.get(place) is last for place, _ in accessed_chunks(draft.step))
             if last is not None and same and alone and last.step.kind in _WITH_SEND:
                 found[draft.order] = last
     return found
@@ -69,7 +69,7 @@ def _uses(ordered: list[StepDraft]) -> dict[Place, list[tuple[Order, bool]]]:
     """Uses of each chunk in order: who, and whether to write."""
     found: dict[Place, list[tuple[Order, bool]]] = defaultdict(list)
     for draft in ordered:
-        for place, writes in touched(draft.step):
+        for place, writes in accessed_chunks(draft.step):
             found[place].append((draft.order, writes))
     return found
 
@@ -115,7 +115,7 @@ def _joined(
 
 def _read_again(receive: StepDraft, send: Order, uses: dict[Place, list[tuple[Order, bool]]]) -> bool:
     """Whether what the receive stores is needed by anything but the send, or is the result."""
-    for place, writes in touched(receive.step):
+    for place, writes in accessed_chunks(receive.step):
         if not writes:
             continue
         later = [

@@ -1,8 +1,8 @@
-"""MSCCL algorithms carried out on the CPU, step by step as the GPU's interpreter does, with bounded connections.
+"""MSCCL algorithms executed on the CPU, step by step like the GPU's interpreter, with bounded connections.
 
-Each thread block runs its steps in order, for one piece of the chunks after the other. Waiting is by flags: a
-thread block that others wait for raises (piece, step), and a waiter goes on when the flag is at least what it
-needs (microsoft/msccl, src/collectives/device/msccl_interpreter.h).
+Each thread block runs its steps in order, for one slice of the chunks after another. Waits use flags: a thread block
+that others wait for raises (slice, step), and a waiter continues once the flag is high enough (microsoft/msccl,
+src/collectives/device/msccl_interpreter.h).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wirewise.collective.exporters.msccl.model import (
 )
 from wirewise.errors import ProgramError
 
-__all__ = ["Memory", "buffers", "execute", "least_chunks_a_send", "stuck", "unwritten"]
+__all__ = ["Memory", "buffers", "execute", "find_unwritten", "min_chunks_per_send", "stuck"]
 
 Array = npt.NDArray[Any]
 Memory = dict[str, Array]
@@ -36,7 +36,7 @@ Memory = dict[str, Array]
 
 
 class _Machine:
-    """What thread blocks share."""
+    """State that thread blocks share."""
 
     def __init__(
         self, algorithm: Algorithm, memory: Sequence[Memory], slots: int, chunks_a_send: int
@@ -48,7 +48,7 @@ class _Machine:
         self.waiting: dict[tuple[int, int], str] = {}
         self.progress = 0
         self.reads_unwritten: str | None = None
-        """The first step that adds or sends what nobody has written; looked for by `unwritten` only."""
+        """The first step that adds or sends what nobody has written; looked for by `find_unwritten` only."""
 
     def view(self, rank: int, place: Place, count: int, piece: slice) -> Array:
         at = physical(self.algorithm, rank, place)
@@ -67,19 +67,19 @@ def execute(
     fifo: int | None = None,
     seed: int | None = None,
 ) -> list[Memory]:
-    """Carry out an algorithm.
+    """Execute an algorithm on NumPy buffers.
 
     Args:
-        algorithm: Algorithm to carry out.
-        inputs: Input of each rank, [chunks, elements of a chunk], see `sizes`.
-        fifo: Sends that wait in a connection at most; None: as many as the protocol has.
-        seed: Seed of the order in which thread blocks take turns; None: in the order of their numbers.
+        algorithm: Algorithm to execute.
+        inputs: Input of each rank, [chunks, elements of a chunk]; see `sizes`.
+        fifo: Maximum number of unreceived sends per connection. Defaults to the protocol's.
+        seed: Seed of the order in which thread blocks run. Defaults to the order of their numbers.
 
     Returns:
-        Buffers of each rank at the end.
+        Final buffers of each rank.
 
     Raises:
-        ProgramError: Thread blocks wait for each other for ever; the message names what they wait for.
+        ProgramError: The thread blocks deadlock; the message names what they wait for.
     """
     slot_bytes = PROTOCOLS[algorithm.protocol].slot_bytes
     elements, item_bytes = inputs[0].shape[1], inputs[0].dtype.itemsize
@@ -99,29 +99,29 @@ def execute(
 
 
 def stuck(algorithm: Algorithm, fifo: int | None = 1, chunks_a_send: int = 1) -> list[str]:
-    """What waits for ever if a connection holds `fifo` sends of `chunks_a_send` chunks; empty: the algorithm ends.
+    """Steps that deadlock if a connection holds `fifo` sends of `chunks_a_send` chunks; empty if none does.
 
-    One chunk a send is the worst case: so it is where a chunk of the buffers is as large as a slot.
+    One chunk per send is the worst case; it occurs if a chunk fills a slot.
 
     Args:
-        algorithm: Algorithm to carry out.
-        fifo: Sends that wait in a connection at most; None: as many as the protocol has.
-        chunks_a_send: Chunks of a step that one send moves at most.
+        algorithm: Algorithm to execute.
+        fifo: Maximum number of unreceived sends per connection. Defaults to the protocol's.
+        chunks_a_send: Maximum number of a step's chunks per send.
     """
     machine = _Machine(algorithm, _memories(algorithm, 0, np.int8), _slots(algorithm, fifo), chunks_a_send)
     _run(machine, [_Piece(0, slice(0, 0))], None)
     return list(machine.waiting.values())
 
 
-def least_chunks_a_send(algorithm: Algorithm, fifo: int | None = 1) -> int | None:
-    """Fewest chunks that one send has to move for the algorithm to end; None where it never does.
+def min_chunks_per_send(algorithm: Algorithm, fifo: int | None = 1) -> int | None:
+    """Fewest chunks per send with which the algorithm terminates. None if it never does.
 
-    A send moves as many chunks of a step as fit into a slot, so this bounds the size of a call from above: files of
-    production carry that bound as `maxBytes`.
+    A send moves as many chunks of a step as fit into a slot, so this bounds the size of a call from above; production
+    files carry that bound as `maxBytes`.
 
     Args:
-        algorithm: Algorithm to carry out.
-        fifo: Sends that wait in a connection at most, as in `stuck`.
+        algorithm: Algorithm to execute.
+        fifo: Maximum number of unreceived sends per connection, as in `stuck`.
     """
     least, most = 1, max((s.chunks for gpu in algorithm.gpus for b in gpu.blocks for s in b.steps), default=1)
     if stuck(algorithm, fifo, most):
@@ -132,28 +132,28 @@ def least_chunks_a_send(algorithm: Algorithm, fifo: int | None = 1) -> int | Non
     return least
 
 
-class Unwritten(NamedTuple):
-    """What comes of memory that nobody has written."""
+class UnwrittenContent(NamedTuple):
+    """Memory content that no step has written."""
 
     outputs: list[Array]
     """Whether the value of each chunk of the output depends on such memory, by rank."""
     first_step: str | None
-    """The first step that reads some; None: no step does."""
+    """The first step that reads some; None if no step does."""
 
 
-def unwritten(algorithm: Algorithm, fifo: int | None = 1, chunks_a_send: int = 1) -> Unwritten:
-    """Follow what outputs and scratch buffers hold at the start, which is undefined, through the algorithm.
+def find_unwritten(algorithm: Algorithm, fifo: int | None = 1, chunks_a_send: int = 1) -> UnwrittenContent:
+    """Track the undefined initial content of outputs and scratch buffers through the algorithm.
 
     Args:
-        algorithm: One that ends, see `stuck`.
-        fifo: Sends in a connection, as in `stuck`.
-        chunks_a_send: Chunks of a step that one send moves at most.
+        algorithm: Algorithm that terminates; see `stuck`.
+        fifo: Maximum number of unreceived sends per connection, as in `stuck`.
+        chunks_a_send: Maximum number of a step's chunks per send.
     """
     # A chunk is one truth value, "undefined", and a sum is undefined where one of its terms is.
     memory = _memories(algorithm, 1, np.bool_, unwritten=True)
     machine = _Machine(algorithm, memory, _slots(algorithm, fifo), chunks_a_send)
     _run(machine, [_Piece(0, slice(0, 1))], None)
-    return Unwritten([own["o"][:, 0] for own in memory], machine.reads_unwritten)
+    return UnwrittenContent([own["o"][:, 0] for own in memory], machine.reads_unwritten)
 
 
 def _slots(algorithm: Algorithm, fifo: int | None) -> int:
@@ -169,7 +169,7 @@ def _memories(algorithm: Algorithm, elements: int, dtype: Any, unwritten: bool =
 
 
 def buffers(algorithm: Algorithm, rank: int) -> tuple[int, int]:
-    """Chunks of the input and of the output that a call gives to a rank."""
+    """Number of input and of output chunks that a call gives to a rank."""
     gpu = algorithm.gpus[rank]
     if algorithm.collective == "custom":
         return gpu.input_chunks, gpu.output_chunks
@@ -179,7 +179,7 @@ def buffers(algorithm: Algorithm, rank: int) -> tuple[int, int]:
 def _memory(algorithm: Algorithm, rank: int, given: Array, unwritten: bool = False) -> Memory:
     """Buffers at the start; in place, the input lies in the output (or the output in the input).
 
-    What is no input holds zeros, or `unwritten`.
+    What is no input holds zeros, or `find_unwritten`.
     """
     inputs, outputs = buffers(algorithm, rank)
     if given.shape[0] != inputs:
@@ -282,7 +282,7 @@ def _send(
 
 
 def _value(machine: _Machine, rank: int, step: Step, begin: int, count: int, piece: _Piece) -> Array:
-    """What a step reads from memory; nothing to add where it reads nothing."""
+    """Value that a step reads from memory; zero for sums where it reads nothing."""
     kind = KINDS[step.kind]
     value: Array = np.zeros(())
     if kind.reads and step.source is not None:

@@ -1,4 +1,4 @@
-"""Where each rank keeps each chunk of a program: input, output or scratch."""
+"""Buffer in which each rank keeps each chunk of a program: input, output or scratch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MOST_UNITS = 64
 
 
 class Layout:
-    """Places of the chunks of a program.
+    """Buffer positions of a program's chunks.
 
     A rank's own value is read from its input; what it receives goes to its output if the collective asks for the
-    chunk there, else to scratch. So the input is never written, and the first sum is formed from the input into
-    the other buffer. In place, what a rank both holds and must end with has one place, in the output.
+    chunk there, else to scratch. The input is therefore never written; the first sum is formed from the input into
+    the other buffer. In place, a chunk that a rank both starts and ends with is kept once, in the output.
 
     Args:
         program: Program to lay out.
@@ -55,7 +55,7 @@ class Layout:
         return blocks * self.units.per_block
 
     def start(self, rank: int, chunk: int) -> Place | None:
-        """Where the rank's own value is; None: it has none."""
+        """Position of the rank's own value. None if it has none."""
         if (rank, chunk) not in self._starts:
             return None
         if self.in_place and (rank, chunk) in self._ends:
@@ -63,13 +63,13 @@ class Layout:
         return Place("i", self._offset(chunk, self._input_block(chunk)))
 
     def home(self, rank: int, chunk: int) -> Place:
-        """Where what the rank receives goes, and where the result is at the end."""
+        """Position of what the rank receives, and of the final result."""
         if (rank, chunk) in self._ends:
             return Place("o", self._offset(chunk, self._output_block(chunk)))
         return self._scratch_place[rank, chunk]
 
     def to_copy(self, rank: int) -> list[int]:
-        """Chunks that the rank must end with and never receives: they are copied from its input."""
+        """Chunks that the rank must end with but never receives; they are copied from its input."""
         if self.in_place:
             return []
         kept = (self._starts & self._ends) - self._receives

@@ -1,11 +1,11 @@
-"""A program as an MSCCL algorithm: places, channels, thread blocks, and what waits for what.
+"""Lower a program to an MSCCL algorithm: buffer positions, channels, thread blocks and waits.
 
-Each message becomes a send step at its source and a receive step at its target, on the connection (source,
-target, channel). Sends to a peer are one thread block and receives from a peer are another; two of them share a
-thread block where no step of the program needs both. Within a thread block, steps are in the order of the program,
-so that waiting never goes in a circle. Instances are copies of the program on channels of their own, each with
-an equal part of every chunk. Segments are left out: the runtime itself cuts buffers into pieces and pipelines them.
-Lowering as in TACCL (Shah et al., NSDI 2023, section 6) and MSCCLang (Cowan et al., ASPLOS 2023).
+Each message becomes a send step at its source and a receive step at its target, on the connection (source, target,
+channel). Sends to a peer are one thread block and receives from a peer are another; the two share a thread block if
+no step of the program needs both. Within a thread block, steps are in program order, so that waits form no cycle.
+Instances are copies of the program on separate channels, each with an equal part of every chunk. Segments are left
+out: the runtime itself slices buffers and pipelines them. Lowering as in TACCL (Shah et al., NSDI 2023, section 6)
+and MSCCLang (Cowan et al., ASPLOS 2023).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from wirewise.collective.check import check
 from wirewise.collective.exporters.msccl.dependences import StepDraft, with_waits
-from wirewise.collective.exporters.msccl.fusion import fused
+from wirewise.collective.exporters.msccl.fusion import fuse_steps
 from wirewise.collective.exporters.msccl.interpreter import stuck
 from wirewise.collective.exporters.msccl.layout import Layout
 from wirewise.collective.exporters.msccl.model import Algorithm, Gpu, Place, Protocol, Step, limits, sizes
@@ -38,7 +38,7 @@ class _Move(NamedTuple):
     step: int
     sent_from: Place
     added_to: Place | None
-    """What they are added to at the target; None: they are taken as they are."""
+    """Place at the target that they are added to; None if they are copied."""
     goes_to: Place
     chunks: int
 
@@ -55,22 +55,22 @@ def lower(
     min_bytes: int = 0,
     max_bytes: int = 0,
 ) -> Algorithm:
-    """Make an MSCCL algorithm of a program.
+    """Lower a program to an MSCCL algorithm.
 
     Args:
         program: Program in which all ranks take part.
         protocol: Protocol of the runtime.
-        in_place: Whether it is for calls whose input and output are the same memory, or for the others.
-        instances: Copies that each move an equal part of every chunk, on channels of their own.
-        channels: Connections between two ranks in each copy, used in turn; None: as few as keep thread blocks
-            within `most_steps`, or the most there can be.
-        fuse: Whether to receive and pass on in one step, in thread blocks that do both, where this is possible.
-        most_steps: Most steps that a thread block of the runtime holds.
-        min_bytes: Least size, of the larger buffer, that the runtime is to use it for.
-        max_bytes: Size from which the runtime is not to use it; 0: no limit.
+        in_place: Whether it is for calls whose input and output are the same memory; False if for the others.
+        instances: Copies that each move an equal part of every chunk, on separate channels.
+        channels: Connections between two ranks in each copy, used round-robin. Defaults to the fewest that keep
+            thread blocks within `most_steps`, or the most there can be.
+        fuse: Whether to fuse receive and send into one step where possible.
+        most_steps: Maximum number of steps per thread block of the runtime.
+        min_bytes: Smallest size of the larger buffer for which the runtime uses the algorithm, in bytes.
+        max_bytes: Size from which the runtime no longer uses it, in bytes; 0 for no limit.
 
     Raises:
-        ProgramError: The program is wrong, or MSCCL cannot express it; the message says what.
+        ProgramError: The program is incorrect, or MSCCL cannot express it; the message says why.
         InputError: No instances or no channels.
     """
     if instances < 1 or (channels is not None and channels < 1):
@@ -98,13 +98,13 @@ def lower(
 
 
 def more_channels(now: int, instances: int, longest: int, most: int) -> int | None:
-    """How many channels of a copy to try next; None: thread blocks are short enough, or there are no more.
+    """Number of channels per copy to try next. None if thread blocks are short enough, or no more channels exist.
 
     Args:
         now: Number of channels tried last.
-        instances: Copies, each with as many.
+        instances: Number of copies.
         longest: Length of the longest thread block.
-        most: Length that is allowed.
+        most: Maximum length allowed.
     """
     limit = max(1, limits("microsoft").channels // instances)
     if longest <= most or now >= limit:
@@ -263,7 +263,7 @@ def _gpu(layout: Layout, rank: int, drafts: list[StepDraft], instances: int, fus
 
 def _thread_blocks(drafts: list[StepDraft], fuse: bool) -> list[list[StepDraft]]:
     """Steps of a rank by thread block, each in the order of the program; with or without joined steps."""
-    blocks, rest = fused(drafts) if fuse else ([], drafts)
+    blocks, rest = fuse_steps(drafts) if fuse else ([], drafts)
     return sorted(blocks + _shared(rest), key=_peers)
 
 

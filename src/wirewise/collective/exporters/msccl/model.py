@@ -1,4 +1,4 @@
-"""An MSCCL algorithm as its runtime reads it: thread blocks of ranks, each with steps in order."""
+"""MSCCL algorithm as its runtime reads it: thread blocks of ranks, each with steps in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Protocol = Literal["Simple", "LL", "LL128"]
 
 
 class _Slots(NamedTuple):
-    """What one connection holds."""
+    """Slots of one connection."""
 
     slot_bytes: int
     slots: int
@@ -46,12 +46,12 @@ a Simple send takes 4 of them)."""
 
 
 class Kind(NamedTuple):
-    """What a step does, in this order: read `source`, receive, write `target`, send."""
+    """Kind of a step, which acts in this order: read `source`, receive, write `target`, send."""
 
     receives: bool = False
     sends: bool = False
     reads: bool = False
-    """Whether it reads what is at `source`."""
+    """Whether it reads `source`."""
     writes: bool = False
     """Whether it writes to `target`."""
     reduces: bool = False
@@ -72,22 +72,22 @@ KINDS: dict[str, Kind] = {
 
 
 class Place(NamedTuple):
-    """Where chunks begin in a buffer of a rank: "i"nput, "o"utput or "s"cratch."""
+    """Start of chunks in a buffer of a rank: "i"nput, "o"utput or "s"cratch."""
 
     buffer: str
     offset: int
 
 
 class Step(NamedTuple):
-    """One instruction of a thread block."""
+    """Instruction of a thread block."""
 
     kind: str
     source: Place | None
     target: Place | None
     chunks: int
-    """Number of chunks, which follow each other."""
+    """Number of consecutive chunks."""
     waits_for: tuple[int, int] | None = None
-    """Thread block of the same rank and number of its step that must be done."""
+    """Dependency: thread block of the same rank, and index of its step."""
     awaited: bool = False
     """Whether a step waits for this one."""
 
@@ -103,7 +103,7 @@ class ThreadBlock(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """One rank; chunks in its buffers, 0 where the algorithm does not use one."""
+    """Rank and its buffer sizes in chunks; 0 if a buffer is unused."""
 
     input_chunks: int
     output_chunks: int
@@ -112,7 +112,7 @@ class Gpu(NamedTuple):
 
 
 class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
-    """What one file holds."""
+    """Content of one file."""
 
     name: str
     collective: Collective | Literal["custom"]
@@ -130,15 +130,15 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(NamedTuple):
-    """What a runtime holds."""
+    """Limits of a runtime."""
 
     steps: int
-    """Most steps of a thread block."""
+    """Maximum number of steps of a thread block."""
     blocks: int
-    """Most thread blocks of a rank."""
+    """Maximum number of thread blocks of a rank."""
     channels: int = 32
     blocks_per_channel: int = 32
-    """Most thread blocks of a channel that send, and as many that receive."""
+    """Maximum number of sending, and of receiving, thread blocks of a channel."""
     chunks: int = 71
     """Most chunks of a step."""
     awaited_block: int = 127
@@ -154,13 +154,13 @@ def limits(dialect: Dialect) -> Limits:
     """Limits of microsoft/msccl (src/include/msccl.h) or Azure's executor (src/include/msccl/msccl_struct.h).
 
     Azure/msccl-executor-nccl held 256 steps in its first versions, as microsoft/msccl does; since it has schedulers,
-    it and ROCm/rccl, which took it over, hold 64. Files of 64 steps suit them all.
+    it and ROCm/rccl, which adopted it, hold 64. Files of 64 steps work on all of them.
     """
     return Limits(steps=256, blocks=216) if dialect == "microsoft" else Limits(steps=64, blocks=1024)
 
 
 def sizes(collective: str, ranks: int, chunks_per_loop: int) -> tuple[int, int]:
-    """Chunks in the input and in the output of a rank."""
+    """Number of chunks in the input and in the output of a rank."""
     part = chunks_per_loop // ranks
     whole = chunks_per_loop
     return (
@@ -170,7 +170,7 @@ def sizes(collective: str, ranks: int, chunks_per_loop: int) -> tuple[int, int]:
 
 
 def physical(algorithm: Algorithm, rank: int, place: Place) -> Place:
-    """Place under the one name of its memory: in place, input and output share memory."""
+    """Position under the canonical name of its memory: in place, input and output share memory."""
     if not algorithm.in_place or algorithm.out_of_place or place.buffer == "s":
         return place
     part = algorithm.chunks_per_loop // len(algorithm.gpus)

@@ -1,4 +1,4 @@
-"""Steps of one rank that use the same chunk without an order between them, found with vector clocks."""
+"""Steps of one rank that access the same chunk without an order between them, found with vector clocks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wirewise.collective.exporters.msccl.dependences import touched
+from wirewise.collective.exporters.msccl.dependences import accessed_chunks
 from wirewise.collective.exporters.msccl.model import KINDS, Algorithm, Place, Step, physical
 
-__all__ = ["races"]
+__all__ = ["find_races"]
 
 _Clock = npt.NDArray[Any]
 """Steps of each thread block of all ranks that are over for certain."""
 _At = tuple[int, int]
-"""Number of the thread block among those of all ranks, and step."""
+"""Index of the thread block among those of all ranks, and step."""
 
 
 class _Walk:
@@ -77,7 +77,7 @@ class _Walk:
 
     def _use(self, at: _At, step: Step, clock: _Clock) -> Iterator[str]:
         rank = self.blocks[at[0]][0]
-        for place, writes in touched(step):
+        for place, writes in accessed_chunks(step):
             cell = rank, physical(self.algorithm, rank, place)
             earlier = [self.writers[cell]] if cell in self.writers else []
             if writes:
@@ -99,6 +99,6 @@ class _Walk:
         )
 
 
-def races(algorithm: Algorithm) -> Iterator[str]:
-    """Pairs of steps without an order of which one writes what the other uses, as sentences."""
+def find_races(algorithm: Algorithm) -> Iterator[str]:
+    """Find unordered pairs of steps of which one writes what the other accesses, as sentences."""
     return _Walk(algorithm).run()

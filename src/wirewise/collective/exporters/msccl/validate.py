@@ -1,9 +1,9 @@
-"""What MSCCL's parsers and interpreters ask of a file, rule by rule, and whether the file does what it says.
+"""Rules of MSCCL's parsers and interpreters, and a check that a file computes its collective.
 
 The rules are those of microsoft/msccl (src/graph/topo.cc, include/msccl.h) and of Azure's executor
 (src/misc/msccl/msccl_parser.cc). Stricter than both: whole intervals must lie in their buffers, connections must
-pair, nothing may race, nothing may get stuck (with one send in a connection unless told otherwise), and the result
-must be right, whatever outputs and scratch buffers hold before.
+pair, there must be no races and no deadlocks (with one send per connection by default), and the result must be right
+whatever outputs and scratch buffers contain before.
 """
 
 from __future__ import annotations
@@ -19,16 +19,24 @@ from wirewise.collective.exporters.msccl.interpreter import (
     Array,
     buffers,
     execute,
-    least_chunks_a_send,
+    find_unwritten,
+    min_chunks_per_send,
     stuck,
-    unwritten,
 )
 from wirewise.collective.exporters.msccl.model import KINDS, PROTOCOLS, Algorithm, Dialect
-from wirewise.collective.exporters.msccl.races import races
+from wirewise.collective.exporters.msccl.races import find_races
 from wirewise.collective.exporters.msccl.xml import loads
 from wirewise.errors import ProgramError
 
-__all__ = ["RULES", "Violation", "check", "expected", "largest_call_bytes", "result_unknown", "violations"]
+__all__ = [
+    "RULES",
+    "Violation",
+    "check",
+    "expected_output",
+    "largest_call_bytes",
+    "result_unknown",
+    "violations",
+]
 
 RULES = {
     "xml": "The file is XML with one element `algo`.",
@@ -70,20 +78,20 @@ RULES = {
     "race": "Of two steps that use one chunk, of which one writes, one waits for the other.",
     "result": "Each rank ends with what the collective asks for, whatever outputs and scratch held before.",
 }
-"""What is checked; the last four by running the algorithm."""
+"""Rules; the last four are checked by running the algorithm."""
 
 
 def violations(
     text: str, dialect: Dialect = "microsoft", root: int = 0, fifo: int | None = 1
 ) -> list[Violation]:
-    """Everything that is wrong with a file: its form first, and what it does once the form is right.
+    """Find all violations in a file: of its form first, and of its behaviour once the form is right.
 
     Args:
         text: Text of the XML file.
-        dialect: Whose parser it is for.
-        root: Root of the call, for broadcast and reduce: the file does not say it.
-        fifo: Sends of one chunk each that a connection holds at most; None: as many as NCCL has for the file's
-            protocol. With 1, what is right stays right on every runtime.
+        dialect: Runtime whose parser reads the file.
+        root: Root of the call, for broadcast and reduce; the file does not define it.
+        fifo: Maximum number of one-chunk sends per connection. None for NCCL's limit for the file's protocol. A file
+            that is valid with 1 is valid on every runtime.
     """
     try:
         tree = ET.fromstring(text)
@@ -94,10 +102,10 @@ def violations(
 
 
 def check(text: str, dialect: Dialect = "microsoft", root: int = 0, fifo: int | None = 1) -> None:
-    """Raise if something is wrong with a file; arguments as in `violations`.
+    """Raise if a file has violations; arguments as in `violations`.
 
     Raises:
-        ProgramError: The message names the rule, the place and the number of further faults.
+        ProgramError: The message names the rule, the position and the number of further faults.
     """
     found = violations(text, dialect, root, fifo)
     if found:
@@ -106,17 +114,17 @@ def check(text: str, dialect: Dialect = "microsoft", root: int = 0, fifo: int | 
 
 
 def result_unknown(text: str, dialect: Dialect = "microsoft") -> str | None:
-    """Why nothing can be said about the result of a file without violations; None: it was compared.
+    """Reason why the result of a valid file cannot be compared. None if it was compared.
 
     Args:
-        text: The XML of a file whose form is right.
-        dialect: Whose parser it is for.
+        text: XML of a file whose form is right.
+        dialect: Runtime whose parser reads the file.
     """
     algorithm = loads(text, dialect)
     if algorithm.collective != "custom":
         return None
     call = ET.fromstring(text).get("coll")
-    used = unwritten(algorithm, None, least_chunks_a_send(algorithm, None) or 1).first_step
+    used = find_unwritten(algorithm, None, min_chunks_per_send(algorithm, None) or 1).first_step
     also = f"; {used} reads memory that nobody has written" if used else ""
     return (
         f"the file does not say what a call of {call!r} ends with, so the result is not checked; form, pairing, "
@@ -124,8 +132,8 @@ def result_unknown(text: str, dialect: Dialect = "microsoft") -> str | None:
     )
 
 
-def expected(algorithm: Algorithm, inputs: list[Array], root: int) -> dict[int, Array]:
-    """The output that each rank must end with, from the definition of the collective."""
+def expected_output(algorithm: Algorithm, inputs: list[Array], root: int) -> dict[int, Array]:
+    """Output that each rank must end with, from the definition of the collective."""
     ranks = len(inputs)
     everyone = range(ranks)
     match algorithm.collective:
@@ -155,19 +163,19 @@ def _deed_violations(algorithm: Algorithm, root: int, fifo: int | None) -> Itera
     if most_bytes is not None and not 0 < algorithm.max_bytes <= most_bytes:
         yield _deadlock(algorithm, fifo, most_bytes)
         return
-    for said in races(algorithm):
+    for said in find_races(algorithm):
         yield Violation("race", said.partition(":")[0], f"{said}; add a depid to the later one")
     yield from _wrong_result(algorithm, root, fifo)
 
 
 def largest_call_bytes(algorithm: Algorithm, fifo: int | None = None) -> int | None:
-    """Size of the larger buffer up to which an algorithm ends; 0: it never does, None: it always does.
+    """Largest buffer size with which an algorithm terminates, in bytes; 0 if it never does, None if it always does.
 
     Args:
-        algorithm: Algorithm to carry out.
-        fifo: Sends that a connection holds at most. None: as many as NCCL has for the protocol.
+        algorithm: Algorithm to execute.
+        fifo: Maximum number of sends per connection. None for NCCL's limit for the protocol.
     """
-    needed = least_chunks_a_send(algorithm, fifo)
+    needed = min_chunks_per_send(algorithm, fifo)
     if needed == 1:
         return None
     return (
@@ -229,8 +237,8 @@ def _wrong_result(algorithm: Algorithm, root: int, fifo: int | None) -> Iterator
         random.integers(2**40, size=(buffers(algorithm, rank)[0], 1)) for rank in range(len(algorithm.gpus))
     ]
     memory = execute(algorithm, inputs, fifo=fifo)
-    undefined = unwritten(algorithm, fifo, least_chunks_a_send(algorithm, fifo) or 1)
-    for rank, wanted in expected(algorithm, inputs, root).items():
+    undefined = find_unwritten(algorithm, fifo, min_chunks_per_send(algorithm, fifo) or 1)
+    for rank, wanted in expected_output(algorithm, inputs, root).items():
         tainted = undefined.outputs[rank]
         wrong = np.flatnonzero((memory[rank]["o"] != wanted).any(axis=1) | tainted)
         if len(wrong):

@@ -1,7 +1,7 @@
 """MSCCL algorithms as XML, in the dialects of microsoft/msccl and of Azure's executor.
 
-Every attribute that either parser asks for is written in both; the dialects differ in the name of a reduce-scatter
-and in what an unlimited size is.
+Every attribute that either parser requires is written in both; the dialects differ in the name of reduce-scatter and
+in the value of an unlimited size.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ below it only; this is the largest that every version reads."""
 
 
 def dumps(algorithm: Algorithm, dialect: Dialect = "microsoft") -> str:
-    """An algorithm as XML text.
+    """Format an algorithm as XML.
 
     Raises:
-        ProgramError: A collective without a name in the dialect.
+        ProgramError: The dialect has no name for the collective.
     """
     names = {ours: theirs for theirs, ours in CALLS[dialect].items()}
     if algorithm.collective not in names:
@@ -87,10 +87,10 @@ def dumps(algorithm: Algorithm, dialect: Dialect = "microsoft") -> str:
 
 
 def loads(text: str, dialect: Dialect = "microsoft") -> Algorithm:
-    """Read an algorithm whose form is right; `wirewise.collective.exporters.msccl.validate` says what is not.
+    """Read an algorithm whose form is right; `wirewise.collective.exporters.msccl.validate` finds faults.
 
     Raises:
-        ProgramError: Not XML, or an attribute is missing or no number.
+        ProgramError: The text is not XML, or an attribute is missing or not a number.
     """
     try:
         return _algorithm(ET.fromstring(text), dialect)

@@ -1,10 +1,10 @@
-"""Packed spanning trees on whatever links a job was given.
+"""Packed spanning trees on the links allotted to a job.
 
-G. Wang et al., "Blink: Fast and Generic Collectives for Distributed ML", MLSys 2020. Objective: the largest total rate
-of spanning trees under the capacities of the links, and few trees. Multiplicative weights find many trees near the
-optimum (Edmonds' for broadcast and reduce; Tutte's and Nash-Williams' for all-reduce, whose trees are used up and down
-at once), integer programs leave few of them. Ranks around one switch use trees of one hop instead, and several servers
-three phases.
+G. Wang et al., "Blink: Fast and Generic Collectives for Distributed ML", MLSys 2020. Objective: the largest total
+rate of spanning trees under the capacities of the links, and few trees. Multiplicative weights find many trees near
+the optimum (Edmonds' for broadcast and reduce; Tutte's and Nash-Williams' for all-reduce, whose trees are used up and
+down at once), and integer programs reduce their number. Ranks around one switch use one-hop trees instead, and
+several servers three phases.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from wirewise.collective.partitions import tightest_partition
 from wirewise.errors import PlanError
 from wirewise.planners.collective.blink.arborescence import pack
 from wirewise.planners.collective.blink.chunk_size import ChunkSize
-from wirewise.planners.collective.blink.fewer import fewest
+from wirewise.planners.collective.blink.fewer import fewest_trees
 from wirewise.planners.collective.blink.hybrid import Channel, equal_finish
 from wirewise.planners.collective.blink.servers import three_phases
 from wirewise.planners.collective.problem import CollectiveProblem
-from wirewise.planners.collective.trees import Tree, rooted, spread, summed, summed_and_spread
+from wirewise.planners.collective.trees import Tree, all_reduce_by_trees, reduce_by_trees, rooted, spread
 
 __all__ = [
     "Channel",
@@ -48,18 +48,18 @@ def synthesize(
     tolerance: float = 0.05,
     servers: Sequence[Sequence[int]] = (),
 ) -> Program:
-    """Program of packed trees for broadcast, reduce or all-reduce.
+    """Synthesize a program of packed trees for broadcast, reduce or all-reduce.
 
     Args:
-        problem: What to plan, for all ranks of its network.
-        time_limit_s: Seconds for the integer programs.
-        seed: Seed without effect, nothing is random.
-        epsilon: Epsilon of the multiplicative weights.
-        tolerance: Part of the best rate that may be given up for fewer trees.
-        servers: Ranks of each server, for an all-reduce in three phases; none: one server.
+        problem: Problem over all ranks of its network.
+        time_limit_s: Time limit of the integer programs, in seconds.
+        seed: Unused: the planner is deterministic.
+        epsilon: Step of the multiplicative weights.
+        tolerance: Fraction of the optimal rate that may be given up for fewer trees.
+        servers: Ranks of each server, for an all-reduce in three phases. Defaults to one server.
 
     Raises:
-        PlanError: Another collective, a part of the ranks, or ranks that neither direct links nor routes join.
+        PlanError: The collective is not supported, the group is a part of the ranks, or ranks are not connected.
     """
     _check(problem, servers)
     if servers:
@@ -71,7 +71,7 @@ def synthesize(
     everyone = range(problem.network.ranks)
     if problem.collective == "all_reduce":
         trees = _both_ways(problem.network, everyone, epsilon, tolerance, time_limit_s)
-        return summed_and_spread(problem, f"blink-{len(trees)}", trees, trees)
+        return all_reduce_by_trees(problem, f"blink-{len(trees)}", trees, trees)
     reduces = problem.collective == "reduce"
     seen = problem.network.reversed if reduces else problem.network
     capacity = links(seen)
@@ -79,11 +79,11 @@ def synthesize(
         trees = packed_trees(capacity, problem.root, epsilon, tolerance, time_limit_s)
     else:
         trees = _two_hops(seen, problem.root)
-    return (summed if reduces else spread)(problem, f"blink-{len(trees)}", trees)
+    return (reduce_by_trees if reduces else spread)(problem, f"blink-{len(trees)}", trees)
 
 
 def links(network: Network, ranks: Sequence[int] | None = None) -> NDArray[np.float64]:
-    """Bytes per second of the direct links between ranks; [ranks, ranks]."""
+    """Bandwidth of the direct links between ranks, in bytes per second; [ranks, ranks]."""
     chosen = list(range(network.ranks) if ranks is None else ranks)
     place = {rank: number for number, rank in enumerate(chosen)}
     found = np.zeros((len(chosen), len(chosen)))
@@ -96,7 +96,7 @@ def links(network: Network, ranks: Sequence[int] | None = None) -> NDArray[np.fl
 
 
 def tree_rate(capacity: NDArray[np.float64], root: int) -> float:
-    """Largest total rate of trees away from the root: the least of its maximum flows (Edmonds 1973)."""
+    """Largest total rate of trees from the root: the minimum of its maximum flows (Edmonds 1973)."""
     unit = _unit(capacity)
     sources, targets = np.nonzero(capacity)
     graph = FlowGraph(len(capacity), sources, targets)
@@ -109,10 +109,10 @@ def tree_rate(capacity: NDArray[np.float64], root: int) -> float:
 def strength(capacity: NDArray[np.int64]) -> Fraction:
     """Largest total weight of undirected trees (Tutte; Nash-Williams 1961): the tightest partition.
 
-    It is the least, over all partitions, of the capacity between the parts over their number less one.
+    It is the minimum, over all partitions, of the capacity between the parts over their number minus one.
 
     Args:
-        capacity: Whole numbers, symmetric; [n, n]. The result is 0 where the graph is in pieces.
+        capacity: Integer capacities, symmetric; [n, n]. The result is 0 if the graph is disconnected.
     """
     sources, targets = np.nonzero(capacity)
     found = Capacities(len(capacity), sources, targets, capacity[sources, targets], Fraction(1))
@@ -129,14 +129,14 @@ def packed_trees(
     *,
     both: bool = False,
 ) -> list[Tree]:
-    """Few trees near the best rate; their weights are rates in units of the narrowest link.
+    """Pack few trees near the optimal rate; their weights are rates in units of the slowest link.
 
     Args:
-        capacity: Bytes per second from each rank to each; [ranks, ranks]. With `both`, symmetric.
+        capacity: Bandwidth from each rank to each, in bytes per second; [ranks, ranks]. Symmetric if `both`.
         root: Root of all trees.
         epsilon: Step of the weights, as in `synthesize`.
-        tolerance: Share of the rate that may be lost, as in `synthesize`.
-        time_limit_s: Seconds to search, as in `synthesize`.
+        tolerance: Fraction of the rate that may be lost, as in `synthesize`.
+        time_limit_s: Time limit of the search, in seconds, as in `synthesize`.
         both: Whether each tree uses its edges in both directions.
 
     Raises:
@@ -151,7 +151,9 @@ def packed_trees(
         )
     parents, _ = pack(capacity / unit, root, both=both, epsilon=epsilon)
     edges, uses = _uses(capacity > 0, parents, both)
-    weights = fewest(uses, capacity[edges] / unit, best, tolerance=tolerance, time_limit_s=time_limit_s / 2)
+    weights = fewest_trees(
+        uses, capacity[edges] / unit, best, tolerance=tolerance, time_limit_s=time_limit_s / 2
+    )
     chosen = [
         _outwards(tree, root, Fraction(weight).limit_denominator(10**6))
         for tree, weight in zip(parents.tolist(), weights.tolist(), strict=True)

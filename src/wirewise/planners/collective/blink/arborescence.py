@@ -1,4 +1,4 @@
-"""Shortest spanning trees away from a root, and packings of many of them by multiplicative weights."""
+"""Minimum spanning arborescences, and packings of many of them by multiplicative weights."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def _contract(length, root, best, cycle, cycles, label, pick):  # type: ignore[n
 
 @njit()
 def shortest_tree(length: NDArray[np.float64], root: int) -> NDArray[np.int64]:
-    """Parents in the spanning tree from the root of least total length; -1 at the root (Chu and Liu; Edmonds 1967).
+    """Parents in the minimum-length spanning tree from the root; -1 at the root (Chu and Liu; Edmonds 1967).
 
     Args:
-        length: Length from each vertex to each, `FAR` where there is no edge; [n, n].
-        root: Where all paths start.
+        length: Length from each vertex to each, `FAR` if there is no edge; [n, n].
+        root: Root of the tree.
     """
     n = len(length)
     labels = np.zeros((n + 1, n), np.int64)
@@ -129,19 +129,20 @@ def _multiplicative(capacity, root, epsilon, delta, both, most):  # type: ignore
 def pack(
     capacity: NDArray[np.float64], root: int, *, both: bool = False, epsilon: float = 0.1
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Spanning trees with weights that fit into the capacities, near the largest total weight.
+    """Pack weighted spanning trees into the capacities, near the largest total weight.
 
-    Multiplicative weights in the form of Garg and Könemann (2007): always the shortest tree, where edges grow longer as
-    they fill. At least 1 - 2 epsilon of the optimum, in O(m log(m) / epsilon**2) trees for m edges.
+    Multiplicative weights in the form of Garg and Könemann (2007): repeatedly take the shortest tree, with edge
+    lengths that grow as edges fill. At least 1 - 2 epsilon of the optimum, in O(m log(m) / epsilon**2) trees for m
+    edges.
 
     Args:
-        capacity: Capacity from each vertex to each; [n, n]. With `both`, symmetric.
+        capacity: Capacity from each vertex to each; [n, n]. Symmetric if `both`.
         root: Root of all trees.
-        both: Whether a tree uses its edges in both directions, as an all-reduce does.
-        epsilon: Smaller is nearer to the optimum, and slower.
+        both: Whether a tree uses its edges in both directions, as in an all-reduce.
+        epsilon: Approximation parameter; smaller is closer to the optimum, and slower.
 
     Returns:
-        Different trees as parents (-1 at the root), [trees, n], and their weights, [trees], the heaviest first.
+        Distinct trees as parents (-1 at the root), [trees, n], and their weights, [trees], the heaviest first.
     """
     edges = int((capacity > 0).sum()) // (2 if both else 1)
     delta = (1 + epsilon) * ((1 + epsilon) * edges) ** (-1 / epsilon)

@@ -1,4 +1,4 @@
-"""How large the chunks of a pipeline should be, found while it runs."""
+"""Adaptive chunk size of a pipeline, tuned while it runs."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ __all__ = ["ChunkSize"]
 
 
 class ChunkSize:
-    """Multiplicative increase, additive decrease (Blink, Wang et al., MLSys 2020, on automatic chunk sizes).
+    """Chunk size by multiplicative increase, additive decrease (Blink, Wang et al., MLSys 2020).
 
-    The size doubles as long as that makes the collective quicker; once it is slower, the size goes down from there in
-    equal steps as long as that helps. Ask for `size_bytes`, run, `report`; after `done` the size is the best one.
-    Above the paper: where the first doubling is slower already, or too large, sizes are halved instead.
+    The size doubles as long as the collective gets faster; once it gets slower, the size decreases in equal steps as
+    long as that helps. Read `size_bytes`, run, `report`; after `done` the size is the best one. Beyond the paper: if
+    the first doubling is already slower, or too large, sizes are halved instead.
 
     Args:
-        size_bytes: First size to try.
-        most_bytes: No larger size is tried.
-        least_bytes: No smaller size is tried.
-        steps: Parts of the last doubling to go down in.
-        gain: Smallest relative gain that counts, so that noise does not.
+        size_bytes: Initial size, in bytes.
+        most_bytes: Maximum size, in bytes.
+        least_bytes: Minimum size, in bytes.
+        steps: Steps by which the last doubling is undone.
+        gain: Smallest relative gain that counts as faster, to reject noise.
 
     Raises:
-        InputError: Sizes that are not in order.
+        InputError: The sizes are out of order.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class ChunkSize:
         self._step = 0
 
     def report(self, bytes_per_s: float) -> None:
-        """Tell how quick the collective was with `size_bytes`, and move on to the next size.
+        """Report the bandwidth measured with `size_bytes`, and move on to the next size.
 
         Raises:
-            InputError: A rate that is not above 0.
+            InputError: The bandwidth is not positive.
         """
         if not bytes_per_s > 0:
             raise InputError(f"got a rate of {bytes_per_s} bytes per second; expected one above 0")

@@ -1,8 +1,8 @@
-"""Few of many candidate trees that carry nearly as much.
+"""Reduction of candidate trees to few that carry nearly the same rate.
 
-Multiplicative weights leave tens to hundreds of trees, each a stream of small messages. Two integer programs of the
-weights w of the trees, under the capacities of the edges: the largest sum of whole w, and the fewest trees of it;
-where whole weights lose more than the tolerance, the fewest trees with any weights.
+Multiplicative weights yield tens to hundreds of trees, each a stream of small messages. Two integer programs over the
+tree weights w, under the edge capacities: the largest sum of integer w, and the fewest trees with it; if integer
+weights lose more than the tolerance, the fewest trees with any weights.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from wirewise.errors import PlanError
+from wirewise.planners.solvers import mixed_integer
 
-__all__ = ["fewest"]
+__all__ = ["fewest_trees"]
 
 _EACH = 4
 """Trees by which the number of those that are looked at grows."""
@@ -37,7 +38,7 @@ class _Trees(NamedTuple):
         return LinearConstraint(self.uses.T, -np.inf, self.capacity)
 
 
-def fewest(
+def fewest_trees(
     uses: NDArray[np.float64],
     capacity: NDArray[np.float64],
     optimum: float,
@@ -45,17 +46,17 @@ def fewest(
     tolerance: float = 0.05,
     time_limit_s: float = 20.0,
 ) -> NDArray[np.float64]:
-    """Weights of the trees, most of them 0, whose sum is at least `(1 - tolerance) * optimum`.
+    """Find tree weights, most of them 0, whose sum is at least `(1 - tolerance) * optimum`.
 
     Args:
-        uses: How often each tree uses each edge; [trees, edges]. The best trees should come first.
-        capacity: Capacities in units in which whole weights make sense, such as links; [edges].
+        uses: Number of uses of each edge by each tree; [trees, edges]. The best trees should come first.
+        capacity: Capacities in units in which integer weights make sense, such as links; [edges].
         optimum: Largest sum that any trees reach.
-        tolerance: Part of it that may be lost.
-        time_limit_s: Seconds for each integer program.
+        tolerance: Fraction of the optimum that may be lost.
+        time_limit_s: Time limit of each integer program, in seconds.
 
     Raises:
-        PlanError: The trees do not carry so much.
+        PlanError: The trees do not reach that sum.
     """
     trees = _Trees(uses, capacity, np.array([capacity[row > 0].min() for row in uses]))
     least, whole = (1 - tolerance) * optimum, float(np.floor(optimum + 1e-9))
@@ -81,12 +82,12 @@ def _largest(trees: _Trees) -> NDArray[np.float64]:
 def _largest_whole(trees: _Trees, bound: float, time_limit_s: float) -> float:
     """Largest sum of whole weights. The search ends as soon as it meets the bound, which is a constraint."""
     ones = np.ones(len(trees.uses))
-    found = milp(
+    found = mixed_integer(
         -ones,
+        budget_s=time_limit_s,
         integrality=ones,
         bounds=Bounds(0, np.floor(trees.most + 1e-9)),
         constraints=[trees.fits, LinearConstraint(ones, 0, bound)],
-        options={"time_limit": time_limit_s},
     )
     return 0.0 if found.x is None else float(np.round(found.x.sum()))
 
@@ -102,7 +103,7 @@ def _enough(trees: _Trees, least: float) -> NDArray[np.int64]:
 
 
 def _fewest(trees: _Trees, least: float, whole: bool, time_limit_s: float) -> NDArray[np.float64] | None:
-    """Weights of the fewest trees that carry the least rate; None: not found in time."""
+    """Weights of the fewest trees that carry the least rate; None if not found in time."""
     count = len(trees.uses)
     ones, zeros = np.ones(count), np.zeros(count)
     unused = np.zeros((len(trees.capacity), count))
@@ -111,12 +112,12 @@ def _fewest(trees: _Trees, least: float, whole: bool, time_limit_s: float) -> ND
         LinearConstraint(np.hstack([np.eye(count), -np.diag(trees.most)]), -np.inf, 0.0),
         LinearConstraint(np.concatenate([ones, zeros]), least - 1e-9, np.inf),
     ]
-    found = milp(
+    found = mixed_integer(
         np.concatenate([zeros, ones]),
+        budget_s=time_limit_s,
         integrality=np.concatenate([np.full(count, int(whole)), ones]),
         bounds=Bounds(0, np.concatenate([trees.most, ones])),
         constraints=rows,
-        options={"time_limit": time_limit_s},
     )
     if found.x is None and found.status == _LATE:
         return None

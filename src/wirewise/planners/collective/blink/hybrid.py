@@ -1,4 +1,4 @@
-"""Data divided over channels of different speed so that all end at the same time."""
+"""Split of data over channels of different bandwidth so that all finish at the same time."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ __all__ = ["Channel", "equal_finish"]
 
 
 class Channel(NamedTuple):
-    """A way for a part of the data, such as NVLink or PCIe."""
+    """Channel for a part of the data, such as NVLink or PCIe."""
 
     bandwidth_bytes_per_s: float
     start_s: float = 0.0
-    """Time before its first byte, such as that of switching peer access from one kind of link to the other."""
+    """Setup time before its first byte, such as to switch peer access between kinds of links."""
 
 
 def equal_finish(size_bytes: float, channels: Sequence[Channel]) -> list[float]:
-    """Bytes for each channel; 0 where a channel would start only after the others have ended.
+    """Bytes for each channel; 0 if a channel would start only after the others have finished.
 
     Blink (Wang et al., MLSys 2020) for NVLink and PCIe, here for any number: all used channels end at
     (size + sum of bandwidth * start) / sum of bandwidth.
 
     Raises:
-        InputError: No channel, a bandwidth that is not above 0, or a time or size below 0.
+        InputError: There is no channel, a bandwidth is not positive, or a time or size is negative.
     """
     if not channels or any(c.bandwidth_bytes_per_s <= 0 or c.start_s < 0 for c in channels) or size_bytes < 0:
         raise InputError(

@@ -1,9 +1,9 @@
 """All-reduce between servers in three phases: up the trees of each server, across once, and down again.
 
-Blink (Wang et al., MLSys 2020) for several servers: the data is divided into partitions with a root of their own in
-each server. (1) Each server sums a partition up its trees to its root. (2) The roots of one partition send their sums
-to the server that owns it, and get the total back. (3) The trees spread it. Owners take turns, so that a server sends
-2 (n - 1) / n of the data to the others, however many ranks it has.
+Blink (Wang et al., MLSys 2020) for several servers: the data is divided into partitions, each with a root in each
+server. (1) Each server reduces a partition up its trees to its root. (2) The roots of one partition send their sums
+to the server that owns it, and receive the total. (3) The trees broadcast it. Owners alternate, so that a server
+sends 2 (n - 1) / n of the data to the others, however many ranks it has.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Packing = Callable[[Sequence[int]], list[Tree]]
 
 
 def three_phases(network: Network, servers: Sequence[Sequence[int]], packing: Packing) -> Program:
-    """Program of the three phases.
+    """Build the program of the three phases.
 
     Args:
-        network: Network that it runs on.
-        servers: Ranks of each; the same number in all.
-        packing: How trees within a server are found.
+        network: Network to run on.
+        servers: Ranks of each server; the same number in all.
+        packing: Function that finds the trees within a server.
 
     Raises:
-        PlanError: Servers of different size, or ranks left out or given twice, or no ranks with routes across.
+        PlanError: Servers differ in size, ranks are missing or repeated, or no ranks have routes between servers.
     """
     _check(network, servers)
     local = [packing(ranks) for ranks in servers]

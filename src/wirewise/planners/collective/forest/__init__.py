@@ -1,11 +1,11 @@
-"""Spanning-tree forests of the largest throughput that a network allows.
+"""Spanning-tree forests of the largest throughput of a network.
 
-L. Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network Fabrics", 2024. Every
-rank is the root of k trees (a broadcast has one root); each tree carries an equal share of the root's block.
-Objective: the least time on the busiest edge. It is the cut bound, reached exactly, in polynomial time: the
-rate from maximum flows, switches removed by edge splitting (or, where
-their rates in and out differ, by a linear program over routes), trees grown one edge at a time. Latencies are not in
-the objective; among the best forests that are tried, the quickest in simulation is taken.
+L. Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network Fabrics", 2024.
+Every rank is the root of k trees (a broadcast has one root); each tree carries an equal part of the root's block.
+Objective: the least time on the busiest edge. It meets the cut bound exactly, in polynomial time: the rate from
+maximum flows, switches removed by edge splitting (or, if their rates in and out differ, by a linear program over
+routes), trees grown one edge at a time. Latencies are not in the objective; of the best forests, the fastest in
+simulation is taken.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from wirewise.collective.bounds import bound, busiest_edge_s, tightest_cut
 from wirewise.collective.maxflow import capacities
 from wirewise.errors import PlanError, TopologyError, WirewiseError
 from wirewise.planners.collective.combine import backwards
-from wirewise.planners.collective.deadline import Deadline, Late
-from wirewise.planners.collective.forest.flows import Division, divided, routed_paths
+from wirewise.planners.collective.deadline import Deadline, DeadlineReached
+from wirewise.planners.collective.forest.flows import Division, divided, route_capacities
 from wirewise.planners.collective.forest.packing import TreeBatch, grow
-from wirewise.planners.collective.forest.rates import carries, exact, with_trees
-from wirewise.planners.collective.forest.scatter import scattered
+from wirewise.planners.collective.forest.rates import exact_rate, is_feasible_rate, with_trees
+from wirewise.planners.collective.forest.scatter import scatter_programs
 from wirewise.planners.collective.forest.splitting import Paths, as_capacities, direct_paths
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal
 from wirewise.planners.collective.segments import with_best_segments
 from wirewise.planners.collective.trees import (
     Tree,
+    all_reduce_by_trees,
     loads_of,
     quickest_trees,
+    reduce_by_trees,
     spread,
-    summed,
-    summed_and_spread,
 )
 from wirewise.sim.programs import simulate
 
@@ -55,27 +55,27 @@ _SEGMENTS = 16
 _ALL = 1 << 40
 _TINY = 1e-9
 _LEAST_S = 1.0
-"""What a packing may take even with less time; the forests of most machines do not."""
+"""Time that a packing may take even with a smaller budget; the forests of most machines take less."""
 
 
 class Forest(NamedTuple):
-    """Trees, and what they ask of the network."""
+    """Trees, and the capacities that they use."""
 
     trees: tuple[Tree, ...]
     """The weights of each root's trees add up to 1."""
     loads: tuple[float, ...]
-    """What each edge of the network carries, where each root sends its rate."""
+    """Load of each edge of the network if each root sends at its rate."""
     packed: bool = True
-    """False: a tree of quickest ways for each root, as time was up before there was a packing."""
+    """Whether trees are packed; False if time was up: a shortest-path tree for each root."""
 
     def seconds(self, network: Network) -> float:
-        """Time of the busiest edge for one byte of a unit of rate."""
+        """Time of the busiest edge for one byte per unit of rate, in seconds."""
         return max(
             load / edge.bandwidth_bytes_per_s for load, edge in zip(self.loads, network.edges, strict=True)
         )
 
     def cost(self, network: Network) -> tuple[float, int, int]:
-        """What is compared: time first, to nine digits, then height, then the number of trees."""
+        """Sort key: time first, to nine digits, then height, then the number of trees."""
         height = max(tree.height for tree in self.trees)
         return float(f"{self.seconds(network):.9g}"), height, len(self.trees)
 
@@ -83,24 +83,25 @@ class Forest(NamedTuple):
 def synthesize(
     problem: CollectiveProblem, *, time_limit_s: float = 60.0, seed: int = 0, most_trees: int = _MOST_TREES
 ) -> Program:
-    """Program of the forest, as `propose` has it, whose arguments and errors it shares."""
+    """Synthesize the program of a forest; arguments and errors as in `propose`."""
     return propose(problem, time_limit_s=time_limit_s, seed=seed, most_trees=most_trees).program
 
 
 def propose(
     problem: CollectiveProblem, *, time_limit_s: float = 60.0, seed: int = 0, most_trees: int = _MOST_TREES
 ) -> Proposal:
-    """Forest for broadcast, reduce, all-gather, reduce-scatter or all-reduce; flow for scatter or gather.
+    """Propose a forest for broadcast, reduce, all-gather, reduce-scatter or all-reduce; a flow for scatter or gather.
 
     Args:
-        problem: What to plan.
-        time_limit_s: Seconds for the packing. Where it ends before there is one, each root gets one tree of quickest
-            ways.
-        seed: Seed without effect, nothing is random.
-        most_trees: Trees a root; where rates have no common measure, fewer trees come near the best rate.
+        problem: Problem to plan.
+        time_limit_s: Time limit of the packing, in seconds. If it ends first, each root gets one tree of fastest
+            paths.
+        seed: Unused: the planner is deterministic.
+        most_trees: Maximum number of trees per root; if rates have no common unit, fewer trees approximate the
+            optimal rate.
 
     Raises:
-        PlanError: Another collective.
+        PlanError: The collective is not supported.
     """
     collective, backward = problem.collective, problem.network.reversed
     if collective in ("broadcast", "all_gather"):
@@ -108,7 +109,7 @@ def propose(
         return _proposed(spread(problem, _name(made), made.trees), made)
     if collective in ("reduce", "reduce_scatter"):
         made = _timed(backward, problem, time_limit_s, most_trees)
-        return _proposed(summed(problem, _name(made), made.trees), made)
+        return _proposed(reduce_by_trees(problem, _name(made), made.trees), made)
     if collective in ("scatter", "gather"):
         return Proposal(_flowing(problem, time_limit_s))
     if collective != "all_reduce":
@@ -122,15 +123,15 @@ def propose(
 def _flowing(problem: CollectiveProblem, time_limit_s: float) -> Program:
     """The quicker order of a flow, of a scatter or, backwards, of a gather."""
     if problem.collective == "scatter":
-        found = scattered(problem, time_limit_s)
+        found = scatter_programs(problem, time_limit_s)
     else:
         turned = replace(problem, network=problem.network.reversed, collective="scatter")
-        found = [backwards(one) for one in scattered(turned, time_limit_s)]
+        found = [backwards(one) for one in scatter_programs(turned, time_limit_s)]
     return min(found, key=lambda one: with_best_segments(one, problem.network, problem.size_bytes)[1])
 
 
 def forest(network: Network, roots: Mapping[int, int], group: tuple[int, ...], **knobs: Any) -> Forest:
-    """The lowest of `forests`, whose arguments it takes."""
+    """Lowest of `forests`; same arguments."""
     return min(forests(network, roots, group, **knobs), key=lambda one: one.cost(network))
 
 
@@ -143,21 +144,21 @@ def forests(
     time_limit_s: float = 60.0,
     fixed_routes: bool = True,
 ) -> list[Forest]:
-    """Trees from each root to all ranks of the group, at the largest rate, for one or several splits of switches.
+    """Find trees from each root to all ranks of the group at the largest rate, for several ways to split switches.
 
     Args:
-        network: Where; ranks outside the group and switches pass on.
+        network: Network; ranks outside the group and switches relay.
         roots: Relative rate of each root.
         group: Ranks to reach.
-        most_trees: Trees of a unit of rate.
-        time_limit_s: Seconds to search, as in `synthesize`.
-        fixed_routes: Use the network's routes only, as programs do; otherwise any path past switches.
+        most_trees: Maximum number of trees per unit of rate.
+        time_limit_s: Time limit of the search, in seconds, as in `synthesize`.
+        fixed_routes: Use the network's routes only, as programs do; otherwise any path through switches.
     """
     deadline, made = Deadline(max(time_limit_s, _LEAST_S)), list[Forest]()
     try:
         for one in _packed(network, roots, group, most_trees, deadline, fixed_routes):
             made.append(one)
-    except Late:
+    except DeadlineReached:
         pass
     if not made:
         trees = quickest_trees(network, tuple(roots), group)
@@ -173,7 +174,7 @@ def _packed(
     deadline: Deadline,
     fixed_routes: bool,
 ) -> Iterator[Forest]:
-    """Forests one by one; arguments as of `forests`."""
+    """Forests one by one; arguments as in `forests`."""
     supply, sinks = _ends(network, roots, group)
     found = capacities(network)
     scaled = with_trees(found, supply, sinks, most_trees, deadline)
@@ -199,9 +200,9 @@ def _packed(
     if rest:
         yield grown(network, rest)
     whole = len(group) == network.ranks and fixed_routes
-    carried = rest and carries(as_capacities(network, rest), supply, sinks, scaled.trees)
+    carried = rest and is_feasible_rate(as_capacities(network, rest), supply, sinks, scaled.trees)
     if whole and (network.spreads or not carried):
-        routed = routed_paths(network, supply, sinks, deadline.left_s)
+        routed = route_capacities(network, supply, sinks, deadline.left_s)
         if routed:
             yield grown(network, routed)
 
@@ -216,7 +217,7 @@ def _ends(
 
 
 def _split_exactly(split: Callable[[], Paths | None]) -> Paths | None:
-    """Paths; None: a switch that takes in more than it lets out, or less, cannot be split with all ranks joined."""
+    """Paths; None if a switch that takes in more than it lets out, or less, cannot be split with all ranks joined."""
     try:
         return split()
     except TopologyError:
@@ -232,7 +233,7 @@ def _all_reduce(problem: CollectiveProblem, time_limit_s: float, most_trees: int
     network, size_bytes = problem.network, problem.size_bytes
     down = _timed(network, problem, time_limit_s, most_trees)
     up = down if _is_symmetric(network) else _timed(network.reversed, problem, time_limit_s, most_trees)
-    phases = summed_and_spread(problem, _name(down), up.trees, down.trees)
+    phases = all_reduce_by_trees(problem, _name(down), up.trees, down.trees)
     needs_s = busiest_edge_s(phases, network, size_bytes)
     least_s = bound(network, "all_reduce", size_bytes, members=problem.members).seconds
     division = divided(network, problem.group, time_limit_s) if needs_s > least_s * (1 + _WORTH) else None
@@ -258,7 +259,7 @@ def _joint(problem: CollectiveProblem, division: Division, most_trees: int, time
         ]
         for part in (division.summing, division.spreading)
     )
-    return summed_and_spread(problem, f"forest-joint-{len(down)}", up, down)
+    return all_reduce_by_trees(problem, f"forest-joint-{len(down)}", up, down)
 
 
 def _grown(
@@ -270,7 +271,7 @@ def _grown(
     spreads: bool,
 ) -> Forest:
     """Trees on paths between ranks, at the best rate that these carry; `spreads`: pairs use all their paths alike."""
-    final = exact(as_capacities(network, paths), *_ends(network, roots, group))
+    final = exact_rate(as_capacities(network, paths), *_ends(network, roots, group))
     counts = {root: final.trees * rate for root, rate in roots.items()}
     batches = grow(final.found, counts, group, deadline)
     trees = _trees(network, paths, batches, dict(roots), final.trees)

@@ -1,6 +1,7 @@
-"""What edges and routes should carry where trees alone do not say it: linear programs over flows.
+"""Linear programs for flows on edges and routes, where trees alone do not determine them.
 
-After Edmonds, trees exist where enough flows from the roots to every rank, so that each condition is a flow.
+By Edmonds' theorem, trees exist if the flow from the roots to every rank is large enough, so that each condition is a
+flow.
 
 - Where switches take in more than they let out, or less: capacities of routes. Edge splitting passes on all that enters
   a switch, and so needs switches whose rates in and out are equal. A switch also sends nothing twice. Where rates
@@ -18,14 +19,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 from scipy.sparse import block_diag, coo_array, csr_array, eye_array, hstack, vstack
 
 from wirewise.collective import Edge, Network
 from wirewise.planners.collective.demands import pairs
 from wirewise.planners.collective.forest.splitting import paths_of
+from wirewise.planners.solvers import linear
 
-__all__ = ["Division", "divided", "routed_paths"]
+__all__ = ["Division", "divided", "route_capacities"]
 
 _MOST_RANKS = 24
 _PARTS = 1 << 16
@@ -35,19 +36,19 @@ _MOST_PARTS = 720
 """Parts of the rate that shares are whole numbers of."""
 
 
-def routed_paths(
+def route_capacities(
     network: Network, supply: NDArray[np.int64], sinks: Sequence[int], time_limit_s: float
 ) -> dict[tuple[int, ...], int] | None:
-    """Capacities of routes that carry the largest rate of trees.
+    """Find capacities of routes that carry the largest rate of trees.
 
     Args:
-        network: Where; all ranks take part.
+        network: Network in which all ranks participate.
         supply: Relative rate of trees that start at each vertex; [vertices].
         sinks: Ranks that all trees must reach.
-        time_limit_s: Seconds for the linear program.
+        time_limit_s: Time limit of the linear program, in seconds.
 
     Returns:
-        Capacities by a path of each route (numbers of edges); None: too many ranks, or no time.
+        Capacities by the path (edge numbers) of each route. None if there are too many ranks, or no time.
     """
     if network.ranks > _MOST_RANKS:
         return None
@@ -74,7 +75,7 @@ def routed_paths(
 
 
 class Division(NamedTuple):
-    """The two parts of a network in whole numbers, and the trees that each root gets."""
+    """Two parts of a network with integer capacities, and the number of trees of each root."""
 
     spreading: Network
     summing: Network
@@ -83,12 +84,12 @@ class Division(NamedTuple):
 
 
 def divided(network: Network, group: Sequence[int], time_limit_s: float) -> Division | None:
-    """The best division of edges and data for an all-reduce; None: not found in time, or not in whole numbers of use.
+    """Find the best division of edges and data for an all-reduce. None if not found in time, or not in usable integers.
 
     Args:
         network: Network to divide.
         group: Ranks that take part.
-        time_limit_s: Seconds for the linear program.
+        time_limit_s: Time limit of the linear program, in seconds.
     """
     count, edges = len(group), len(network.edges)
     out = _incidence([(edge.source, edge.target) for edge in network.edges], len(network.vertices))
@@ -120,7 +121,7 @@ def _solved(
     network: Network,
     time_limit_s: float,
 ) -> NDArray[np.float64] | None:
-    """Rates of roots, then capacities, where the rates add up to the most; None: not found in time.
+    """Rates of roots, then capacities, where the rates add up to the most; None if not found in time.
 
     Variables: rates [roots], capacities, and the flows one after the other.
 
@@ -139,14 +140,13 @@ def _solved(
     conserved = hstack([feed, csr_array((vertices, capacities)), flow])
     within = hstack([csr_array((arcs, roots)), -carried, eye_array(arcs)])
     fits = hstack([csr_array((len(rates), roots)), uses, csr_array((len(rates), arcs))])
-    found = linprog(
+    found = linear(
         np.concatenate([-np.ones(roots), np.zeros(capacities + arcs)]),
         A_ub=vstack([within, fits], format="csr"),
         b_ub=np.concatenate([np.zeros(arcs), rates / rates.max()]),
         A_eq=conserved.tocsr(),
         b_eq=np.zeros(vertices),
-        method="highs",
-        options={"time_limit": time_limit_s},
+        budget_s=time_limit_s,
     )
     if found.x is None or found.status != 0:
         return None

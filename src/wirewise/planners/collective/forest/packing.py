@@ -1,9 +1,9 @@
-"""Trees grown edge by edge until they use capacities to the last unit.
+"""Trees grown edge by edge until they use all capacity.
 
 Edmonds' theorem on disjoint branchings, in the form for many roots and batches of equal trees (Bérczi and Frank 2010;
-ForestColl, Zhao et al. 2024). A batch may take an edge for as many of its trees as leave every set of
-vertices with enough edges into it for all trees that are not there yet: one maximum flow tells. If that is
-fewer than all, the batch is split.
+ForestColl, Zhao et al. 2024). A batch may take an edge for at most so many of its trees that every set of vertices
+keeps enough incoming edges for all trees that have not reached it; one maximum flow gives this number. If it is fewer
+than all, the batch is split.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRIES = 6
 
 @dataclass
 class TreeBatch:
-    """Equal trees: their number, and the arcs of each, roots first."""
+    """Batch of equal trees: their number, and the arcs of each, roots first."""
 
     root: int
     trees: int
@@ -34,19 +34,19 @@ class TreeBatch:
     depth: dict[int, int] = field(default_factory=dict)
 
     def without(self, trees: int) -> TreeBatch:
-        """The rest, where so many go on."""
+        """Remaining batch after splitting off `trees` trees."""
         return TreeBatch(self.root, self.trees - trees, list(self.arcs), dict(self.depth))
 
 
 def grow(
     found: Capacities, trees: Mapping[int, int], group: Sequence[int], deadline: Deadline
 ) -> list[TreeBatch]:
-    """Spanning trees of the group, so many for each root, that fit into the capacities.
+    """Grow spanning trees of the group, with a given number per root, that fit into the capacities.
 
     Lower trees are preferred: arcs near the root are tried first.
 
     Raises:
-        PlanError: So many do not fit.
+        PlanError: That number of trees does not fit.
         Late: The deadline has passed.
     """
     left = found.amounts.copy()
@@ -98,7 +98,7 @@ def _candidates(found: Capacities, left: NDArray[np.int64], batch: TreeBatch) ->
 
 
 class _Room:
-    """What an arc may give to a batch, while other batches still have to grow."""
+    """Capacity of an arc for a batch, while other batches still have to grow."""
 
     def __init__(self, found: Capacities, left: NDArray[np.int64], others: Sequence[TreeBatch]) -> None:
         self._found, count = found, found.vertices

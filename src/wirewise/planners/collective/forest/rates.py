@@ -1,9 +1,9 @@
-"""How many trees each root gets, and how much of them each edge may carry.
+"""Number of trees per root, and of trees that each edge may carry.
 
 All capacities are multiplied by U so that k trees of weight one for each root just fit: k / U is the rate of a root.
-The largest rate is a fraction, known exactly from the tightest cut, whose numerator and denominator are k
-and U (ForestColl, Zhao et al. 2024). Where k would be too large, it is fixed, capacities are rounded down,
-and U is the smallest with which the trees still fit.
+The largest rate is a fraction, known exactly from the tightest cut, with numerator k and denominator U (ForestColl,
+Zhao et al. 2024). If k would be too large, it is fixed, capacities are rounded down, and U is the smallest with which
+the trees still fit.
 """
 
 from __future__ import annotations
@@ -19,38 +19,40 @@ from wirewise.collective.maxflow import Capacities, FlowGraph
 from wirewise.errors import PlanError
 from wirewise.planners.collective.deadline import Deadline
 
-__all__ = ["Scaled", "carries", "exact", "with_trees"]
+__all__ = ["ScaledNetwork", "exact_rate", "is_feasible_rate", "with_trees"]
 
 _COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64)
 _WORTH = 0.995
 """More trees must be quicker by half a percent."""
 
 
-class Scaled(NamedTuple):
-    """Edges whose amounts are numbers of trees."""
+class ScaledNetwork(NamedTuple):
+    """Edges with capacities in numbers of trees."""
 
     found: Capacities
     trees: int
-    """Number of trees of each root: k."""
+    """Number of trees per root, k."""
     scale: float
     """U: capacities were multiplied by it, and perhaps rounded down."""
 
-    def times(self, factor: int) -> Scaled:
-        """A multiple of the trees at the same rate."""
+    def times(self, factor: int) -> ScaledNetwork:
+        """Multiple of the trees at the same rate."""
         larger = self.found._replace(amounts=self.found.amounts * factor)
-        return Scaled(larger, self.trees * factor, self.scale * factor)
+        return ScaledNetwork(larger, self.trees * factor, self.scale * factor)
 
 
-def exact(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int]) -> Scaled:
-    """The largest rate; arguments as of `tightest_cut`."""
+def exact_rate(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int]) -> ScaledNetwork:
+    """Compute the largest rate exactly; arguments as in `tightest_cut`."""
     ratio = tightest_cut(found, supply, sinks).ratio
-    return Scaled(found._replace(amounts=found.amounts * ratio.numerator), ratio.denominator, ratio.numerator)
+    return ScaledNetwork(
+        found._replace(amounts=found.amounts * ratio.numerator), ratio.denominator, ratio.numerator
+    )
 
 
 def with_trees(
     found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], most: int, deadline: Deadline
-) -> Scaled:
-    """Fewest trees a root, at most `most`, that are within half a percent of the rate of the best number tried.
+) -> ScaledNetwork:
+    """Find the fewest trees per root, up to `most`, within half a percent of the best rate tried.
 
     Raises:
         PlanError: `most` is below 1.
@@ -59,7 +61,7 @@ def with_trees(
         raise PlanError(f"got {most} trees a root at most; expected at least 1")
     ratio = tightest_cut(found, supply, sinks).ratio
     if ratio.denominator <= most:
-        return exact(found, supply, sinks)
+        return exact_rate(found, supply, sinks)
     best = _fixed(found, supply, sinks, 1, float(ratio))
     for trees in (*(count for count in _COUNTS[1:] if count < most), most):
         if deadline.left_s <= 0:
@@ -72,8 +74,8 @@ def with_trees(
     return best
 
 
-def carries(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], trees: int) -> bool:
-    """Whether `trees` trees for each unit of supply fit: enough flows from all roots together to every sink."""
+def is_feasible_rate(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], trees: int) -> bool:
+    """Whether `trees` trees per unit of supply fit: flow from all roots together to every sink is large enough."""
     roots, total = np.flatnonzero(supply), trees * int(supply.sum())
     hub = found.vertices
     graph = FlowGraph(
@@ -87,7 +89,7 @@ def carries(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], 
 
 def _fixed(
     found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], trees: int, least: float
-) -> Scaled:
+) -> ScaledNetwork:
     """Smallest scale at which `trees` trees fit, by bisection from the `least` that it can be."""
 
     def at(scale: float) -> Capacities:
@@ -95,9 +97,9 @@ def _fixed(
         return found._replace(amounts=np.floor(found.amounts * scale * (1 + 1e-12)).astype(np.int64))
 
     low, high = least * (1 - 1e-9), least * (1 + 1e-9)
-    while not carries(at(high), supply, sinks, trees):
+    while not is_feasible_rate(at(high), supply, sinks, trees):
         low, high = high, high * 1.25
     while high > low * (1 + 1e-9):
         middle = (low + high) / 2
-        low, high = (low, middle) if carries(at(middle), supply, sinks, trees) else (middle, high)
-    return Scaled(at(high), trees, high)
+        low, high = (low, middle) if is_feasible_rate(at(middle), supply, sinks, trees) else (middle, high)
+    return ScaledNetwork(at(high), trees, high)

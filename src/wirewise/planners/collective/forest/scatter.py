@@ -1,9 +1,9 @@
-"""A scatter of the least time on the busiest edge: one flow out of the root, over other ranks where that is wider.
+"""Scatter with the least time on the busiest edge: one flow out of the root, relayed where that is faster.
 
-Whatever block a byte is part of, it leaves the same root, so that all blocks together are one flow. Objective: the
-least time of the busiest edge. Variables: bytes from rank to rank. Constraints: each rank keeps a block, the root
-sends all; routes that cross an edge share it. A linear program of ranks^2 variables; of the optimal flows, one with
-the fewest bytes in all is split into paths, a few for each block.
+All blocks leave the same root, so that together they are one flow. Objective: the least time of the busiest edge.
+Variables: bytes from rank to rank. Constraints: each rank keeps a block, the root sends all; routes that cross an
+edge share it. A linear program of ranks^2 variables; of the optimal flows, one with the fewest bytes in all is split
+into paths, a few for each block.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array, hstack
 
 from wirewise.collective import Network, Program, Transfer
@@ -21,8 +20,9 @@ from wirewise.collective.maxflow import FlowGraph
 from wirewise.errors import PlanError
 from wirewise.planners.collective.demands import pairs
 from wirewise.planners.collective.problem import CollectiveProblem
+from wirewise.planners.solvers import linear
 
-__all__ = ["scattered"]
+__all__ = ["scatter_programs"]
 
 _PARTS = 1 << 10
 """Parts of a block that paths are whole numbers of: finer ones would be messages of no use."""
@@ -32,12 +32,12 @@ _BYTES_COUNT = 1e-4
 Path = tuple[int, ...]
 
 
-def scattered(problem: CollectiveProblem, time_limit_s: float) -> list[Program]:
-    """Programs of a scatter that send the same in two orders; a gather is their mirror.
+def scatter_programs(problem: CollectiveProblem, time_limit_s: float) -> list[Program]:
+    """Build programs of a scatter that send the same in two orders; a gather is their mirror.
 
     Args:
         problem: Scatter to plan; ranks outside the group relay.
-        time_limit_s: Seconds for the linear program.
+        time_limit_s: Time limit of the linear program, in seconds.
 
     Raises:
         PlanError: No flow reaches all ranks, or none was found in time.
@@ -64,15 +64,14 @@ def _flow(
     needs = np.zeros(network.ranks)
     needs[list(group)] = 1.0
     needs[root] = 1.0 - len(group)
-    time = csr_array(-(rates / rates.max())[:, None])
-    solved = linprog(
+    busiest = csr_array(-(rates / rates.max())[:, None])
+    solved = linear(
         np.append(np.full(len(ends), _BYTES_COUNT / len(ends)), 1.0),
-        A_ub=hstack([loads, time], format="csr"),
+        A_ub=hstack([loads, busiest], format="csr"),
         b_ub=np.zeros(len(rates)),
         A_eq=hstack([into.tocsr() - out.tocsr(), csr_array((network.ranks, 1))], format="csr"),
         b_eq=needs,
-        method="highs",
-        options={"time_limit": max(time_limit_s, 0.1)},
+        budget_s=time_limit_s,
     )
     if solved.x is None or solved.status != 0:
         raise PlanError(

@@ -1,8 +1,8 @@
-"""Switches and relays taken out of a network without loss: what they pass on becomes edges from rank to rank.
+"""Removal of switches and relays from a network without loss: their capacity becomes edges from rank to rank.
 
-Edge splitting (Mader 1978; ForestColl, Zhao et al. 2024): capacity of an edge into a switch and of one out
-of it becomes capacity of one edge past it. This is exact as long as no cut that limits the trees gets narrower. The
-even split is tried first, as it leaves the most direct ways and so the lowest trees; only if it loses, capacity is
+Edge splitting (Mader 1978; ForestColl, Zhao et al. 2024): capacity of an edge into a switch and of one out of it
+becomes capacity of one edge past it. This is exact as long as no cut that limits the trees gets narrower. The even
+split is tried first, as it keeps the most direct paths and so the lowest trees; only if it loses rate, capacity is
 moved pair by pair, each time as much as all cuts allow.
 
 An edge is a path here: numbers of edges of the network. Between ranks it is the network's route, as programs know
@@ -25,7 +25,7 @@ from wirewise.collective.maxflow import UNBOUNDED, Capacities, FlowGraph
 from wirewise.collective.network import Use
 from wirewise.planners.collective.deadline import Deadline
 from wirewise.planners.collective.demands import pairs
-from wirewise.planners.collective.forest.rates import Scaled, carries
+from wirewise.planners.collective.forest.rates import ScaledNetwork, is_feasible_rate
 
 __all__ = ["Paths", "as_capacities", "direct_paths", "paths_of"]
 
@@ -37,7 +37,7 @@ Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
 def direct_paths(
     network: Network,
-    scaled: Scaled,
+    scaled: ScaledNetwork,
     supply: NDArray[np.int64],
     sinks: Sequence[int],
     group: Sequence[int],
@@ -47,7 +47,7 @@ def direct_paths(
     useful: int = 0,
     deadline: Deadline,
 ) -> Paths | None:
-    """Paths between ranks of the group that carry as many trees, or as many as routes allow.
+    """Find paths between ranks of the group that carry all the trees, or as many as routes allow.
 
     Args:
         network: Network of the paths.
@@ -55,13 +55,13 @@ def direct_paths(
         supply: Units of trees that start at each vertex; [vertices].
         sinks: Vertices that all trees must reach.
         group: Ranks to keep.
-        fixed_routes: Only paths that programs can use; otherwise all.
-        only_even: Give up where the even split loses.
-        useful: No path past a switch needs less capacity than this.
+        fixed_routes: Use only paths that programs can use; otherwise all.
+        only_even: Give up if the even split loses rate.
+        useful: Minimum capacity of a path through a switch.
         deadline: Deadline of the search.
 
     Returns:
-        Paths with their capacities; None: an even split loses.
+        Paths with their capacities. None if an even split loses rate.
 
     Raises:
         Late: The deadline has passed.
@@ -80,7 +80,7 @@ def direct_paths(
         deadline.check()
         pairs = _pairs(network, paths, vertex, pieces)
         split = _without(network, vertex, _evenly(paths, _across(network, paths, pairs, vertex), useful))
-        if not carries(as_capacities(network, split), supply, sinks, trees):
+        if not is_feasible_rate(as_capacities(network, split), supply, sinks, trees):
             if only_even:
                 return None
             exact = _evenly(_exactly(network, paths, pairs, vertex, supply, sinks, trees, deadline), pairs)
@@ -91,7 +91,7 @@ def direct_paths(
 
 
 def as_capacities(network: Network, paths: Paths) -> Capacities:
-    """Paths as the edges of a graph, in their order."""
+    """Convert paths to the edges of a graph, in their order."""
     ends = np.array([_ends(network, path) for path in paths], np.int64).reshape(-1, 2)
     amounts = np.array(list(paths.values()), np.int64)
     return Capacities(len(network.vertices), ends[:, 0], ends[:, 1], amounts, Fraction(1))
@@ -108,7 +108,7 @@ def _pieces(network: Network) -> set[tuple[int, ...]]:
 
 
 def paths_of(network: Network, route: Sequence[Use]) -> list[tuple[int, ...]]:
-    """Equal paths of a route."""
+    """Equal-cost paths of a route."""
     onward: dict[int, list[int]] = {}
     for edge, _ in route:
         onward.setdefault(network.edges[edge].source, []).append(edge)
@@ -195,7 +195,7 @@ class _Transport:
         return self._graph.flow(np.concatenate([ends, most]), 0, self._sink)
 
     def on_pairs(self, most: Sequence[int], base: int) -> NDArray[np.int64]:
-        """What each pair gets in all; arguments as in `flow`."""
+        """Total of each pair; arguments as in `flow`."""
         ends = self.ends - base * self.uses
         return self._graph.on_arcs(np.concatenate([ends, most]), 0, self._sink)[len(ends) :] + base
 

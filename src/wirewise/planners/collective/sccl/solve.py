@@ -1,24 +1,25 @@
-"""Points of SCCL's front: what k-synchronous programs cost, and one point decided by a mixed-integer program."""
+"""Points of SCCL's front: cost of k-synchronous programs, and the mixed-integer program that decides one point."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.optimize import Bounds, LinearConstraint
 from scipy.sparse import csr_array
 
+from wirewise import work
 from wirewise.collective import Network, Program, Transfer
 from wirewise.collective.bounds import bound
 from wirewise.errors import PlanError
 from wirewise.planners.collective.demands import block_bytes, demands, hops, pairs
 from wirewise.planners.collective.problem import CollectiveProblem
+from wirewise.planners.solvers import mixed_integer
 
 __all__ = ["Point", "fewest_steps", "least_rounds", "least_s", "point_of", "solve"]
 
@@ -27,7 +28,7 @@ _MOST_COLUMNS = 60_000
 
 
 class Point(NamedTuple):
-    """What a k-synchronous program costs."""
+    """Cost of a k-synchronous program."""
 
     chunks: int
     """Chunks of a block."""
@@ -35,13 +36,13 @@ class Point(NamedTuple):
     rounds: int
 
     def predicted_s(self, network: Network, block_bytes: float) -> float:
-        """Seconds of S alpha + R / C beta, with the largest latency of a route."""
+        """Predicted time S alpha + R / C beta with the largest route latency, in seconds."""
         alpha = max((network.latency(s, t) for s, t in pairs(network)), default=0.0)
         return self.steps * alpha + self.rounds / self.chunks * block_bytes / _narrowest(network)
 
 
 def point_of(program: Program, problem: CollectiveProblem) -> Point:
-    """Any program as a k-synchronous one: each step lasts as many rounds as its busiest edge needs."""
+    """Cost of any program as a k-synchronous one: each step lasts the rounds of its busiest edge."""
     loads: list[dict[int, float]] = [defaultdict(float) for _ in range(program.steps)]
     for transfer in program.transfers:
         for edge, fraction in problem.network.route(transfer.source, transfer.target) or ():
@@ -56,13 +57,13 @@ def point_of(program: Program, problem: CollectiveProblem) -> Point:
 
 
 def fewest_steps(problem: CollectiveProblem) -> int:
-    """Transfers on the way to the furthest target."""
+    """Minimum number of steps: hops to the furthest target."""
     far = hops(problem.network)
     return max((int(far[d.source, t]) for d in demands(problem) for t in d.targets), default=0)
 
 
 def least_rounds(problem: CollectiveProblem) -> float:
-    """Rounds a chunk below which the tightest cut allows no program."""
+    """Lower bound on rounds per chunk, by the tightest cut."""
     least = bound(
         problem.network, problem.collective, problem.size_bytes, root=problem.root, members=problem.members
     )
@@ -70,14 +71,14 @@ def least_rounds(problem: CollectiveProblem) -> float:
 
 
 def least_s(problem: CollectiveProblem) -> float:
-    """Below it no program can be, in seconds of `Point.predicted_s`: the longest way in steps, and the tightest cut."""
+    """Lower bound on `Point.predicted_s`, in seconds: the longest path in steps, and the tightest cut."""
     size = block_bytes(problem)
     latencies_s = Point(1, fewest_steps(problem), 0).predicted_s(problem.network, size)
     return latencies_s + least_rounds(problem) * size / _narrowest(problem.network)
 
 
 def widths(network: Network) -> list[int]:
-    """Chunks that each edge carries in a round."""
+    """Number of chunks that each edge carries per round."""
     narrowest = _narrowest(network)
     return [int(e.bandwidth_bytes_per_s / narrowest * (1 + 1e-9)) for e in network.edges]
 
@@ -95,16 +96,17 @@ class _Send(NamedTuple):
 
 
 def solve(problem: CollectiveProblem, point: Point, *, time_limit_s: float = 60.0) -> Program | None:
-    """The program of exactly these chunks, steps and rounds; None: proved that there is none.
+    """Find a program with exactly these chunks, steps and rounds. None if proved infeasible.
 
-    Variables: does chunk c go from i to j in step s (binary). Constraints: a rank receives a chunk at most once, and
-    once if it needs it; a chunk leaves a rank only in a later step than it came; an edge carries at most its width
-    times the rounds of the step. Every split of the rounds among the steps is tried, the most even first.
+    Variables: whether chunk c is sent from i to j in step s (binary). Constraints: a rank receives a chunk at most
+    once, and exactly once if it needs it; a chunk leaves a rank only in a later step than it arrived; an edge carries
+    at most its width times the rounds of the step. Every split of the rounds among the steps is tried, the most even
+    first.
 
     Raises:
-        PlanError: The time limit ends the search before either is known, or the model is too large for it.
+        PlanError: The time limit ends the search undecided, or the model is too large for it.
     """
-    ends = time.monotonic() + time_limit_s
+    ends = work.spent_s() + time_limit_s
     late = PlanError(f"{point} was not decided within {time_limit_s:g} s; allow more time or fewer chunks")
     if time_limit_s <= 0:
         raise late
@@ -114,7 +116,7 @@ def solve(problem: CollectiveProblem, point: Point, *, time_limit_s: float = 60.
     rows, least, most, step_rows = _rows(problem, point, sends)
     for rounds in _splits(point):
         most[step_rows.rows] = step_rows.width * np.array(rounds)[step_rows.step]
-        left = ends - time.monotonic()
+        left = ends - work.spent_s()
         found = _feasible(rows, least, most, left) if left > 0 else None
         if found is None:
             raise late
@@ -126,7 +128,7 @@ def solve(problem: CollectiveProblem, point: Point, *, time_limit_s: float = 60.
 
 
 def _sends(problem: CollectiveProblem, point: Point) -> list[_Send] | None:
-    """All transfers that can be of use; None: a target is further away than there are steps.
+    """All transfers that can be of use; None if a target is further away than there are steps.
 
     Raises:
         PlanError: There are too many.
@@ -205,14 +207,14 @@ def _splits(point: Point) -> list[tuple[int, ...]]:
 def _feasible(
     rows: csr_array, least: NDArray[np.float64], most: NDArray[np.float64], limit_s: float
 ) -> NDArray[np.float64] | None:
-    """A solution; empty: there is none; None: not known within the limit."""
+    """A solution; empty: there is none; None if not known within the limit."""
     columns = rows.shape[1]
-    result = milp(
+    result = mixed_integer(
         np.zeros(columns),
+        budget_s=limit_s,
         integrality=np.ones(columns),
         bounds=Bounds(0, 1),
         constraints=LinearConstraint(rows, least, most),
-        options={"time_limit": limit_s},
     )
     if result.x is not None:
         return np.asarray(result.x)

@@ -1,9 +1,11 @@
-"""Lower bounds on the time of a routing: chunks that must leave a set of ranks, over whole chunks on each link."""
+"""Lower bounds on the time of a routing: chunks that must leave a set of ranks, in whole chunks per link."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
+from wirewise import work
 from wirewise.planners.collective.deadline import Deadline
 from wirewise.planners.collective.taccl.instance import RoutingInstance
 from wirewise.planners.collective.taccl.logical import Logical, Pair
@@ -11,13 +13,15 @@ from wirewise.planners.collective.taccl.logical import Logical, Pair
 __all__ = ["lower_bound"]
 
 _ALL_SUBSETS_UP_TO = 8
+_LOOKED_S = 5e-7
+"""Work of asking a chunk whether it crosses a cut."""
 
 
 def lower_bound(instance: RoutingInstance, deadline: Deadline | None = None) -> int:
-    """Least time in which every set of ranks looked at can send what must leave it; also the longest way.
+    """Lower bound over sets of ranks on the time to send what must leave them, and over longest paths.
 
     A link that takes a chunk for time b carries no more than floor(T / b) chunks in time T. Sets: single ranks,
-    hosts, all subsets of a host of up to eight ranks, and the complements; as many as the deadline allows.
+    hosts, all subsets of a host of up to eight ranks, and their complements, within the deadline.
     """
     deadline = deadline or Deadline()
     top = instance.topology
@@ -27,12 +31,15 @@ def lower_bound(instance: RoutingInstance, deadline: Deadline | None = None) -> 
         for t in demand.targets
     )
     bound = max(ways, default=0)
+    # The chunks of a block cross alike: 8 kinds in place of 128 chunks on dgx-1v with 16 chunks a block.
+    kinds = Counter(instance.demands)
     for inside in _sets(top):
         if deadline.left_s <= 0:
             break
-        crossing = sum(d.origin in inside and not d.targets <= inside for d in instance.demands)
+        work.charge(len(kinds) * _LOOKED_S)
+        crossing = sum(n for d, n in kinds.items() if d.origin in inside and not d.targets <= inside)
         if crossing:
-            bound = max(bound, _least_time(top, inside, crossing))
+            bound = _least_time(top, inside, crossing, bound)
     return bound
 
 
@@ -50,12 +57,16 @@ def _sets(top: Logical) -> Iterator[frozenset[int]]:
             yield all_ - part
 
 
-def _least_time(top: Logical, inside: frozenset[int], crossing: int) -> int:
+def _least_time(top: Logical, inside: frozenset[int], crossing: int, least: int) -> int:
+    """Least time, from `least` on, in which chunks can leave a set."""
     cut = [pair for pair in top.hops if pair[0] in inside and pair[1] not in inside]
     if not cut:
-        return 0
+        return least
     groups = [_by_port(top, cut, choice) for choice in (min, max)]
-    low, high = 0, crossing * max(top.occupies(pair) for pair in cut)
+    # Most sets bind less than one before: one look is enough for these.
+    if min(_carried(top, grouped, least) for grouped in groups) >= crossing:
+        return least
+    low, high = least, max(least, crossing * max(top.occupies(pair) for pair in cut))
     while low < high:
         middle = (low + high) // 2
         if min(_carried(top, grouped, middle) for grouped in groups) >= crossing:

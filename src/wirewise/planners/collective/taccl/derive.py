@@ -1,4 +1,4 @@
-"""A logical topology from a network, with a sketch or, where nobody has drawn one, from the network alone."""
+"""Logical topology derived from a network, with a sketch or from the network alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wirewise.planners.collective.taccl.logical import (
     LogicalLink,
     Pair,
     Port,
-    sketched,
+    apply_sketch,
 )
 from wirewise.planners.collective.taccl.sketch import Sketch
 
@@ -30,17 +30,17 @@ _GAP = 1.8
 def derived(
     network: Network, chunk_bytes: float, *, direct: bool = False, sketch: Sketch | None = None
 ) -> Logical:
-    """Pairs from routes, ports from edges that routes share, relays from the network ports, symmetries by trial.
+    """Derive pairs from routes, ports from shared edges, relays from network ports, and symmetries by trial.
 
     Args:
         network: Network to derive from.
-        chunk_bytes: Size of a chunk, which decides what latencies weigh.
-        direct: Whether each rank sends to the rank of its number on other hosts, for small sizes; else one rank
-            sends and one receives at each network port.
-        sketch: Hosts, relays and symmetries, instead of those found; its switches are the network's.
+        chunk_bytes: Chunk size in bytes, which determines the weight of latencies.
+        direct: Whether each rank sends to its counterpart on other hosts, for small sizes; otherwise one rank sends
+            and one receives at each network port.
+        sketch: Hosts, relays and symmetries, in place of derived ones; its switches are the network's.
 
     Raises:
-        InputError: A sketch whose hosts do not divide the ranks, or with relays that no route joins.
+        InputError: The hosts of the sketch do not divide the ranks, or its relays are not connected.
     """
     times = {pair: (network.latency(*pair), chunk_bytes / network.rate(*pair)) for pair in pairs(network)}
     unit_s = min(map(sum, times.values()), default=1.0) / _UNITS
@@ -75,7 +75,7 @@ def derived(
         detours=True,
         unit_s=unit_s,
     )
-    return sketched(plain, sketch) if sketch else replace(plain, rotations=_rotations(plain))
+    return apply_sketch(plain, sketch) if sketch else replace(plain, rotations=_rotations(plain))
 
 
 def _host_size(network: Network, sketch: Sketch) -> int:
@@ -107,9 +107,9 @@ def _drawn(
 
 
 def hosts(network: Network) -> int:
-    """Ranks of a host: those joined by routes clearly wider than the others; all, if there is no such gap.
+    """Number of ranks per host: those joined by routes clearly faster than the others; all, if there is no such gap.
 
-    Ranks of a host must follow each other, and hosts be of one size; else the network counts as one host.
+    Ranks of a host must be consecutive, and hosts of equal size; otherwise the network counts as one host.
     """
     rates = {pair: network.rate(*pair) for pair in pairs(network)}
     widths = sorted(set(rates.values()), reverse=True)

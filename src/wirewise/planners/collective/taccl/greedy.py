@@ -1,7 +1,7 @@
-"""A first algorithm by matching free links with missing chunks, moment by moment.
+"""Initial algorithm by matching free links with missing chunks, event by event.
 
-The idea of TACOS (Won et al., MICRO 2024), kept symmetric: each send is placed with all its images. It bounds the
-time of the integer program from above and is a solution to begin with.
+The idea of TACOS (Won et al., MICRO 2024), kept symmetric: each send is placed with all its symmetric images. It
+bounds the time of the integer program from above and is its initial solution.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from wirewise.planners.collective.taccl.instance import RoutingInstance, Send, T
 from wirewise.planners.collective.taccl.logical import Pair
 from wirewise.planners.collective.taccl.timing import Clocks
 
-__all__ = ["Matching", "match", "pruned"]
+__all__ = ["Matching", "match", "prune_trees"]
 
 _NEVER = 1 << 60
+_PAIR_S, _CHUNK_S = 5e-7, 4e-6
+"""Work of a look at a pair, and at a chunk that waits for it."""
 _Rank = tuple[bool, int, bool, int, int]
 
 
 class Matching(NamedTuple):
-    """What the matching found."""
+    """Result of the matching."""
 
     trees: tuple[Tree, ...]
     """Sender from which each rank gets a chunk, by chunk."""
@@ -32,18 +34,18 @@ class Matching(NamedTuple):
 
 
 def match(instance: RoutingInstance, seed: int = 0, *, first_come: bool = False) -> Matching:
-    """Match until every chunk has reached its targets.
+    """Match links with chunks until every chunk has reached its targets.
 
-    At each moment free links take chunks that their target misses: between hosts first, then those with the longest
-    way to go, then the rarest.
+    At each event, free links take chunks that their target lacks: between hosts first, then those with the longest
+    remaining path, then the rarest.
 
     Args:
         instance: Chunks and topology.
-        seed: Seed of ties; 0: the next rank in number goes first.
-        first_come: Whether, between hosts and within, those that have waited longest at their source go first.
+        seed: Seed of tie-breaking; 0 breaks ties by rank.
+        first_come: Whether, between hosts and within, the chunks that have waited longest at their source go first.
 
     Raises:
-        PlanError: Links run idle before the targets have all chunks.
+        PlanError: Links become idle before the targets have all chunks.
         Late: The instance's deadline has passed.
     """
     return _Matching(instance, seed, first_come).run()
@@ -71,7 +73,8 @@ class _Matching:
 
     def run(self) -> Matching:
         while self._events:
-            self._instance.deadline.check()
+            # Each pair is looked at, and each chunk that waits for a free one.
+            self._instance.deadline.check(len(self._waiting) * _PAIR_S)
             now = heapq.heappop(self._events)
             while self._events and self._events[0] == now:
                 heapq.heappop(self._events)
@@ -91,6 +94,7 @@ class _Matching:
             if self._clocks.free(pair) > now:
                 continue
             waiting[:] = [c for c in waiting if pair[1] not in self._arrival[c]]
+            self._instance.deadline.check(len(waiting) * _CHUNK_S)
             for chunk in waiting:
                 send = Send(chunk, *pair)
                 if self._fits(send, now):
@@ -165,14 +169,14 @@ class _Matching:
         trees: list[Tree] = [{} for _ in self._instance.demands]
         for chunk, source, target in self._starts:
             trees[chunk][target] = source
-        kept = pruned(self._instance, trees)
+        kept = prune_trees(self._instance, trees)
         starts = {s: v for s, v in self._starts.items() if kept[s.chunk].get(s.target) == s.source}
         finish = max((self._arrival[s.chunk][s.target] for s in starts), default=0)
         return Matching(kept, starts, finish)
 
 
-def pruned(instance: RoutingInstance, trees: list[Tree]) -> tuple[Tree, ...]:
-    """The trees without what leads to no target."""
+def prune_trees(instance: RoutingInstance, trees: list[Tree]) -> tuple[Tree, ...]:
+    """Remove branches that lead to no target."""
     kept = []
     for demand, tree in zip(instance.demands, trees, strict=True):
         needed: Tree = {}

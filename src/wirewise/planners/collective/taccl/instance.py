@@ -1,4 +1,4 @@
-"""What is to be routed: chunks with an origin and targets on a logical topology, and what is symmetric in it."""
+"""Routing instance: chunks with origin and targets on a logical topology, and its symmetries."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from wirewise.planners.collective.taccl.logical import Logical, Pair
 __all__ = ["ChunkDemand", "RoutingInstance", "Send", "Tree", "instance"]
 
 _Key = TypeVar("_Key", bound=tuple[int, ...])
+_DEMAND_S = 2e-4
+"""Work of finding the pairs, or the distances, of a chunk."""
 Tree = dict[int, int]
 """Tree of one chunk: from whom each rank gets it."""
 
 
 class ChunkDemand(NamedTuple):
-    """Where a chunk is and where it must go."""
+    """Origin and targets of a chunk."""
 
     origin: int
     targets: frozenset[int]
 
 
 class Send(NamedTuple):
-    """One chunk from one rank to another."""
+    """Transfer of one chunk from one rank to another."""
 
     chunk: int
     source: int
@@ -46,25 +48,25 @@ _Usable = tuple[frozenset[Pair], dict[Pair, int], dict[Pair, int]]
 
 @dataclass(frozen=True)
 class RoutingInstance:
-    """Chunks on a logical topology."""
+    """Chunks to route on a logical topology."""
 
     topology: Logical
     demands: tuple[ChunkDemand, ...]
     deadline: Deadline = field(default_factory=Deadline, compare=False)
-    """Deadline of the first matching; `allowed` and `distances` raise `Late` after it."""
+    """Deadline of the first matching; `allowed` and `distances` raise `DeadlineReached` after it."""
     _usable_pairs: dict[tuple[int, frozenset[int]], _Usable] = field(default_factory=dict, compare=False)
     _images: dict[Send, list[Send]] = field(default_factory=dict, compare=False)
     _kinds: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict, compare=False)
 
     @cached_property
     def allowed(self) -> tuple[frozenset[Pair], ...]:
-        """Pairs that each chunk may use: those between ranks on a shortest path, in hops, to one of its targets.
+        """Pairs that each chunk may use: those on shortest paths, in hops, to one of its targets.
 
-        A chunk leaves its host only towards hosts with targets, only once, and only through its senders.
+        A chunk leaves its host only for hosts with targets, only once, and only through its senders.
         """
         found: dict[ChunkDemand, frozenset[Pair]] = {}
         for demand in self.demands:
-            self.deadline.check()
+            self.deadline.check(_DEMAND_S)
             if demand not in found:
                 found[demand] = self._allowed(demand)
         return tuple(found[demand] for demand in self.demands)
@@ -104,17 +106,17 @@ class RoutingInstance:
 
     @cached_property
     def distances(self) -> tuple[dict[Pair, int], ...]:
-        """Least time between ranks for each chunk, over the pairs that it may use."""
+        """Shortest time between ranks for each chunk, over the pairs that it may use."""
         cache: dict[frozenset[Pair], dict[Pair, int]] = {}
         for pairs in self.allowed:
-            self.deadline.check()
+            self.deadline.check(_DEMAND_S)
             if pairs not in cache:
                 cache[pairs] = self._times(pairs)
         return tuple(cache[pairs] for pairs in self.allowed)
 
     @cached_property
     def generators(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-        """Symmetries that hold of topology and chunks: images of the ranks and of the chunks."""
+        """Generators of the symmetry group of topology and chunks: images of the ranks and of the chunks."""
         found = []
         for offset, size in self.topology.rotations:
             ranks = rotation(self.topology, offset, size)
@@ -125,7 +127,7 @@ class RoutingInstance:
 
     @cached_property
     def group(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-        """All symmetries that the generators make, the identity first."""
+        """All symmetries, the identity first."""
         first = (tuple(range(self.topology.ranks)), tuple(range(len(self.demands))))
         found, open_ = {first: None}, deque([first])
         while open_:
@@ -141,7 +143,7 @@ class RoutingInstance:
         return tuple(found)
 
     def images(self, send: Send) -> list[Send]:
-        """The send and what symmetries make of it, each once."""
+        """Orbit of a send under the symmetries, without duplicates."""
         if send not in self._images:
             c, s, t = send
             images = (Send(chunks[c], ranks[s], ranks[t]) for ranks, chunks in self.group)
@@ -149,7 +151,7 @@ class RoutingInstance:
         return self._images[send]
 
     def kind(self, pair: Pair, chunks: tuple[int, ...]) -> tuple[int, ...]:
-        """Kind of a message, equal for messages that symmetries make of each other, and for no others."""
+        """Orbit key of a message: equal for symmetric messages, and for no others."""
         key = (*pair, *chunks)
         if key not in self._kinds:
             s, t = pair
@@ -162,8 +164,8 @@ class RoutingInstance:
         """Representative of each key under the symmetries, by union-find.
 
         Args:
-            keys: All of one kind.
-            kind: What their entries are: a letter each, c a chunk and r a rank.
+            keys: Keys of one kind.
+            kind: Kinds of their entries, one letter each: c for a chunk, r for a rank.
         """
         parent = {key: key for key in keys}
         for ranks, chunks in self.generators:
@@ -176,7 +178,7 @@ class RoutingInstance:
         return {key: _root(parent, key) for key in parent}
 
     def _chunk_images(self, ranks: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Where the chunks go; None: the collective, such as one with a root, is not symmetric."""
+        """Where the chunks go; None if the collective, such as one with a root, is not symmetric."""
         places: dict[tuple[ChunkDemand, int], int] = {}
         names: list[tuple[ChunkDemand, int]] = []
         count: dict[ChunkDemand, int] = {}
@@ -192,10 +194,10 @@ class RoutingInstance:
 
 
 def rotation(topology: Logical, offset: int, size: int) -> tuple[int, ...]:
-    """Images of the ranks.
+    """Images of the ranks under a rotation within groups.
 
     Raises:
-        InputError: Groups that do not divide the ranks, or the topology looks different afterwards.
+        InputError: The groups do not divide the ranks, or the rotation is no symmetry of the topology.
     """
     if size < 1 or topology.ranks % size:
         raise InputError(
@@ -211,7 +213,7 @@ def rotation(topology: Logical, offset: int, size: int) -> tuple[int, ...]:
 
 
 def is_symmetry(topology: Logical, ranks: tuple[int, ...]) -> bool:
-    """Whether links, ports and relays look the same after ranks are exchanged for their images."""
+    """Whether a permutation of the ranks preserves links, ports and relays."""
     top = topology
     if any(top.hops.get((ranks[s], ranks[t])) != hop for (s, t), hop in top.hops.items()):
         return False
@@ -230,15 +232,15 @@ def instance(
     members: tuple[int, ...] = (),
     deadline: Deadline | None = None,
 ) -> RoutingInstance:
-    """Chunks of a collective that only moves data.
+    """Build the instance of a non-reducing collective.
 
     Args:
-        topology: Logical topology that it runs on.
-        collective: Not one that reduces: those run another one backwards.
+        topology: Logical topology to run on.
+        collective: A non-reducing collective; reducing ones are planned as the reversed mirror.
         chunkup: Chunks in each block.
         root: Rank of a rooted collective.
-        members: Ranks of the group; none: all.
-        deadline: Deadline of the first matching; None: it may take its time.
+        members: Ranks of the group. Defaults to all.
+        deadline: Deadline of the first matching. None if there is none.
     """
     wanted = moves(collective, members or range(topology.ranks), root)
     found = tuple(ChunkDemand(d.source, frozenset(d.targets)) for d in wanted for _ in range(chunkup))

@@ -1,6 +1,6 @@
-"""The logical topology: which pairs of ranks an algorithm may use, what a chunk costs there, and what pairs share.
+"""Logical topology: rank pairs that an algorithm may use, chunk costs on them, and resources that they share.
 
-TACCL (NSDI 2023), section 4: a sketch cuts the physical topology down to it. Times are integers of one unit.
+TACCL (NSDI 2023), section 4: a sketch reduces the physical topology to it. Times are integers of one unit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = [
     "LogicalLink",
     "Pair",
     "Port",
+    "apply_sketch",
     "logical",
-    "sketched",
 ]
 
 Pair = tuple[int, int]
@@ -29,7 +29,7 @@ Pair = tuple[int, int]
 
 
 class LogicalLink(NamedTuple):
-    """What it costs to send from a rank to another."""
+    """Cost of sending from one rank to another."""
 
     alpha: int
     beta: int
@@ -40,32 +40,32 @@ class LogicalLink(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """Time of one chunk."""
+        """Time of one chunk, in units of the topology."""
         return self.alpha + self.beta
 
     def time(self, chunks: int) -> int:
-        """Time of chunks that are sent together."""
+        """Time of `chunks` merged chunks, in units of the topology."""
         return self.alpha + chunks * self.beta
 
 
 class Port(NamedTuple):
-    """What several pairs share: one side of a rank's switch or NIC, or an edge of a network."""
+    """Resource shared by several pairs: one side of a rank's switch or NIC, or an edge of a network."""
 
     name: str
     pairs: frozenset[Pair]
     cost: int
-    """Time that one chunk takes of it."""
+    """Time that a chunk occupies it."""
     links: int = 1
 
 
 @dataclass(frozen=True)
 class Logical:
-    """Pairs, ports, relays and symmetries that an algorithm is sought in."""
+    """Pairs, ports, relays and symmetries that constrain the algorithm."""
 
     name: str
     ranks: int
     node_size: int
-    """Ranks of a host; ranks of a host follow each other."""
+    """Ranks per host; ranks of a host are consecutive."""
     hops: dict[Pair, LogicalLink]
     ports: tuple[Port, ...] = ()
     senders: tuple[tuple[int, ...], ...] = ()
@@ -75,13 +75,13 @@ class Logical:
     rotations: tuple[tuple[int, int], ...] = ()
     """Offset and group size of each symmetry."""
     connections: int = 0
-    """Whether few connections are sought (1), many (-1), or it does not matter."""
+    """Whether to prefer few connections (1), many (-1), or neither (0)."""
     spread: int = 0
     """Whether the most used link of a host should be used little (1), the least used one much (-1), or neither."""
     alpha_occupies: bool = True
-    """Whether a link is taken during the latency too, as TACCL has it, or only while bytes pass."""
+    """Whether a link is occupied during the latency too, as in TACCL, or only during the transmission."""
     detours: bool = False
-    """Whether chunks may take ways that are quickest in time, not only those of the fewest hops."""
+    """Whether chunks may take the routes of least time, in addition to those of fewest hops."""
     unit_s: float = field(default=1e-6, compare=False)
 
     @property
@@ -100,7 +100,7 @@ class Logical:
 
     @cached_property
     def ports_of(self) -> dict[Pair, tuple[int, ...]]:
-        """Numbers of the ports that a pair uses."""
+        """Indices of the ports that a pair uses."""
         found: dict[Pair, list[int]] = {pair: [] for pair in self.hops}
         for number, port in enumerate(self.ports):
             for pair in port.pairs:
@@ -108,24 +108,24 @@ class Logical:
         return {pair: tuple(numbers) for pair, numbers in found.items()}
 
     def occupies(self, pair: Pair, chunks: int = 1) -> int:
-        """Time that a link is taken by chunks sent together."""
+        """Time for which merged chunks occupy a link, in units of the topology."""
         hop = self.hops[pair]
         return hop.time(chunks) if self.alpha_occupies else chunks * hop.beta
 
 
 def logical(profile: Profile, sketch: Sketch, unit_s: float = 1e-6) -> Logical:
-    """The logical topology of a sketch, with the rounding of the published implementation.
+    """Build the logical topology of a sketch, with the rounding of the published implementation.
 
-    Identical switches multiply links and divide beta; senders that share NICs divide their rate; costs are
+    Identical switches multiply links and divide beta; senders that share NICs divide their bandwidth; costs are
     truncated to integers.
 
     Args:
-        profile: Costs of a chunk.
+        profile: Link costs of a chunk.
         sketch: Hosts, relays, switches, symmetries.
-        unit_s: Seconds in a unit of the profile.
+        unit_s: Length of the profile's time unit, in seconds.
 
     Raises:
-        InputError: A switch or relay that the profile's machine does not have.
+        InputError: The machine of the profile lacks a switch or relay.
     """
     gpus = profile.gpus_per_node
     planes = _planes(profile, sketch)
@@ -143,11 +143,11 @@ def logical(profile: Profile, sketch: Sketch, unit_s: float = 1e-6) -> Logical:
         ports=(*_switch_ports(sketch, gpus, hops), *_nic_ports(sketch, gpus, hops)),
         unit_s=unit_s,
     )
-    return sketched(plain, sketch)
+    return apply_sketch(plain, sketch)
 
 
-def sketched(plain: Logical, sketch: Sketch) -> Logical:
-    """A topology with the senders, the order, the symmetries and the use of links that a sketch asks for."""
+def apply_sketch(plain: Logical, sketch: Sketch) -> Logical:
+    """Apply a sketch's senders, ordering, symmetries and use of links to a topology."""
     inside, between, size = sketch.intranode_sketch, sketch.internode_sketch, plain.node_size
     local, few = sketch.senders(size), inside.switch_hyperedge_strategy
     return replace(

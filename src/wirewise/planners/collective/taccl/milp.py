@@ -1,4 +1,4 @@
-"""A mixed-integer program that grows column by column and row by row, solved by HiGHS."""
+"""Mixed-integer program built column by column and row by row, solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise.planners.solvers import charge_nodes, nodes_within
+
 __all__ = ["Model", "Solution"]
 
 
 class Solution(NamedTuple):
-    """What the solver found."""
+    """Result of the solver."""
 
     values: NDArray[np.float64]
     """Values of the columns."""
     objective: float
     bound: float
-    """Bound below which no solution is."""
+    """Lower bound of the objective."""
     optimal: bool
 
 
 class Model:
-    """Minimise the sum of priced columns."""
+    """Model that minimises the sum of priced columns."""
 
     def __init__(self) -> None:
         self._lower: list[float] = []
@@ -42,7 +44,7 @@ class Model:
     def column(
         self, lower: float = 0.0, upper: float = math.inf, *, integer: bool = False, price: float = 0.0
     ) -> int:
-        """Add a variable; its number."""
+        """Add a variable, and return its index."""
         self._lower.append(lower)
         self._upper.append(upper)
         self._integer.append(integer)
@@ -50,16 +52,16 @@ class Model:
         return len(self._lower) - 1
 
     def row(self, terms: Mapping[int, float], lower: float = -math.inf, upper: float = math.inf) -> None:
-        """Add a constraint; a second one with the same content, as symmetry makes them, is left out."""
+        """Add a constraint; duplicates, which arise from symmetry, are skipped."""
         kept = tuple(sorted((c, v) for c, v in terms.items() if v))
         self._rows[kept, lower, upper] = None
 
     def price(self, column: int, price: float) -> None:
-        """Set what a unit of a column costs."""
+        """Set the objective coefficient of a column."""
         self._price[column] = price
 
     def limit(self, column: int, upper: float) -> None:
-        """Set the upper end of a column."""
+        """Set the upper bound of a column."""
         self._upper[column] = upper
 
     def solve(
@@ -68,18 +70,19 @@ class Model:
         """Solve the program.
 
         Args:
-            time_limit_s: Seconds after which the best solution found counts.
+            time_limit_s: Limit of work, in seconds of an unloaded CPU, after which the best solution is returned.
             seed: Seed of the solver's random choices.
-            start: A solution to begin with.
-            gap: Absolute difference between objective and bound that is close enough.
+            start: Initial feasible solution.
+            gap: Absolute gap between objective and bound at which to stop.
 
         Returns:
-            The solution; None: none was found, or there is none.
+            The solution. None if none was found, or none exists.
         """
         solver = highspy.Highs()  # type: ignore[no-untyped-call]
+        entries = sum(len(terms) for terms, _, _ in self._rows)
         for name, value in (
             ("output_flag", False),
-            ("time_limit", float(max(time_limit_s, 0.1))),
+            ("mip_max_nodes", nodes_within(time_limit_s, entries)),
             ("random_seed", seed),
             ("mip_rel_gap", 0.0),
             ("mip_abs_gap", max(gap, 1e-6)),
@@ -93,6 +96,7 @@ class Model:
             solver.setSolution(given)
         solver.run()
         info = solver.getInfo()
+        charge_nodes(max(int(info.mip_node_count), 0), entries)
         if info.primal_solution_status != 2:
             return None
         optimal = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal

@@ -1,6 +1,6 @@
-"""Stage 2 of TACCL: in which order chunks pass each link and port, by greedy rules.
+"""Stage 2 of TACCL: order of chunks on each link and port, by greedy heuristics.
 
-TACCL (NSDI 2023), section 5.2. The rules keep the numbers that they have in the published implementation.
+TACCL (NSDI 2023), section 5.2. Heuristics have the numbers of the published implementation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["HEURISTICS", "order"]
 
 
 class _Facts(NamedTuple):
-    """What rules look at, of a send."""
+    """Features of a send that rules look at."""
 
     to_travel: int
     """Longest time to a leaf, this hop included."""
@@ -53,17 +53,17 @@ def order(
     heuristic: int,
     upwards: bool = False,
 ) -> dict[Send, tuple[int, ...]]:
-    """Place of each send: on every link and port the smaller goes first.
+    """Compute a position for each send; on every link and port, smaller positions go first.
 
     Args:
         instance: Chunks and topology.
-        trees: Ways of the chunks.
-        routed: When stage 1 has each send start.
+        trees: Routes of the chunks.
+        routed: Start time of each send in stage 1.
         heuristic: One of `HEURISTICS`.
-        upwards: Whether chunks are summed up the trees.
+        upwards: Whether chunks are reduced up the trees.
 
     Raises:
-        InputError: An unknown rule.
+        InputError: The heuristic is unknown.
     """
     if heuristic not in HEURISTICS:
         raise InputError(

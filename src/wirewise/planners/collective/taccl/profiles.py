@@ -1,4 +1,4 @@
-"""Profiles and sketches that the literature uses, by name."""
+"""Published profiles and sketches, by name."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from wirewise.planners.collective.taccl.sketch import (
     Sketch,
 )
 
-__all__ = ["PROFILES", "SKETCHES", "Measured"]
+__all__ = ["PROFILES", "SKETCHES", "LoadedProfile"]
 
 _LEAST_UNITS = 100
 
 
-class Measured(NamedTuple):
-    """A profile and what its numbers are measured in."""
+class LoadedProfile(NamedTuple):
+    """Profile and its units."""
 
     profile: Profile
     chunk_bytes: int
-    """Size of the chunk that the costs are of."""
+    """Chunk size of the costs, in bytes."""
     unit_s: float
     """Seconds in a unit of time: profiles of small chunks count in parts of a microsecond."""
 
-    def at(self, chunk_bytes: float) -> Measured:
-        """Links for chunks of another size: transmission grows with the size, latency does not.
+    def at(self, chunk_bytes: float) -> LoadedProfile:
+        """Scale links to another chunk size: transmission time is proportional to it, latency is constant.
 
-        The unit changes so that the quickest link takes at least a hundred of it, as times become integers.
+        The unit is changed so that the fastest link takes at least a hundred units, as times are rounded to integers.
         """
         links, betas, _ = self.profile.matrices()
         grow = chunk_bytes / self.chunk_bytes
@@ -57,7 +57,7 @@ class Measured(NamedTuple):
             remote_beta=remote_beta,
             remote_invbw=remote_alpha + remote_beta,
         )
-        return Measured(changed, round(chunk_bytes), self.unit_s / fine)
+        return LoadedProfile(changed, round(chunk_bytes), self.unit_s / fine)
 
 
 def _profile(
@@ -83,14 +83,14 @@ def _profile(
 
 
 _MIB, _KIB, _US = 1 << 20, 1 << 10, 1e-6
-PROFILES: dict[str, Measured] = {
-    "dgx2-1MB": Measured(_profile("DGX2_1MB", 16, 8, 0.3, (8,), (8,), 2.6, 105, 107), _MIB, _US),
-    "dgx2-1KB": Measured(_profile("DGX2_1KB", 16, 8, 30, (1,), (31,), 260, 10.25, 270), _KIB, _US / 100),
-    "ndv2-1MB": Measured(_profile("NDv2_1MB", 8, 1, 0.3, (23, 46), (23, 46), 2.6, 105, 107), _MIB, _US),
-    "ndv2-32KB": Measured(
+PROFILES: dict[str, LoadedProfile] = {
+    "dgx2-1MB": LoadedProfile(_profile("DGX2_1MB", 16, 8, 0.3, (8,), (8,), 2.6, 105, 107), _MIB, _US),
+    "dgx2-1KB": LoadedProfile(_profile("DGX2_1KB", 16, 8, 30, (1,), (31,), 260, 10.25, 270), _KIB, _US / 100),
+    "ndv2-1MB": LoadedProfile(_profile("NDv2_1MB", 8, 1, 0.3, (23, 46), (23, 46), 2.6, 105, 107), _MIB, _US),
+    "ndv2-32KB": LoadedProfile(
         _profile("NDv2_32KB", 8, 1, 3, (7.18, 14.38), (10.18, 17.38), 26, 32.8, 59), 32 * _KIB, _US / 10
     ),
-    "ndv2-1KB": Measured(
+    "ndv2-1KB": LoadedProfile(
         _profile("NDv2_1KB", 8, 1, 30, (2.24, 4.5), (32.25, 34.5), 260, 10.25, 270.25), _KIB, _US / 100
     ),
 }

@@ -1,4 +1,4 @@
-"""The two inputs of TACCL as files: the profile of a machine's links, and the sketch of an algorithm.
+"""Input files of TACCL: the profile of a machine's links, and the sketch of an algorithm.
 
 Both read the JSON files of the published implementation (Shah et al., NSDI 2023), so that its sketches work here.
 """
@@ -44,13 +44,13 @@ _CUBE_MESH = (
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What links cost for one chunk: latency (alpha), transmission (beta) and their sum (invbw).
+    """Cost of one chunk on links: latency (alpha), transmission (beta) and their sum (invbw).
 
-    One unit of time for all, usually microseconds; all values may share a factor, as times are truncated to
-    integers. Either a list with a value for each class of links, or three matrices.
+    All times have one unit, usually microseconds; a common factor is harmless, as times are truncated to integers.
+    Either lists with a value for each class of links, or three matrices.
 
     Raises:
-        InputError: Neither lists nor matrices, or of the wrong shape.
+        InputError: The costs are neither lists nor matrices, or have the wrong shape.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Intranode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a sketch says of the links within a host."""
+    """Links within a host, in a sketch."""
 
     strategy: Literal["switch", "minmax", "maxmin", "none"]
     """Whether GPUs share switches; minmax and maxmin: the links' use is levelled down or up; none: nothing more."""
@@ -115,7 +115,7 @@ class Intranode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Internode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a sketch says of the links between hosts."""
+    """Links between hosts, in a sketch."""
 
     strategy: Literal["relay"]
     internode_conn: dict[int, tuple[int, ...]] | Literal["fully-connected", "direct-map"]
@@ -127,17 +127,17 @@ class Internode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Knobs of a sketch."""
+    """Hyperparameters of a sketch."""
 
     input_chunkup: int = 1
     """Chunks in each block."""
 
 
 class Sketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an algorithm should look like: hosts, relays between them, switches and symmetries.
+    """Shape of an algorithm: hosts, relays between them, switches and symmetries.
 
     Raises:
-        InputError: Hosts without relays, switches that overlap, or a knob that cannot be used.
+        InputError: Hosts have no relays, switches overlap, or an option is invalid.
     """
 
     nnodes: int
@@ -173,13 +173,13 @@ class Sketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def chunkup(self) -> int:
-        """Chunks in each block."""
+        """Number of chunks per block."""
         return self.hyperparameters.input_chunkup
 
     def mirrored(self) -> Sketch:
-        """The sketch of the collective run backwards: who sent to other hosts receives from them.
+        """Sketch of the reversed collective: senders to other hosts become receivers.
 
-        A receiver of one sender also takes over the GPUs whose chunks that one sends.
+        A receiver with one sender also takes over the GPUs whose chunks that sender sends.
         """
         between = self.internode_sketch
         if between is None or isinstance(between.internode_conn, str):
@@ -198,10 +198,10 @@ class Sketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def connections(self, gpus: int) -> dict[int, tuple[int, ...]]:
-        """Receivers on other hosts by sender, by number within the host.
+        """Receivers on other hosts by sender, by index within the host.
 
         Raises:
-            InputError: A GPU that a host does not have, or senders with different numbers of receivers.
+            InputError: A host lacks a GPU, or senders have different numbers of receivers.
         """
         if self.internode_sketch is None or self.nnodes == 1:
             return {}
@@ -219,10 +219,10 @@ class Sketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return found
 
     def senders(self, gpus: int) -> tuple[tuple[int, ...], ...]:
-        """GPUs that may send the chunks of a GPU to other hosts, by GPU of the host.
+        """GPUs that may send a GPU's chunks to other hosts, by GPU of the host.
 
         Raises:
-            InputError: A GPU whose chunks nobody sends.
+            InputError: The chunks of a GPU have no sender.
         """
         all_ = tuple(self.connections(gpus))
         given = self.internode_sketch.gpus_to_sender_rev_map if self.internode_sketch else {}
@@ -237,16 +237,16 @@ class Sketch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def loads_sketch(text: str | bytes) -> Sketch:
-    """Read a sketch from JSON.
+    """Parse a sketch from JSON.
 
     Raises:
-        InputError: Not JSON, or a field that is missing, unknown or out of range; the message names the path.
+        InputError: The text is not JSON, or a field is missing, unknown or out of range; the message names the path.
     """
     return _decode(text, Sketch, "sketch")
 
 
 def loads_profile(text: str | bytes) -> Profile:
-    """Read a profile from JSON.
+    """Parse a profile from JSON.
 
     Raises:
         InputError: Raised by `loads_sketch`.
@@ -258,7 +258,7 @@ def load_sketch(path: str | os.PathLike[str]) -> Sketch:
     """Read a sketch file.
 
     Raises:
-        InputError: Raised by `loads_sketch`, or the file cannot be read; the message names the file.
+        InputError: Raised by `loads_sketch`, or the file is unreadable; the message names the file.
     """
     return read_file(path, "sketch file", loads_sketch)
 

@@ -1,15 +1,16 @@
-"""The three stages one after the other, for several routings and orders; the program that is quickest in replay."""
+"""The three stages in sequence, for several routings and orderings; the fastest program in simulation wins."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from wirewise import work
 from wirewise.collective import REDUCING, Program
-from wirewise.planners.collective.deadline import Late
+from wirewise.planners.collective.deadline import DeadlineReached
 from wirewise.planners.collective.problem import CollectiveProblem
-from wirewise.planners.collective.taccl.contiguity import Grouped, group, least_finish
+from wirewise.planners.collective.taccl.contiguity import GroupedSchedule, group, least_finish
 from wirewise.planners.collective.taccl.greedy import Matching, match
 from wirewise.planners.collective.taccl.instance import RoutingInstance, Send, Tree
 from wirewise.planners.collective.taccl.ordering import HEURISTICS, order
@@ -17,7 +18,7 @@ from wirewise.planners.collective.taccl.routing import Routing, arrivals, prefer
 from wirewise.planners.collective.taccl.timing import ChunkMessage, Schedule, program
 from wirewise.sim.programs import simulate
 
-__all__ = ["Result", "matchings", "solve"]
+__all__ = ["FirstStage", "Result", "matchings", "solve"]
 
 _MATCHINGS = 6
 _FINALISTS = 3
@@ -26,41 +27,50 @@ _RULES_OF_MATCHINGS = (5, 12, 14, 15)
 _Ways = tuple[tuple[Tree, ...], dict[Send, int]]
 
 
+class FirstStage(NamedTuple):
+    """Matchings of an instance, fastest first, and the routing made from the first."""
+
+    instance: RoutingInstance
+    matched: list[Matching]
+    routing: Routing
+
+
 @dataclass(frozen=True)
 class Result:
-    """A program and what the stages say of it; times in units of the logical topology."""
+    """Program and results of the stages; times in units of the logical topology."""
 
     program: Program
     predicted_s: float
     """Seconds by a replay."""
     routing: Routing
     name: str
-    """Which routing and order it is."""
+    """Name of the routing and order."""
     finish: int
     """Time at which the schedule ends."""
     bound: int
-    """Time before which no schedule with these ways ends."""
+    """Lower bound on the time of schedules with these routes."""
     apart: int
-    """Finish of the same schedule with all chunks sent one by one."""
+    """Finish time of the same schedule with chunks sent one by one."""
     together: int
-    """Most chunks that are sent together."""
+    """Maximum number of chunks in a message."""
     seconds: float
+    first: FirstStage
 
     @property
     def gap(self) -> float:
-        """Part of the finish that another schedule with these ways may save."""
+        """Relative gap: fraction of the finish that another schedule with the same routes may save."""
         return (self.finish - self.bound) / self.finish if self.finish else 0.0
 
 
 def matchings(instance: RoutingInstance, seed: int = 0, *, time_limit_s: float = 10.0) -> list[Matching]:
-    """Matched algorithms by both preferences and several seeds, the quickest first; at least one, or `Late`."""
-    stop, found = time.perf_counter() + time_limit_s, list[Matching]()
+    """Matched algorithms by both preferences and several seeds, fastest first; at least one, or `DeadlineReached`."""
+    stop, found = work.spent_s() + time_limit_s, list[Matching]()
     for number in range(_MATCHINGS):
-        if found and time.perf_counter() > stop:
+        if found and work.spent_s() > stop:
             break
         try:
             found.append(match(instance, seed + number // 2, first_come=number % 2 == 0))
-        except Late:
+        except DeadlineReached:
             if not found:
                 raise
             break
@@ -74,29 +84,34 @@ def solve(
     time_limit_s: float = 60.0,
     seed: int = 0,
     heuristic: int | None = None,
+    first: FirstStage | None = None,
 ) -> Result:
-    """Route, order and group the chunks of an instance.
+    """Route, order and merge the chunks of an instance.
 
-    Among candidates the least simulated time decides; where links are taken during latencies, which a simulation does
-    not know, the time of the schedule counts if it is longer.
+    Candidates are compared by simulated time; if links are occupied during latencies, which the simulation ignores,
+    by the longer of simulated and scheduled time.
 
     Args:
-        instance: Chunks on a logical topology; of a collective that sums up, those of its mirror.
-        problem: What the program carries out.
-        time_limit_s: Shared among the stages; each returns the best that it has.
+        instance: Chunks on a logical topology; for a reducing collective, those of its mirror.
+        problem: Problem that the program implements.
+        time_limit_s: Time limit shared by the stages, in seconds; each returns its best result.
         seed: Seed of matchings and solver.
-        heuristic: The one rule of order; None: all are tried.
+        heuristic: Ordering heuristic. Defaults to trying all.
+        first: First stage of an equal instance with the same seed. Defaults to running it.
 
     Raises:
-        PlanError: The sketch leaves targets out of reach.
+        PlanError: The sketch leaves targets unreachable.
         Late: The instance's deadline passed before there was a matching.
     """
-    started = time.perf_counter()
-    matched = matchings(instance, seed, time_limit_s=0.2 * time_limit_s)
-    left_s = time_limit_s - (time.perf_counter() - started)
-    routing = route(instance, matched[0], time_limit_s=min(0.4 * time_limit_s, left_s), seed=seed)
+    started = work.spent_s()
+    if first is None:
+        matched = matchings(instance, seed, time_limit_s=0.2 * time_limit_s)
+        left_s = time_limit_s - (work.spent_s() - started)
+        routing = route(instance, matched[0], time_limit_s=min(0.4 * time_limit_s, left_s), seed=seed)
+        first = FirstStage(instance, matched, routing)
+    _, matched, routing = first
     ways = dict(_ways(instance, matched, routing, 0.1 * time_limit_s, seed))
-    left_s = time_limit_s - (time.perf_counter() - started)
+    left_s = time_limit_s - (work.spent_s() - started)
     upwards = problem.collective in REDUCING
     candidates = _candidates(instance, matched, ways, heuristic, upwards, left_s)
     top = instance.topology
@@ -114,13 +129,14 @@ def solve(
         bound=chosen.bound,
         apart=chosen.apart,
         together=chosen.schedule.together,
-        seconds=time.perf_counter() - started,
+        seconds=work.spent_s() - started,
+        first=first,
     )
 
 
 def _replayed(
-    problem: CollectiveProblem, instance: RoutingInstance, name: str, found: Grouped
-) -> tuple[float, str, Grouped, Program]:
+    problem: CollectiveProblem, instance: RoutingInstance, name: str, found: GroupedSchedule
+) -> tuple[float, str, GroupedSchedule, Program]:
     made = program(instance, found.schedule, problem)
     return simulate(made, problem.network, problem.size_bytes).finish_s, name, found, made
 
@@ -150,26 +166,32 @@ def _candidates(
     heuristic: int | None,
     upwards: bool,
     time_limit_s: float,
-) -> Iterator[tuple[str, Grouped]]:
+) -> Iterator[tuple[str, GroupedSchedule]]:
     """Schedules of all routings and orders one by one, then with chunks together for the best."""
-    stop = time.perf_counter() + time_limit_s
-    enough = time.perf_counter() + 0.5 * time_limit_s
-    plain = list[tuple[Grouped, str, dict[Send, tuple[int, ...]], int]]()
+    stop = work.spent_s() + time_limit_s
+    enough = work.spent_s() + 0.5 * time_limit_s
+    plain = list[tuple[GroupedSchedule, str, dict[Send, tuple[int, ...]], int]]()
+    grouped = dict[tuple[Any, ...], GroupedSchedule]()
     for name, (trees, routed) in ways.items():
         for rule in _rules(name, heuristic):
             # Matchings have an order of their own.
-            if (plain or heuristic is None) and time.perf_counter() > enough:
+            if (plain or heuristic is None) and work.spent_s() > enough:
                 break
             places = order(instance, trees, routed, rule, upwards)
-            found = group(instance, places, time_limit_s=0.0, most=1, upwards=upwards)
+            # Rules often agree: on dgx-1v 22 of 31 orders differ. The same order is replayed once.
+            key = tuple(places.items())
+            known = grouped.get(key)
+            found = known or group(instance, places, time_limit_s=0.0, most=1, upwards=upwards)
+            grouped[key] = found
             plain.append((found, f"{name}, order {rule}", places, rule))
-            yield plain[-1][1], found
+            if known is None:
+                yield plain[-1][1], found
     if heuristic is None:
         for number, each in enumerate(matched):
             yield f"matching {number}", _as_matched(instance, each, upwards)
     plain.sort(key=lambda item: item[0].schedule.finish)
     for number, (_, name, places, rule) in enumerate(plain[:_FINALISTS]):
-        left_s = (stop - time.perf_counter()) / (_FINALISTS - number)
+        left_s = (stop - work.spent_s()) / (_FINALISTS - number)
         left_s = left_s if number else max(left_s, _LEAST_GROUPING_S)
         if left_s > 0 and any(hop.remote and hop.alpha for hop in instance.topology.hops.values()):
             yield (
@@ -185,7 +207,7 @@ def _rules(name: str, heuristic: int | None) -> tuple[int, ...]:
     return _RULES_OF_MATCHINGS if name.startswith("matching") else tuple(HEURISTICS)
 
 
-def _as_matched(instance: RoutingInstance, found: Matching, upwards: bool) -> Grouped:
+def _as_matched(instance: RoutingInstance, found: Matching, upwards: bool) -> GroupedSchedule:
     """The matching as it is, or from its end to its start."""
     messages = tuple(ChunkMessage((s, t), (c,)) for c, s, t in found.starts)
     starts = list(found.starts.values())
@@ -193,4 +215,4 @@ def _as_matched(instance: RoutingInstance, found: Matching, upwards: bool) -> Gr
         hops = instance.topology.hops
         starts = [found.finish - s - hops[m.pair].cost for s, m in zip(starts, messages, strict=True)]
     made = Schedule(messages, tuple(starts), found.finish, upwards)
-    return Grouped(made, found.finish, least_finish(instance, list(found.starts)), 1)
+    return GroupedSchedule(made, found.finish, least_finish(instance, list(found.starts)), 1)

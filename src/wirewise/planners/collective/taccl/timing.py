@@ -1,6 +1,6 @@
-"""When messages run: each as early as its chunks, its link and its ports allow, in a given order of preference.
+"""Start times of messages: as early as chunks, links and ports allow, in a given priority order.
 
-A schedule of messages becomes a program, whose steps keep the order in which ports and links are used.
+A schedule is converted to a program whose steps keep the order of use of ports and links.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.planners.collective.taccl.instance import RoutingInstance, Send
 from wirewise.planners.collective.taccl.logical import Logical, Pair
 
-__all__ = ["ChunkMessage", "Clocks", "Schedule", "justified", "place", "program", "schedule"]
+__all__ = ["ChunkMessage", "Clocks", "Schedule", "justify", "place", "program", "schedule"]
 
 
 class ChunkMessage(NamedTuple):
-    """Chunks that go from one rank to another together."""
+    """Chunks sent together from one rank to another."""
 
     pair: Pair
     chunks: tuple[int, ...]
@@ -28,7 +28,7 @@ class ChunkMessage(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Messages and when they start."""
+    """Messages and their start times."""
 
     messages: tuple[ChunkMessage, ...]
     starts: tuple[int, ...]
@@ -38,7 +38,7 @@ class Schedule:
 
     @property
     def together(self) -> int:
-        """Most chunks of a message."""
+        """Most chunks in a message."""
         return max((len(m.chunks) for m in self.messages), default=0)
 
 
@@ -51,14 +51,14 @@ class Clocks:
         self._ports = [[0] * port.links for port in topology.ports]
 
     def free(self, pair: Pair) -> int:
-        """Time from which on a message could pass."""
+        """Earliest time at which the pair could send a message."""
         ports = self._top.ports_of[pair]
         return (
             max(self._links[pair][0], *(self._ports[p][0] for p in ports)) if ports else self._links[pair][0]
         )
 
     def take(self, pair: Pair, start: int, chunks: int = 1) -> int:
-        """Let a message pass from `start` on; when it has arrived."""
+        """Occupy the pair's link and ports from `start` on; returns the arrival time."""
         heapq.heapreplace(self._links[pair], start + self._top.occupies(pair, chunks))
         for number in self._top.ports_of[pair]:
             heapq.heapreplace(self._ports[number], start + chunks * self._top.ports[number].cost)
@@ -71,13 +71,13 @@ def schedule(
     wishes: Sequence[object],
     upwards: bool = False,
 ) -> Schedule:
-    """Place messages by their wishes, the smallest first where several could go.
+    """Schedule messages by priority, the smallest first among those that are ready.
 
     Args:
         instance: Chunks and topology.
-        messages: The sends of trees, some together.
-        wishes: Wishes of each message, comparable. Equal ones are placed symmetric ones together, as symmetry asks.
-        upwards: Whether a message waits for those that leave its target, instead of for the one into its source.
+        messages: Sends of trees, some merged.
+        wishes: Priority of each message, comparable. Equal priorities are scheduled together, to preserve symmetry.
+        upwards: Whether a message waits for those that leave its target, rather than for the one into its source.
     """
     before = _before(messages, upwards)
     kinds = [instance.kind(m.pair, m.chunks) for m in messages]
@@ -88,7 +88,7 @@ def schedule(
 def place(
     top: Logical, messages: Sequence[ChunkMessage], before: Sequence[Sequence[int]], wishes: Sequence[object]
 ) -> tuple[list[int], int]:
-    """Starts of the messages, and when the last one has arrived; arguments as in `schedule`."""
+    """Schedule the messages; returns their start times and the last arrival. Arguments as in `schedule`."""
     clocks, starts, ready = Clocks(top), [0] * len(messages), [0] * len(messages)
     left, after = [len(set(b)) for b in before], defaultdict[int, list[int]](list)
     for number, earlier in enumerate(before):
@@ -111,11 +111,11 @@ def place(
     return starts, finish
 
 
-def justified(instance: RoutingInstance, found: Schedule, rounds: int = 2) -> Schedule:
-    """The schedule pushed to its end and back to its start, which closes gaps; the best of the rounds.
+def justify(instance: RoutingInstance, found: Schedule, rounds: int = 2) -> Schedule:
+    """Shift a schedule to its end and back to its start, which closes gaps; returns the best of the rounds.
 
-    Forward and backward improvement (Li and Willis, 1992): messages are placed from the end in the order of their
-    ends, then from the start in the order that this gives.
+    Forward and backward improvement (Li and Willis, 1992): messages are scheduled backwards in the order of their
+    ends, then forwards in the resulting order.
     """
     best = found
     top, messages = instance.topology, found.messages
@@ -151,16 +151,16 @@ def _before(messages: Sequence[ChunkMessage], upwards: bool) -> list[list[int]]:
 
 
 def program(instance: RoutingInstance, found: Schedule, problem: CollectiveProblem) -> Program:
-    """The program that does what a schedule says.
+    """Build the program of a schedule.
 
-    Messages enter steps in the order of their starts. A step ends before a message that takes what the step
-    brings, that is between two ranks which exchange a message in it already, or that uses a port or link a second
-    time; so steps say in which order the schedule wants each port and link used.
+    Messages are assigned to steps in the order of their starts. A step ends before a message that depends on it, that
+    is between two ranks with a message in it already, or that uses a port or link a second time; steps therefore keep
+    the schedule's order on each port and link.
 
     Args:
         instance: Chunks and topology of the schedule.
-        found: The schedule. Sums go up its trees, against the direction of its pairs.
-        problem: What the program carries out.
+        found: The schedule. Reductions go up its trees, against the direction of its pairs.
+        problem: Problem that the program implements.
     """
     steps, transfers, sums = _Steps(instance), [], found.upwards
     kinds = [instance.kind(m.pair, m.chunks) for m in found.messages]

@@ -1,9 +1,9 @@
 """Cupcake (MLSys 2023): which gradients to compress together.
 
-Codecs cost the same for all small tensors, so compressing each tensor alone takes longer than what it saves, and
-compressing all at once hides nothing behind back-propagation. Groups of neighbours are chosen so that the step of
-`problem` is shortest, here together with each group's codec or none, scheme, and place of decoding; exactly, with
-a bound that says how far from the best any plan is.
+Codecs cost the same for all small tensors, so compressing each tensor separately costs more than it saves, and
+compressing all at once overlaps nothing with back-propagation. Groups of adjacent tensors are chosen to minimise the
+step of `problem`, here together with each group's codec or none, scheme, and place of decoding; exactly, with a lower
+bound for the optimality gap of any plan.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.fusion.cupcake.cuts import cuts, lower_bound_s
-from wirewise.planners.fusion.cupcake.easing import eased
+from wirewise.planners.fusion.cupcake.easing import reduce_work
 from wirewise.planners.fusion.cupcake.labels import search
 from wirewise.planners.fusion.cupcake.linear import linear, lines
 from wirewise.planners.fusion.cupcake.plane import applies, plane
@@ -31,7 +31,14 @@ from wirewise.planners.fusion.cupcake.problem import (
 )
 from wirewise.planners.fusion.cupcake.rules import RULES, bucket, by_rule, even, layer_wise, mg_wfbp
 from wirewise.planners.fusion.cupcake.splitting import Split, choose, parse_split, with_splits
-from wirewise.planners.fusion.cupcake.trials import LEAST_GAIN, candidates, fastest, finalists, gain
+from wirewise.planners.fusion.cupcake.trials import (
+    LEAST_GAIN,
+    candidates,
+    fastest,
+    gain,
+    trial_candidates,
+    without_codecs,
+)
 from wirewise.plans.fusion import DDP_BUCKET_BYTES, Bucket, FusionPlan
 
 __all__ = [
@@ -49,7 +56,6 @@ __all__ = [
     "compression_problem",
     "cupcake",
     "fastest",
-    "finalists",
     "gain",
     "lower_bound_s",
     "parse_split",
@@ -57,11 +63,13 @@ __all__ = [
     "solve",
     "step_s",
     "times",
+    "trial_candidates",
     "with_splits",
+    "without_codecs",
 ]
 
 SLACK = 0.02
-"""Share of the shortest step that is given up for less work: tables of costs are hardly nearer to what is measured."""
+"""Fraction of the shortest step that is given up for less work: cost tables are hardly more accurate than that."""
 _CLOSE = 1e-10
 """Relative gain that is not worth another plan."""
 _ROOMS = (8, 32)
@@ -73,21 +81,21 @@ _WORK = 1e9
 
 
 class Grouping(NamedTuple):
-    """The best groups that were found."""
+    """Best groups found, with the lower bound."""
 
     groups: list[GradientGroup]
     step_s: float
     lower_bound_s: float
-    """Seconds that no plan is below, but for 1e-10 of it: the shortest step, if it is proved, else the best bound
-    known."""
+    """Lower bound of the step, in seconds, to 1e-10: the shortest step if proved optimal, else the best known
+    bound."""
     optimal: bool
-    """Whether no other plan is better by more than 1e-10 of the step: proved by the search or by the bound."""
+    """Whether the plan is proved optimal, to 1e-10 of the step, by the search or by the bound."""
     labels: int
-    """What the search kept."""
+    """Labels that the search kept."""
 
     @property
     def gap(self) -> float:
-        """How much longer than the bound the step is, relative to the bound."""
+        """Relative optimality gap of the step: step / bound - 1."""
         return max(self.step_s / self.lower_bound_s - 1.0, 0.0) if self.lower_bound_s > 0 else 0.0
 
 
@@ -102,19 +110,21 @@ def plan_groups(
 ) -> FusionPlan:
     """Plan with `cupcake`, or by a rule such as "layer-wise", "even:4", "bucket:25", "mg-wfbp", "mergecomp".
 
-    All plans of a problem record one bound: that of `solve`, which rules take longer for than for their groups.
+    All plans of a problem record the same bound, that of `solve`; for rules, it takes longer than the groups
+    themselves.
 
     Args:
-        problem: What is decided on.
+        problem: Gradients, codecs and links.
         method: Name of the planner.
         seed: Recorded in the plan.
-        least_gain: Least gain of `cupcake`; by default its plan is the best of the model, however little it gains.
-        slack: Slack of `cupcake`; by default its step is the shortest of the model, whatever it has to do.
-        split: Which tensors travel in pieces; with "auto" those of rules stay whole.
+        least_gain: Minimum gain of `cupcake`. By default its plan is the optimum of the model, however small the
+            gain.
+        slack: Slack of `cupcake`. By default its step is the shortest of the model, whatever the work.
+        split: Tensors to send in pieces; with "auto", rules keep tensors whole.
 
     Raises:
-        InputError: A gain or a slack that is not from 0 to 1, or a split that cannot be used.
-        PlanError: No planner or rule has the name.
+        InputError: A gain or a slack is not in [0, 1], or the split is invalid.
+        PlanError: No planner or rule has this name.
     """
     if method == "cupcake":
         return choose(problem, lambda one: cupcake(one, seed=seed, least_gain=least_gain, slack=slack), split)
@@ -137,25 +147,25 @@ def cupcake(
     least_gain: float = LEAST_GAIN,
     slack: float = SLACK,
 ) -> FusionPlan:
-    """The groups whose step is shortest or nearly so, as a plan; without codecs if they gain little.
+    """Choose the groups with the shortest step, or nearly so with less work; without codecs if they gain little.
 
     Args:
-        problem: What is decided on.
-        seed: Recorded in the plan; the search draws nothing.
-        room: Most labels to keep, as in `solve`.
-        least_gain: Share of the step with the best uncompressed groups that compressing has to save, where the problem
-            has options without a codec. Both steps are recorded in the plan.
-        slack: Share of the shortest step that is given up for less to encode, send and decode (see `eased`).
+        problem: Gradients, codecs and links.
+        seed: Recorded in the plan; the search is deterministic.
+        room: Maximum number of labels to keep, as in `solve`.
+        least_gain: Fraction of the best uncompressed step that compression must save, if the problem has options
+            without a codec. Both steps are recorded in the plan.
+        slack: Fraction of the shortest step to give up for less encoding, sending and decoding (see `reduce_work`).
 
     Raises:
-        InputError: A gain or a slack that is not from 0 to 1.
+        InputError: A gain or a slack is not in [0, 1].
     """
     for name, share in (("least_gain", least_gain), ("slack", slack)):
         if not 0 <= share <= 1:
             raise InputError(f"{name} is {share}; expected a share of the step from 0 to 1")
     found = _solved(problem, room, slack)
     plan = _plan(problem, found.groups, "cupcake", seed, found.lower_bound_s)
-    if not problem.plain_numbers or not plan.compresses:
+    if not problem.uncompressed_options or not plan.compresses:
         return plan
     without = _solved(problem.uncompressed(), room, slack)
     if gain(found.step_s, without.step_s) < least_gain:
@@ -166,25 +176,25 @@ def cupcake(
 
 def _solved(problem: CompressionProblem, room: int | None, slack: float) -> Grouping:
     found = solve(problem, room=room)
-    groups = eased(problem, found.groups, slack) if slack else found.groups
+    groups = reduce_work(problem, found.groups, slack) if slack else found.groups
     return found._replace(groups=groups, step_s=step_s(problem, groups))
 
 
 def _renumbered(problem: CompressionProblem, plain: list[GradientGroup]) -> list[GradientGroup]:
     """Groups of the problem without codecs, with the options as the problem numbers them."""
-    return [group._replace(option=problem.plain_numbers[group.option]) for group in plain]
+    return [group._replace(option=problem.uncompressed_options[group.option]) for group in plain]
 
 
 def solve(problem: CompressionProblem, *, room: int | None = None) -> Grouping:
-    """Minimise the step over all cuts into groups and all options of each group.
+    """Minimise the step over all divisions into groups and all options of each group.
 
-    Exact: the dynamic programme where one option's costs are straight lines, walks from both sides where everything is
-    decoded inline, else label setting. The result is never worse than that of a rule.
+    Exact: dynamic programming if there is one option with linear costs, bidirectional walks if everything is decoded
+    inline, else label setting. The result is never worse than that of a rule.
 
     Args:
-        problem: What is decided on.
-        room: Labels a tensor; if a problem needs more, the result may not be the best, and says so. None: as many as
-            take a few seconds.
+        problem: Gradients, codecs and links.
+        room: Maximum number of labels per tensor; if a problem needs more, the result may be suboptimal, and says so.
+            Defaults to as many as take a few seconds.
     """
     if problem.alone:
         # Two problems: a step is that of the one as soon as a group compresses.

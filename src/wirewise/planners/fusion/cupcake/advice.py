@@ -1,15 +1,17 @@
-"""Whether to compress gradients, regroup them or keep a script as it is, from what its ranks measured."""
+"""Advice on whether to compress gradients, regroup them or keep a script unchanged, from measurements of its ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from wirewise.cost.gradients import Advised, GradientCosts
+from wirewise.cost.gradients import GradientCosts, TrainingMeasurements
+from wirewise.cost.intervals import ratio95
 from wirewise.cost.links import Links
 from wirewise.planners.fusion.cupcake import (
     LEAST_GAIN,
@@ -19,68 +21,78 @@ from wirewise.planners.fusion.cupcake import (
     compression_problem,
     cupcake,
     fastest,
-    finalists,
     gain,
     solve,
     step_s,
+    trial_candidates,
+    without_codecs,
 )
 from wirewise.planners.fusion.cupcake.trials import break_even
 from wirewise.plans.fusion import LOSSES, FusionPlan
-from wirewise.results import Advice
+from wirewise.results import CompressionAdvice
 from wirewise.units import format_size
 
 __all__ = ["NO_STEPS", "advice_on"]
 
 _DDP_BUCKETS = "bucket:25"
 NO_STEPS: Mapping[str, Sequence[float]] = MappingProxyType({})
-_LEAST_STEPS, _RESAMPLES = 4, 2000
+_LEAST_STEPS = 4
 _MOST_OFF = 0.15
 """A prediction of the step as it is that is further off than this share tells nothing about plans."""
 
 
 def advice_on(
-    found: Advised,
+    found: TrainingMeasurements,
     codecs: Sequence[str],
     measure: Callable[[Mapping[str, FusionPlan]], Mapping[str, float]],
     steps: Mapping[str, Sequence[float]] = NO_STEPS,
-) -> tuple[Advice, FusionPlan]:
-    """Advice, not yet with a file of the plan, and the plan to take.
+) -> tuple[CompressionAdvice, FusionPlan]:
+    """Recommend a plan; returns the advice, whose plan is not yet saved, and the plan.
 
     Args:
         found: Measurements of the command's ranks.
         codecs: Codecs to choose from.
-        measure: Seconds of a step under plans by name; nothing of any: predicted steps decide.
-        steps: Seconds of each step under these plans, once `measure` has returned; empty: no interval is told.
+        measure: Returns measured step times under plans, in seconds by plan name; predicted times decide if it
+            returns none.
+        steps: Step times under these plans, in seconds, filled once `measure` has returned; empty for no intervals.
     """
     ways = candidates([*codecs, "none"])
     made = {way: cupcake(_problem(found, own), least_gain=0.0) for way, own in ways.items()}
     without, best = made["none"], min(made.values(), key=lambda plan: plan.predicted_step_s)
     predicted = {way: plan.predicted_step_s for way, plan in made.items()}
-    # What the others are compared with comes first, as a script may end before all had their turns.
-    tried = measure({way: made[way] for way in dict.fromkeys(["none", *finalists(made)])})
+    plans = {**made, **_controls(made)}
+    # References come first, as a script may end before all plans had their turns.
+    order = dict.fromkeys(["none", *(way for way in plans if way not in made), *trial_candidates(made)])
+    tried = measure({way: plans[way] for way in order})
     plain = _problem(found, ("none",))
     predicted_ddp_s = step_s(plain, by_rule(plain, _DDP_BUCKETS))
     error = predicted_ddp_s / found.step_s - 1.0
     steps_s = tried or predicted
-    plain_s = min(tried["none"], found.step_s) if tried else without.predicted_step_s
-    saved = gain(min(steps_s.values()), plain_s)
-    known = bool(tried) or abs(error) <= _MOST_OFF
+    reference = _reference(plans, tried, steps, found)
+    plain_s = reference.step_s if tried else without.predicted_step_s
     best_way = min(steps_s, key=steps_s.__getitem__)
-    interval = _interval(steps.get(best_way, ()), steps.get("none", ()))
+    saved = gain(steps_s[best_way], plain_s)
+    known = bool(tried) or abs(error) <= _MOST_OFF
+    interval = _interval(steps.get(best_way, ()), reference.seconds)
     # A gain that chance alone may have made is none.
     compresses = known and saved >= LEAST_GAIN and (interval is None or interval[0] > 0)
-    way = fastest({way: made[way] for way in steps_s}, steps_s, LEAST_GAIN) if compresses else "none"
-    taken = made[way]
+    way = fastest({way: plans[way] for way in steps_s}, steps_s, LEAST_GAIN) if compresses else reference.way
+    taken = plans[way]
+    regrouped = gain(tried[reference.way], found.step_s) if tried else 0.0
+    regrouped_interval = _interval(steps.get(reference.way, ()), found.seconds)
     if not known:
         verdict = "unknown"
     elif taken.compresses:
         verdict = "compress"
+    elif regrouped >= LEAST_GAIN and (regrouped_interval is None or regrouped_interval[0] > 0):
+        verdict = "regroup"
     else:
-        verdict = "regroup" if tried and gain(tried["none"], found.step_s) >= LEAST_GAIN else "keep"
+        verdict = "keep"
+    source = f"measured against {reference.name}{_format_interval(interval)}" if tried else "predicted"
     latency_s, rate = _line(found.costs)
-    advice = Advice(
+    advice = CompressionAdvice(
         verdict=verdict,
-        sentence=_sentence(verdict, saved, taken, found.step_s, predicted_ddp_s, tried, interval),
+        sentence=_sentence(verdict, saved, taken, found.step_s, predicted_ddp_s, source, regrouped),
         ranks=found.ranks,
         gradient_bytes=4 * sum(tensor.elements for tensor in found.trace.tensors),
         measured_step_s=found.step_s,
@@ -104,17 +116,62 @@ def advice_on(
     return advice, taken
 
 
+class _Reference(NamedTuple):
+    """Steps without codecs that a gain is told against."""
+
+    way: str
+    """Name of the uncompressed plan whose step is shortest."""
+    name: str
+    step_s: float
+    seconds: Sequence[float]
+
+
+def _controls(made: Mapping[str, FusionPlan]) -> dict[str, FusionPlan]:
+    """References of the plans that are worth a trial and compress, by name; each grouping and schemes once."""
+    known, found = {_routes(made["none"])}, dict[str, FusionPlan]()
+    for way in trial_candidates(made):
+        if made[way].compresses and _routes(made[way]) not in known:
+            known.add(_routes(made[way]))
+            found[f"{way}-uncompressed"] = without_codecs(made[way])
+    return found
+
+
+def _routes(plan: FusionPlan) -> tuple[tuple[tuple[str, ...], str], ...]:
+    return tuple((bucket.parameters, bucket.scheme) for bucket in plan.buckets)
+
+
+def _reference(
+    plans: Mapping[str, FusionPlan],
+    tried: Mapping[str, float],
+    steps: Mapping[str, Sequence[float]],
+    found: TrainingMeasurements,
+) -> _Reference:
+    """The shortest step without codecs: of a plan that was tried, or of the script as it is."""
+    plain = [way for way in tried if not plans[way].compresses]
+    way = min(plain, key=tried.__getitem__, default="none")
+    if tried.get(way, found.step_s) >= found.step_s:
+        return _Reference(way, "the script as it is, in the run before", found.step_s, found.seconds)
+    name = "the same runtime without codecs"
+    if way != "none":
+        name += f", by {' and '.join(sorted({bucket.scheme for bucket in plans[way].buckets}))}"
+    return _Reference(way, name, tried[way], steps.get(way, ()))
+
+
+def _format_interval(interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return f", no interval as fewer than {_LEAST_STEPS} steps are known"
+    return f" (95 %: {interval[0]:.1%} to {interval[1]:.1%})"
+
+
 def _interval(own: Sequence[float], plain: Sequence[float]) -> tuple[float, float] | None:
     """Interval of 95 % of the share that the median of one list of steps saves of the other's; None: too few steps."""
     if min(len(own), len(plain)) < _LEAST_STEPS:
         return None
-    draw = np.random.default_rng(0)
-    medians = [np.median(draw.choice(values, (_RESAMPLES, len(values))), axis=1) for values in (own, plain)]
-    low, high = np.quantile(1.0 - medians[0] / medians[1], (0.025, 0.975))
-    return float(low), float(high)
+    low, high = ratio95(own, plain)
+    return 1.0 - high, 1.0 - low
 
 
-def _notes(found: Advised, taken: FusionPlan) -> Iterator[str]:
+def _notes(found: TrainingMeasurements, taken: FusionPlan) -> Iterator[str]:
     """Models that were left out, and what a lossy codec may cost beside time."""
     if found.others:
         names = ", ".join(f"{one.name} ({format_size(one.gradient_bytes)})" for one in found.others)
@@ -130,7 +187,7 @@ def _notes(found: Advised, taken: FusionPlan) -> Iterator[str]:
 
 
 def _problem(
-    found: Advised,
+    found: TrainingMeasurements,
     codecs: Sequence[str],
     costs: GradientCosts | None = None,
     bandwidth_bytes_per_s: float | None = None,
@@ -150,7 +207,7 @@ def _line(costs: GradientCosts) -> tuple[float, float]:
     return float(seconds[0]), share / slope
 
 
-def _break_even(found: Advised, latency_s: float, codecs: Sequence[str]) -> float | None:
+def _break_even(found: TrainingMeasurements, latency_s: float, codecs: Sequence[str]) -> float | None:
     """Break-even over links of any rate, with what a collective costs here beside its bytes."""
     costs = msgspec.structs.replace(found.costs, launch_s=latency_s, latency_s=0.0, schemes={}, concurrent=())
 
@@ -160,19 +217,21 @@ def _break_even(found: Advised, latency_s: float, codecs: Sequence[str]) -> floa
     return break_even(problem_of, lambda problem: solve(problem, room=16).step_s)
 
 
+def _duration(value_s: float) -> str:
+    """Three digits in the larger unit that needs no exponent: "7.44 ms", "1.06 s"."""
+    return f"{value_s:.3g} s" if value_s >= 1 else f"{1e3 * value_s:.3g} ms"
+
+
 def _sentence(
     verdict: str,
     saved: float,
     taken: FusionPlan,
     measured_s: float,
     predicted_s: float,
-    tried: Mapping[str, float],
-    interval: tuple[float, float] | None = None,
+    source: str,
+    regrouped: float,
 ) -> str:
-    source = "measured" if tried else "predicted"
-    if interval is not None:
-        source += f" against the same runtime without codecs (95 %: {interval[0]:.1%} to {interval[1]:.1%})"
-    off = f"A step as it is takes {1e3 * measured_s:.3g} ms measured and {1e3 * predicted_s:.3g} ms predicted"
+    off = f"A step as it is takes {_duration(measured_s)} measured and {_duration(predicted_s)} predicted"
     if verdict == "unknown":
         return (
             f"No advice: {off[0].lower()}{off[1:]}, more than {_MOST_OFF:.0%} apart, so what plans are predicted to "
@@ -187,8 +246,10 @@ def _sentence(
     why = f"less than {LEAST_GAIN:.0%}" if saved < LEAST_GAIN else "which chance alone may have made"
     said = f"Do not compress: plans that do save at most {most}, {why}."
     if verdict == "regroup":
-        better = gain(tried["none"], measured_s)
+        schemes = sorted({bucket.scheme for bucket in taken.buckets} - {"all_reduce"})
+        by = f" by {' and '.join(schemes)}" if schemes else ""
         return (
-            f"{said} But regroup: other buckets, uncompressed, save {better:.1%} of a step, measured.{doubt}"
+            f"{said} But regroup: other buckets, uncompressed{by}, save {regrouped:.1%} of a step as it is, "
+            f"measured.{doubt}"
         )
     return f"{said} Leave the script as it is.{doubt}"

@@ -1,12 +1,11 @@
-"""Bounds from below on the step, for all plans and for those that begin in a given way.
+"""Lower bounds on the step, for all plans and for those with a given beginning.
 
-The threads that work on gradients (computing, collectives, decoding) are each busy, or idle for a reason that is
-known, from some moment on, so each of them gives T >= A + end so far + what is left at least. What is left is a sum
-over groups whose cuts are not known. Where a curve f lies above b x, groups of R elements take at least
-b R + (f(x) - b x) of the first group + the same of the last one, at the sizes x for which that is least; and the
-thread waits for the first group's encoding and for what follows the last group's. A mixture of two threads' bounds is
-one as well, and is sharper than both where options trade computing for communication (a Lagrange multiplier of the
-trade).
+The threads that work on gradients (compute, collectives, decoding) are each busy, or idle for a known reason, from
+some time on, so each gives T >= A + current end + least remaining time. The remaining time is a sum over groups whose
+boundaries are unknown. If a curve f lies above b x, groups of R elements take at least b R + (f(x) - b x) of the
+first group + the same of the last one, at the minimising sizes x; and the thread waits for the first group's encoding
+and for what follows the last group. A convex combination of two threads' bounds is a bound as well, sharper than both
+where options trade compute for communication (a Lagrange multiplier).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _NONE: Weights = (0, 0, 0, 0, 0)
 
 
 class Cuts(NamedTuple):
-    """T - A >= share[r] @ label + rest_s[r, j] for a label of the first j tensors, whatever follows."""
+    """Bounds T - A >= share[r] @ label + rest_s[r, j] for a label of the first j tensors, for any continuation."""
 
     share: Vector
     """[cuts, 6]"""
@@ -49,21 +48,21 @@ class _Bound:
     fixed_s: Vector
     """Fixed seconds behind the first j tensors, [tensors + 1]."""
     each: Weights
-    """What every group adds."""
+    """Cost that every group adds."""
     first: Weights = _NONE
-    """What the first one adds beside that."""
+    """Cost that the first group adds beside that."""
     last: Weights = _NONE
 
 
 def lower_bound_s(problem: CompressionProblem, mixtures: int = 63) -> float:
-    """Seconds that no plan beats: the best of the threads' bounds and of so many mixtures of each two."""
+    """Lower bound on the step of any plan, in seconds: the best of the threads' bounds and their pairwise mixtures."""
     if problem.alone:
         return min(lower_bound_s(one, mixtures) for one in (replace(problem, alone=()), problem.plain))
     return problem.forward_s + float(cuts(problem, mixtures).rest_s[:, 0].max())
 
 
 def cuts(problem: CompressionProblem, mixtures: int = 7) -> Cuts:
-    """Each thread's bound, and mixtures of the computing thread's with the others'."""
+    """Each thread's bound, and mixtures of the compute thread's bound with the others'."""
     computing, others = _bounds(problem)
     mixed = [(1.0, one, one) for one in (*computing, *others)]
     parts = (np.arange(1, mixtures + 1) / (mixtures + 1)).tolist()

@@ -1,8 +1,8 @@
-"""Plans with less to do whose step is hardly longer.
+"""Plans with less work whose step is hardly longer.
 
-The shortest step of the model fills links and processors up to the last moment that costs nothing: it leaves a group
-uncompressed where the link would else be idle. Where links and processors are a little slower than their tables, such a
-step gets longer than that of a plan with less to encode, send and decode.
+The shortest step of the model uses all free time of links and CPUs: it leaves a group uncompressed where the link
+would otherwise idle. If links and CPUs are slightly slower than their tables, such a step gets longer than that of a
+plan with less to encode, send and decode.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from numpy.typing import NDArray
 
 from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup, step_s
 
-__all__ = ["eased"]
+__all__ = ["reduce_work"]
 
 _TRIED = 500
 """Changes of a plan that are tried at most for one that is short enough, a tenth of a millisecond each."""
 
 
-def eased(problem: CompressionProblem, groups: Sequence[GradientGroup], slack: float) -> list[GradientGroup]:
-    """Groups with less work, by the best change at a time: another option of a group, or two neighbours as one.
+def reduce_work(
+    problem: CompressionProblem, groups: Sequence[GradientGroup], slack: float
+) -> list[GradientGroup]:
+    """Reduce the work of groups by the best change at a time: another option of a group, or merging two neighbours.
 
-    No change makes the step longer by more than the work that it saves: two messages as one save little, and end later.
+    No change lengthens the step by more than the work it saves: merging two messages saves little, and ends later.
 
     Args:
-        problem: What is decided on.
-        groups: A plan of it.
-        slack: Share of the plan's step by which that of the result may be longer.
+        problem: Gradients, codecs and links.
+        groups: Groups of a plan for it.
+        slack: Maximum increase of the step, as a fraction of the plan's step.
     """
     limit, found = step_s(problem, groups) * (1 + slack), list(groups)
     while (changed := _eased_once(problem, found, limit)) is not None:

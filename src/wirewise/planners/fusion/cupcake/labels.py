@@ -1,9 +1,9 @@
-"""The best groups by label setting.
+"""Optimal groups by label setting.
 
-A label says when the threads are done with the first j tensors under some choice of groups: (C, E, M, L, D, Q) of
-`problem`. Whatever follows ends no later if a label gets smaller in any place, so of all labels of j only those that
-no other equals or beats in every place are kept: the exact optimum, with any curves of cost. Labels that cannot beat
-the best plan so far (`cuts`) are dropped too. For n tensors, o options and f labels a tensor: n^2 f o labels are made.
+A label holds the times at which the threads finish the first j tensors under some choice of groups: (C, E, M, L, D,
+Q) of `problem`. Any continuation ends no later if an entry decreases, so only Pareto-optimal labels of j are kept:
+the exact optimum, for any cost curves. Labels that cannot beat the best plan so far (`cuts`) are pruned too. For n
+tensors, o options and f labels a tensor: n^2 f o labels are made.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _INLINE, _LAZY, _QUEUE = 0, 1, 2
 
 
 class LabelSearch(NamedTuple):
-    """What a search found."""
+    """Result of a search."""
 
     groups: list[GradientGroup] | None
-    """The best groups; None: nothing below the limit."""
+    """The best groups; nothing below the limit if None."""
     labels: int
     """Number of labels that were kept."""
     complete: bool
@@ -64,13 +64,13 @@ class _Store:
 
 
 def search(problem: CompressionProblem, bounds: Cuts, limit_s: float, room: int) -> LabelSearch:
-    """The plan that ends first, if it ends before `limit_s` behind the forward pass.
+    """Find the plan that ends first, if it ends within `limit_s` after the forward pass.
 
     Args:
-        problem: What is decided on.
+        problem: Gradients, codecs and links.
         bounds: Bounds of the problem.
-        limit_s: Only plans below it are looked for.
-        room: Labels a tensor; where there are more, those with the least bounds are kept.
+        limit_s: Upper bound of the search, in seconds after the forward pass.
+        room: Maximum number of labels per tensor; those with the lowest bounds are kept.
     """
     n, store, complete = len(problem.elements), _Store(), True
     where = np.array([DECODES.index(option.decode) for option in problem.options])

@@ -1,11 +1,11 @@
-"""The best groups where one option's costs are straight lines: a dynamic programme.
+"""Optimal groups for one option with linear costs, by dynamic programming.
 
-Where encoding costs alpha_h + beta_h x, the end of computing depends on the number of groups k and not on where they
-are cut: C(j, k) = ready(j) + k alpha_h + beta_h S(j). Collectives end the earlier the earlier those before end, so
+If encoding costs alpha_h + beta_h x, the end of compute depends on the number of groups k but not on their
+boundaries: C(j, k) = ready(j) + k alpha_h + beta_h S(j). A collective ends earlier if the one before ends earlier, so
 
     M(j, k) = min over i < j of max(M(i, k - 1), C(j, k)) + alpha_g + beta_g (S(j) - S(i))
 
-and the best step is A + the least M(n, k). n^2 steps for each k; k ends where computing or sending alone takes too
+and the best step is A + the least M(n, k). n^2 steps for each k; k stops when compute or sending alone takes too
 long.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["Lines", "linear", "lines", "spans"]
 
 
 class Lines(NamedTuple):
-    """Seconds of a group: alpha + beta * elements."""
+    """Linear cost of a group, in seconds: alpha + beta * elements."""
 
     encode: tuple[float, float]
     send: tuple[float, float]
@@ -32,7 +32,7 @@ class Lines(NamedTuple):
 
 
 def lines(problem: CompressionProblem) -> Lines | None:
-    """The costs if the dynamic programme applies: one option, straight, decoded inline, encoded where is computed."""
+    """Linear costs if dynamic programming applies: an option, linear, decoded inline, encoded on the compute thread."""
     if len(problem.options) != 1 or problem.encode_contention is not None:
         return None
     (option,), whole = problem.options, float(problem.element_sums[-1])
@@ -43,12 +43,12 @@ def lines(problem: CompressionProblem) -> Lines | None:
 
 
 def linear(problem: CompressionProblem, costs: Lines, limit_s: float = np.inf) -> list[GradientGroup]:
-    """The groups that end first.
+    """Find the groups that end first.
 
     Args:
-        problem: What is decided on.
-        costs: Costs as `lines` of the problem.
-        limit_s: Seconds behind the forward pass in which some plan is known to end.
+        problem: Gradients, codecs and links.
+        costs: Result of `lines` for the problem.
+        limit_s: Known upper bound of the end, in seconds after the forward pass.
     """
     return [
         GradientGroup(first, end - 1, 0)
@@ -57,13 +57,13 @@ def linear(problem: CompressionProblem, costs: Lines, limit_s: float = np.inf) -
 
 
 def spans(ready_s: Vector, sums: Vector, costs: Lines, limit_s: float = np.inf) -> list[tuple[int, int]]:
-    """First tensor of each group, and the one behind its last.
+    """First tensor of each group, and the end of the group, exclusive.
 
     Args:
-        ready_s: When the first j tensors are there, [tensors + 1].
-        sums: Elements of the first tensors, [tensors + 1].
-        costs: Costs of a group.
-        limit_s: Seconds behind the forward pass in which some plan is known to end.
+        ready_s: Time at which the first j tensors are ready, in seconds, [tensors + 1].
+        sums: Total elements of the first j tensors, [tensors + 1].
+        costs: Cost of a group.
+        limit_s: Known upper bound of the end, in seconds after the forward pass.
     """
     end = len(sums) - 1
     came, found = np.zeros((end + 1, end + 1), dtype=np.int32), list[tuple[int, int]]()

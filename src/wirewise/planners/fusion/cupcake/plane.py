@@ -1,15 +1,15 @@
-"""The best groups where everything is decoded inline: labels of two ends, from both sides.
+"""Optimal groups if everything is decoded inline: two-entry labels, extended from both sides.
 
 Forward, a label is (C, M) of `problem`: one more group makes C' = C + B + h and M' = max(M, C') + g, with d in g.
 Backward, it is what follows: b, the least time from M to the end, and a, from C to the end, so that the step is
 A + max(C + a, M + b). One more group in front makes b' = b + g and a' = max(a, b') + B + h: the same with exchanged
 roles, as for two machines in a row. So one routine walks in both directions.
 
-A walk keeps so many labels a tensor and replaces the others by better ones, which may not exist: what it ends with is
-a bound from below on all plans, and its choices are a plan. The next walk, from the other side, drops all labels
-that cannot lead below the best plan by the labels of this one, and so has more room for what is left. If nothing is
-left, or if nothing was replaced, the best plan is proved. Between the first walks, short ones that keep labels which
-do exist look for better plans.
+A walk keeps a limited number of labels per tensor and replaces the others by better, possibly infeasible ones: its
+result is a lower bound on all plans, and its choices are a plan. The next walk, from the other side, prunes all
+labels that, by the labels of this one, cannot lead below the best plan, and so has more room for the rest. If nothing
+is left, or nothing was replaced, the best plan is proved optimal. Between the first walks, short walks that keep only
+feasible labels look for better plans.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wirewise.planners.arrays import Ints, Vector
 from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup, step_s
 from wirewise.planners.fusion.cupcake.stairs import extend
 
-__all__ = ["Planned", "applies", "plane"]
+__all__ = ["WalkResult", "applies", "plane"]
 
 
 _NOTHING = np.empty(0)
@@ -31,12 +31,12 @@ _PROBES, _PROBE = 4, 32
 """Walks that a short one goes before, and its labels a tensor."""
 
 
-class Planned(NamedTuple):
-    """What the walks found."""
+class WalkResult(NamedTuple):
+    """Best plan and lower bound of the walks."""
 
     groups: list[GradientGroup]
     bound_s: float
-    """Seconds that no plan is below."""
+    """Lower bound of the step, in seconds."""
     labels: int
     """Number of labels that were kept in all walks."""
 
@@ -72,20 +72,20 @@ class _Labels(NamedTuple):
 
 
 def applies(problem: CompressionProblem) -> bool:
-    """Whether two ends say all: everything is decoded inline and encoded where is computed."""
+    """Whether two-entry labels suffice: everything is decoded inline and encoded on the compute thread."""
     return problem.encode_contention is None and {option.decode for option in problem.options} == {"inline"}
 
 
 def plane(
     problem: CompressionProblem, best: list[GradientGroup], close: float, rooms: Sequence[int]
-) -> Planned:
-    """Walk in both directions until the best plan is proved.
+) -> WalkResult:
+    """Walk in both directions until the best plan is proved optimal.
 
     Args:
-        problem: One to which this `applies`.
+        problem: Problem to which this `applies`.
         best: Plan to begin with.
-        close: Relative gain that is not worth another plan.
-        rooms: Labels a tensor of the walks, two each; the last ones may leave the best plan unproved.
+        close: Relative gain below which no better plan is sought.
+        rooms: Labels per tensor of the walks, two walks each; the last ones may leave the best plan unproved.
     """
     walks, labels, bound = _Walks(problem), 0, problem.forward_s
     found: _Labels | None = None
@@ -94,21 +94,21 @@ def plane(
         for probe in (True, False) if 0 < number < _PROBES else (False,):
             limit = step_s(problem, best) * (1 - close)
             if limit <= bound:
-                return Planned(best, limit, labels)
+                return WalkResult(best, limit, labels)
             walked = walks.walk(backward, found, (bound, limit), _PROBE if probe else room, real=probe)
             labels, last = labels + len(walked.u), walked.best()
             if last >= 0:
                 best = min(best, walks.groups(walked, last, backward), key=lambda some: step_s(problem, some))
         if last < 0:
-            return Planned(best, limit, labels)
+            return WalkResult(best, limit, labels)
         found, bound = walked, max(bound, min(problem.forward_s + walked.end_s(last), limit))
         if not found.thinned:
             break
-    return Planned(best, bound, labels)
+    return WalkResult(best, bound, labels)
 
 
 class _Walks:
-    """What all walks through a problem share."""
+    """State that all walks through a problem share."""
 
     def __init__(self, problem: CompressionProblem) -> None:
         self.forward_s, self.knots = problem.forward_s, _knots(problem)

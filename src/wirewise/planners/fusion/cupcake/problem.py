@@ -1,14 +1,14 @@
-"""What is decided on: gradients in the order in which they get ready, the ways to send groups, and when these end.
+"""Problem: gradients in the order in which they get ready, options to send groups, and the resulting times.
 
-Back-propagation and encoding share one queue, collectives another, in order. With C the end of what is computed for
-a group, M of its collective, and B, h, g, d the seconds of back-propagation, encoding, sending and decoding:
+Back-propagation and encoding share one queue, collectives another, in order. With C the end of a group's compute, M
+of its collective, and B, h, g, d the seconds of back-propagation, encoding, sending and decoding:
 
     C = C' + B + h,    M = max(M', C) + g,    step = A + the last end of all.
 
-Decoding `inline` is part of the collective's slot, M = M + d. Decoding on a `queue` of its own ends at
-Q = max(Q', M) + d. `lazy` decoding runs on the computing thread once back-propagation is over: its chain is
-L = max(L', M) + d, and what it takes in all, D, follows the last C.
-Encoding beside back-propagation ends at E = max(E', C' + B) + h and makes C = C' + B + share * h.
+Decoding `inline` is part of the collective's slot, M = M + d. Decoding on a `queue` of its own ends at Q = max(Q', M)
++ d. `lazy` decoding runs on the compute thread after back-propagation: its chain is L = max(L', M) + d, and its total
+time D follows the last C. Encoding beside back-propagation ends at E = max(E', C' + B) + h and makes C = C' + B +
+share * h.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Option:
-    """A way to send a group; seconds by its elements."""
+    """Option to send a group; seconds by elements."""
 
     codec: str
     scheme: str
@@ -54,7 +54,7 @@ class Option:
 
 
 class GradientGroup(NamedTuple):
-    """Tensors first to last, and the number of the option that sends them."""
+    """Tensors first to last, and the index of the option that sends them."""
 
     first: int
     last: int
@@ -63,16 +63,16 @@ class GradientGroup(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CompressionProblem:
-    """A step of data-parallel training whose gradients travel in groups of neighbours.
+    """Step of data-parallel training whose gradients are sent in groups of adjacent tensors.
 
     Raises:
-        InputError: Names the first value that cannot be used.
+        InputError: Names the first invalid value.
     """
 
     elements: Sequence[int]
     """Elements of each tensor, in the order of back-propagation, [tensors]."""
     gaps_s: Sequence[float]
-    """Back-propagation since the tensor before was ready, [tensors]."""
+    """Seconds of back-propagation since the previous tensor was ready, [tensors]."""
     options: tuple[Option, ...]
     alone: tuple[Option, ...] = ()
     """Options of plans that compress nothing, whose collectives need not wait for each other; the ways are those of
@@ -80,13 +80,13 @@ class CompressionProblem:
     forward_s: float = 0.0
     """Forward pass and optimizer."""
     names: Sequence[str] = ()
-    """Names of the tensors; none: their numbers."""
+    """Names of the tensors. Defaults to their indices."""
     splits: Mapping[str, int] = field(default_factory=dict)
     """Tensors that are in pieces, which have names of `plans.splits`, and the elements of each piece but the last."""
     ranks: int = 2
     encode_contention: float | None = None
-    """Share of its time by which encoding, beside the thread that computes, delays back-propagation; None: it runs on
-    that thread and delays it by all of its time."""
+    """Fraction of the encoding time that delays back-propagation, if encoding has a thread of its own; None if it runs
+    on the computing thread, which it delays by all of its time."""
 
     def __post_init__(self) -> None:
         n = len(self.elements)
@@ -109,16 +109,16 @@ class CompressionProblem:
 
     @cached_property
     def element_sums(self) -> Vector:
-        """Elements of the first j tensors, [tensors + 1]."""
+        """Total elements of the first j tensors, [tensors + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.elements, dtype=np.float64)])
 
     @cached_property
     def ready_s(self) -> Vector:
-        """Back-propagation of the first j tensors, [tensors + 1]."""
+        """Back-propagation time of the first j tensors, in seconds, [tensors + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.gaps_s, dtype=np.float64)])
 
     def uncompressed(self) -> CompressionProblem:
-        """The problem of plans that compress nothing.
+        """Problem restricted to options without a codec.
 
         Raises:
             InputError: All options compress.
@@ -129,13 +129,13 @@ class CompressionProblem:
         return replace(self, options=kept, alone=())
 
     @cached_property
-    def plain_numbers(self) -> list[int]:
-        """Numbers of the options without a codec."""
+    def uncompressed_options(self) -> list[int]:
+        """Indices of the options without a codec."""
         return [number for number, option in enumerate(self.options) if option.codec == "none"]
 
     @cached_property
     def plain(self) -> CompressionProblem:
-        """What times a plan that compresses nothing."""
+        """Problem restricted to options without a codec."""
         return self.uncompressed() if self.alone else self
 
 
@@ -150,21 +150,22 @@ def compression_problem(
     forward_share: float = 0.5,
     encode_contention: float | None = None,
 ) -> CompressionProblem:
-    """The problem of a recorded model.
+    """Build the problem of a recorded model.
 
     Args:
         job: Gradients of the model.
-        links: Links between the ranks; None: collectives take what was measured into the costs.
-        codec: One that groups have to choose from beside none, "auto": all of the costs, or names, of which "none"
-            allows no compression.
-        costs: Costs of the codecs; None: `V100`.
-        ranks: Expected number of ranks; None: those of the links, or of the measured collectives.
-        decodes: Places where decoding may run.
-        forward_share: Time of the forward pass over that of back-propagation, which traces do not say.
-        encode_contention: Share by which encoding delays back-propagation, as in `CompressionProblem`.
+        links: Links between the ranks. None to use the collective times measured in the costs.
+        codec: A codec to choose from beside none, "auto" for all of the costs, or names, of which "none" allows no
+            compression.
+        costs: Costs of the codecs. Defaults to `V100`.
+        ranks: Expected number of ranks. Defaults to those of the links, or of the measured collectives.
+        decodes: Threads on which decoding may run.
+        forward_share: Forward time as a fraction of back-propagation time, which traces do not contain.
+        encode_contention: Fraction of encoding time by which it delays back-propagation, as in `CompressionProblem`.
 
     Raises:
-        InputError: Raised by `group_costs`; no codec, an unknown place to decode, or links of another kind.
+        InputError: Raised by `group_costs`; there is no codec, a decode thread is unknown, or links are of another
+            type.
     """
     costs, links = costs or V100, links if links is None else expect_links(links)
     names = (
@@ -200,7 +201,7 @@ def compression_problem(
 
 
 class GroupTimes(NamedTuple):
-    """Ends since the backward pass began, [groups] each."""
+    """End times since the start of the backward pass, in seconds, [groups] each."""
 
     encoded_s: Vector
     sent_s: Vector
@@ -208,12 +209,12 @@ class GroupTimes(NamedTuple):
 
 
 def step_s(problem: CompressionProblem, groups: Sequence[GradientGroup]) -> float:
-    """Seconds of a step with these groups, which hold all tensors in order."""
+    """Predicted step time with these groups, which cover all tensors in order, in seconds."""
     return problem.forward_s + float(max(max(ends) for ends in times(problem, groups)))
 
 
 def times(problem: CompressionProblem, groups: Sequence[GradientGroup]) -> GroupTimes:
-    """Ends of every group's parts."""
+    """End times of the parts of every group."""
     if problem.alone and (plain := _without_codecs(problem, groups)):
         problem, groups = problem.plain, plain
     costs = _costs(problem, groups)
@@ -241,7 +242,7 @@ def times(problem: CompressionProblem, groups: Sequence[GradientGroup]) -> Group
 
 def _without_codecs(problem: CompressionProblem, groups: Sequence[GradientGroup]) -> list[GradientGroup]:
     """The groups as `problem.plain` numbers them; none if one compresses."""
-    numbers = problem.plain_numbers
+    numbers = problem.uncompressed_options
     if any(group.option not in numbers for group in groups):
         return []
     return [group._replace(option=numbers.index(group.option)) for group in groups]

@@ -1,4 +1,4 @@
-"""A plan for links that are faster or slower than when costs were measured."""
+"""New plans for links that are faster or slower than when costs were measured."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from wirewise.planners.fusion.cupcake.splitting import choose
 from wirewise.plans.fusion import FusionPlan
 from wirewise.trace.gradients import GradientTrace
 
-__all__ = ["groups_of", "replanner", "slower"]
+__all__ = ["groups_of", "replanner", "scale_costs"]
 
 
-def slower(costs: GradientCosts, slowdown: float, size_bytes: int) -> GradientCosts:
-    """Costs of collectives whose bytes take longer, so that one all-reduce does by a factor.
+def scale_costs(costs: GradientCosts, slowdown: float, size_bytes: int) -> GradientCosts:
+    """Scale the per-byte cost of collectives so that one all-reduce takes `slowdown` times as long.
 
-    What a collective costs beside its bytes stays as it was.
+    The fixed cost of a collective is unchanged.
 
     Args:
         costs: Costs with measured collectives.
-        slowdown: How many times longer an all-reduce takes; below 1: it got faster.
-        size_bytes: Bytes of that all-reduce.
+        slowdown: Factor on the time of the all-reduce; below 1 if it got faster.
+        size_bytes: Size of that all-reduce, in bytes.
 
     Raises:
-        InputError: A factor that is not above 0, or costs without an all-reduce.
+        InputError: The factor is not positive, or the costs have no all-reduce.
     """
     if not 0 < slowdown < float("inf") or "all_reduce" not in costs.schemes:
         raise InputError(
@@ -57,10 +57,10 @@ def _stretched(knots: Knots, factor: float) -> Knots:
 
 
 def groups_of(problem: CompressionProblem, plan: FusionPlan) -> list[GradientGroup]:
-    """The groups of a plan, as the problem numbers its ways.
+    """Convert a plan to groups with the problem's option indices.
 
     Raises:
-        PlanError: The plan sends a bucket in a way that the problem does not have, or holds other tensors.
+        PlanError: The plan uses an option that the problem does not have, or holds other tensors.
     """
     ways = {(o.codec, o.scheme): number for number, o in reversed(list(enumerate(problem.options)))}
     found, first = [], 0
@@ -87,21 +87,21 @@ def replanner(
     probe_bytes: int = 1 << 18,
     split: Split = "none",
 ) -> Callable[[float, FusionPlan], FusionPlan]:
-    """What `Replanner` of `runtime.data_parallel` asks for a plan: (slowdown, present plan) -> the best plan.
+    """Make the function called by `Replanner` of `runtime.data_parallel`: (slowdown, current plan) -> best plan.
 
-    The result's `baseline_step_s` is the step of the present plan at the new speed.
+    The result's `baseline_step_s` is the step of the current plan at the new speed.
 
     Args:
         trace: Gradients of the model.
-        costs: Costs as measured before.
-        codecs: Codecs that groups may choose from; without a codec they always may.
-        forward_s: Forward pass and optimizer; None: half of back-propagation.
-        probe_bytes: Bytes of the all-reduce by which the slowdown is found.
-        split: Tensors that travel in pieces, as in `plan_groups`.
+        costs: Costs measured before.
+        codecs: Codecs that groups may choose from, besides none.
+        forward_s: Time of forward pass and optimizer, in seconds. Defaults to half of back-propagation.
+        probe_bytes: Size of the all-reduce by which the slowdown is measured, in bytes.
+        split: Tensors to send in pieces, as in `plan_groups`.
     """
 
     def plan(slowdown: float, present: FusionPlan) -> FusionPlan:
-        now = slower(costs, slowdown, probe_bytes)
+        now = scale_costs(costs, slowdown, probe_bytes)
         problem = compression_problem(trace, codec=[*codecs, "none"], costs=now)
         if forward_s is not None:
             problem = replace(problem, forward_s=forward_s)

@@ -1,4 +1,4 @@
-"""Groupings by rule, to compare with: each one with the best single option for all groups."""
+"""Baseline groupings by rule, each with the best single option for all groups."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _MOST_GROUPS = 3
 
 
 def layer_wise(problem: CompressionProblem, option: int) -> list[GradientGroup]:
-    """Every tensor on its own."""
+    """Group every tensor separately."""
     return [GradientGroup(i, i, option) for i in range(len(problem.elements))]
 
 
 def even(problem: CompressionProblem, option: int, count: int) -> list[GradientGroup]:
-    """Groups of about as many tensors each."""
+    """Divide into `count` groups of about equally many tensors."""
     n = len(problem.elements)
     parts = np.array_split(np.arange(n), min(count, n))
     return [GradientGroup(int(part[0]), int(part[-1]), option) for part in parts]
 
 
 def bucket(problem: CompressionProblem, option: int, size_bytes: float) -> list[GradientGroup]:
-    """Groups that close as soon as they hold so many bytes of float32, as DistributedDataParallel's do."""
+    """Close a group as soon as it holds `size_bytes` of float32, like DistributedDataParallel."""
     found, first, held = [], 0, 0.0
     for i, elements in enumerate(problem.elements):
         held += 4.0 * elements
@@ -44,9 +44,9 @@ def bucket(problem: CompressionProblem, option: int, size_bytes: float) -> list[
 
 
 def mg_wfbp(problem: CompressionProblem, option: int) -> list[GradientGroup]:
-    """A tensor joins the group before if it is ready before that group's collective begins, or alpha later.
+    """Merge a tensor into the previous group if it is ready before that group's collective starts, or alpha later.
 
-    MG-WFBP (INFOCOM 2019) knows no encoding; here what was encoded so far makes tensors ready later.
+    MG-WFBP (INFOCOM 2019) has no encoding; here earlier encoding delays the readiness of tensors.
     """
     own, sums, ready = problem.options[option], problem.element_sums, problem.ready_s
     alpha = float(own.communicate_s(0.0))
@@ -64,9 +64,9 @@ def mg_wfbp(problem: CompressionProblem, option: int) -> list[GradientGroup]:
 
 
 def mergecomp(problem: CompressionProblem, option: int, *, margin: float = 0.01) -> list[GradientGroup]:
-    """Groups grow from 2 as long as the step gains `margin`; one cut is found by binary search, others by trying all.
+    """Increase the number of groups from 2 while the step gains `margin`; boundaries by binary search or enumeration.
 
-    MergeComp (2021), which Cupcake's released scheduler is, there with one cut.
+    MergeComp (2021), also Cupcake's released scheduler, there with one boundary.
     """
     whole = [GradientGroup(0, len(problem.elements) - 1, option)]
     best, best_s = whole, step_s(problem, whole)
@@ -121,10 +121,10 @@ RULES: dict[str, Callable[..., list[GradientGroup]]] = {
 
 
 def by_rule(problem: CompressionProblem, name: str) -> list[GradientGroup]:
-    """Groups by the rule, such as "layer-wise", "even:4", "bucket:25"; all compressed if any option compresses.
+    """Group by a rule such as "layer-wise", "even:4", "bucket:25"; all compressed if any option compresses.
 
     Raises:
-        PlanError: No rule is called so, or its number is missing or not above 0.
+        PlanError: The rule is unknown, or its number is missing or not positive.
     """
     rule, options = _rule(name), [o for o, option in enumerate(problem.options) if option.codec != "none"]
     found = (rule(problem, option) for option in options or range(len(problem.options)))

@@ -1,8 +1,8 @@
-"""Labels of two ends (u, v), where one more group makes u' = u + a and v' = max(v, u') + b.
+"""Labels with two entries (u, v), extended by a group as u' = u + a and v' = max(v, u') + b.
 
-Those that no other equals or beats in both form stairs: u rises, v falls. All labels behind one more group are the
-stairs moved, up to the first label where u' has caught up with v; so new stairs are merged from moved ones. What
-follows a label ends at the least of max(u + v*, v + u*) over the stairs (u*, v*) of the other direction.
+Pareto-optimal labels form a staircase: u rises, v falls. Extending all labels by a group shifts the staircase, up to
+the first label where u' exceeds v; new staircases are therefore merged from shifted ones. The continuation of a label
+ends at the minimum of max(u + v*, v + u*) over the staircase (u*, v*) of the other direction.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ def extend(
     place: int, u: Vector, v: Vector, starts: Ints, ready: Vector, sums: Vector, knots: Vector, swap: bool,
     other_u: Vector, other_v: Vector, bound: float, limit: float, room: int, real: bool,
 ) -> tuple[Vector, Vector, Ints, bool]:  # fmt: skip
-    """Stairs of a place from those of all places before it.
+    """Compute the staircase of a position from those of all positions before it.
 
     Args:
-        place: Tensors that they have behind them.
-        u: First value of each label of all places before, next to each other.
-        v: Second value of each label, beside u.
-        starts: Where each place's begin, and the end.
-        ready: Back-propagation of the first tensors, [tensors + 1].
-        sums: Elements of the first tensors, [tensors + 1].
-        knots: Size, seconds and slope of what comes first and second, [options, 2, 3, knots].
-        swap: Whether the two change their roles: the problem is read from its end.
-        other_u: Stairs of what follows; none: nothing is known of it.
-        other_v: Second value of each of these labels.
-        bound: Nothing ends before it.
-        limit: Only what can end before it is kept.
-        room: Labels that are kept.
-        real: If there are more, whether some of them are kept, or labels that beat them all.
+        place: Position: number of tensors already covered.
+        u: First entries of the labels of all earlier positions, concatenated.
+        v: Second entries of these labels.
+        starts: Start of each position's labels, then the end.
+        ready: Back-propagation time of the first tensors, in seconds, [tensors + 1].
+        sums: Total elements of the first tensors, [tensors + 1].
+        knots: Size, seconds and slope of the first and second cost curve, [options, 2, 3, knots].
+        swap: Whether the two curves exchange roles, as when the problem is read from its end.
+        other_u: First entries of the other direction's labels; empty if unknown.
+        other_v: Second entries of these labels.
+        bound: Lower bound of any end, in seconds.
+        limit: Prune labels that cannot end before it, in seconds.
+        room: Maximum number of labels to keep.
+        real: If there are more, whether to keep feasible labels, or replace them by infeasible dominating ones.
 
     Returns:
-        Values u and v and parent * options + option of each label, and whether there were more than there is room for.
+        Entries u and v and parent * options + option of each label, and whether labels exceeded the room.
     """
     options, count, thinned, most = len(knots), 0, False, max(4 * room, 1024)
     at = np.zeros((options, 2), dtype=np.int64)

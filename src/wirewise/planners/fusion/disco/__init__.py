@@ -1,8 +1,8 @@
-"""DisCo (TPDS 2022): fusion of operators and of all-reduces, searched together.
+"""DisCo (TPDS 2022): joint search for operator fusion and all-reduce fusion.
 
-Fusing operators saves launches and moves fewer bytes, but holds back the gradients in a fused region, so that less of
-their communication runs beside computing. Fusing all-reduces saves latencies and holds back the early ones. Compilers
-decide on the two one after the other; here one search decides on both by the simulated step.
+Fusing operators saves launches and moves fewer bytes, but holds back the gradients in a fused region, so that less
+communication overlaps with compute. Fusing all-reduces saves latencies but holds back the early ones. Compilers
+decide the two in sequence; here one search decides both by the simulated step.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from wirewise.plans.fusion import Bucket, FusionPlan
 from wirewise.sim.region_costs import AnalyticCosts, RegionCosts, Roofline, fit
 
 __all__ = [
+    "EAGER",
     "METHODS",
     "AnalyticCosts",
     "ChosenCosts",
@@ -46,14 +47,16 @@ EAGER = ("none", "default")
 
 
 class PlannedOperators(NamedTuple):
-    """A plan, its simulated step, and what else is known."""
+    """Plan, its simulated step, and statistics of the search."""
 
     plan: FusionPlan
     times: Times
     baselines: dict[tuple[str, str], Times]
     """Times of baselines by fusion and rule of buckets."""
     found: SearchResult | None
-    """Result of the search; None: there was no search."""
+    """Result of the search. None if there was none."""
+    unfused: Times
+    """Times with the buckets of the plan and no fused region: of operators whose times were measured."""
 
 
 def plan_operators(
@@ -63,16 +66,16 @@ def plan_operators(
     other_s: float = 0.0,
     knobs: Knobs | None = None,
 ) -> PlannedOperators:
-    """Regions of operators and buckets of gradients that make the simulated step shortest (DisCo, TPDS 2022).
+    """Choose operator regions and gradient buckets that minimise the simulated step (DisCo, TPDS 2022).
 
     Args:
-        model: The captured step, with what regions and all-reduces take.
+        model: Captured step, with the costs of regions and all-reduces.
         method: One of `METHODS`.
-        other_s: Seconds of a step beside what is in the graph, such as the optimizer.
-        knobs: Knobs of the search.
+        other_s: Seconds of a step outside the graph, such as the optimizer.
+        knobs: Options of the search.
 
     Raises:
-        PlanError: An unknown method, or as `FusionPlan.check_itself`.
+        PlanError: The method is unknown, or raised by `FusionPlan.check_itself`.
     """
     if method not in METHODS:
         raise PlanError(f"unknown planner {method!r}; expected one of: {', '.join(METHODS)}")
@@ -92,7 +95,8 @@ def plan_operators(
         seed=knobs.seed,
         baseline_s=known[EAGER].step_s,
     )
-    return PlannedOperators(plan, model.times(state), known, found)
+    unfused = model.times(model.in_buckets(model.alone(), model.buckets(state)))
+    return PlannedOperators(plan, model.times(state), known, found, unfused)
 
 
 def plan_of(
@@ -104,9 +108,9 @@ def plan_of(
     seed: int = 0,
     baseline_s: float = 0.0,
 ) -> FusionPlan:
-    """The record of a state; all regions are named, those of one operator too, so that the order of launch is known.
+    """Build the plan of a state; it names all regions, also those of one operator, to fix the launch order.
 
-    Its lower bound is that of communication: everything as one all-reduce.
+    Its lower bound is the communication bound: everything as one all-reduce.
     """
     operators = model.graph.operators
     buckets = []

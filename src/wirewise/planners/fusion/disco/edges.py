@@ -1,4 +1,4 @@
-"""Changes of a fusion at one place and at random places, compiled."""
+"""Changes of a fusion at a given or random place, compiled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from wirewise.planners.arrays import Ints
 from wirewise.planners.fusion.disco.order import is_possible
-from wirewise.planners.fusion.disco.tidy import split_home, tidied
+from wirewise.planners.fusion.disco.tidy import remove_unused, split_home
 from wirewise.sim.compiled import inner, outer
 from wirewise.sim.regions import (
     FREE,
@@ -19,7 +19,7 @@ from wirewise.sim.regions import (
     is_legal,
 )
 
-__all__ = ["COPY", "CUT", "FUSE", "changed", "crossing", "cut", "duplicated", "fused", "fused_greedily"]
+__all__ = ["COPY", "CUT", "FUSE", "changed", "crossing", "cut", "duplicated", "fuse_greedily", "fused"]
 
 
 FUSE, COPY, CUT = 0, 1, 2
@@ -31,9 +31,9 @@ _TRIES = 4
 
 @outer
 def crossing(graph: Arrays, fusion: Fusion, with_copies: bool) -> tuple[Ints, Ints]:
-    """Operators, and regions that read each of them from its home and may be fused with it as far as the two go.
+    """Find operators and the regions that read each from its home region, as fusion candidates.
 
-    With copies: those that hold copies as well.
+    `with_copies` includes regions that hold copies.
     """
     most = len(graph.inputs) + len(fusion.copied)
     for one in fusion.copied:
@@ -67,9 +67,9 @@ def _fill(
 
 @outer
 def fused(graph: Arrays, fusion: Fusion, producer: int, reader: int) -> tuple[bool, Fusion]:
-    """Whether two regions may be one, and the fusion in which they are, or else the one that was given.
+    """Fuse two regions if legal; returns whether they were, and the resulting fusion.
 
-    They may not where their operators may not, or where a path from one to the other leads through a third.
+    Fusion is illegal if their operators may not be fused, or if a path between them leads through a third region.
     """
     kept, gone = min(producer, reader), max(producer, reader)
     inside = (fusion.home == kept) | (fusion.home == gone)
@@ -99,10 +99,10 @@ def _merged(fusion: Fusion, kept: int, gone: int) -> Fusion:
 
 
 @outer
-def fused_greedily(graph: Arrays, fusion: Fusion, shared: bool) -> Fusion:
-    """Producers fused into their readers, from the last operator to the first, wherever it is legal.
+def fuse_greedily(graph: Arrays, fusion: Fusion, shared: bool) -> Fusion:
+    """Fuse producers into their readers wherever legal, from the last operator to the first.
 
-    Without `shared` only those that no other region reads. The fusion has no copies.
+    Without `shared`, only producers with a single reading region. The fusion has no copies.
     """
     for number in range(len(graph.kind) - 1, -1, -1):
         for e in range(graph.input_start[number + 1] - 1, graph.input_start[number] - 1, -1):
@@ -124,26 +124,26 @@ def _only_reads(graph: Arrays, fusion: Fusion, region: int, operator: int) -> bo
 
 @outer
 def duplicated(graph: Arrays, fusion: Fusion, operator: int, reader: int) -> tuple[bool, Fusion]:
-    """Whether a region may compute an operator for itself, and the fusion in which it does."""
+    """Duplicate an operator into a reading region if legal; returns whether it was, and the resulting fusion."""
     inside = fusion.home == reader
     inside[operator] = True
     inside[fusion.copied[fusion.holder == reader]] = True
     if not is_legal(graph, inside):
         return False, fusion
     found = Fusion(fusion.home, np.append(fusion.copied, operator), np.append(fusion.holder, reader))
-    return True, tidied(graph, found)
+    return True, remove_unused(graph, found)
 
 
 @outer
 def cut(graph: Arrays, fusion: Fusion, operator: int) -> tuple[bool, Fusion]:
-    """Whether a region computes more than an operator and what that needs, and the fusion in which it is two."""
+    """Split a region after an operator and its inputs, if anything else remains; returns whether it was split."""
     more, found = split_home(graph, fusion, operator)
-    return more, tidied(graph, found) if more else found
+    return more, remove_unused(graph, found) if more else found
 
 
 @outer
 def changed(graph: Arrays, fusion: Fusion, kinds: Ints, random: np.random.Generator) -> Fusion:
-    """The fusion after changes of these kinds, each at a random place."""
+    """Apply changes of these kinds, each at a random place."""
     for kind in kinds:
         if kind == CUT:
             fusion = cut(graph, fusion, random.integers(0, len(fusion.home)))[1]

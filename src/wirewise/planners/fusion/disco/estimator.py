@@ -1,10 +1,10 @@
-"""What a fused region takes, learned from regions that were compiled and measured (DisCo, TPDS 2022).
+"""Learned time of a fused region, from regions that were compiled and measured (DisCo, TPDS 2022).
 
-A graph attention network reads the operators of a region and what they read from outside: kind, category, own measured
-time, bytes in and out, how it walks through memory, and in how many loops a compiler computes them. It predicts what
-share each operator takes inside the region of its own time, of a time per value and of times per byte: own times are a
-strong prior and hold the machine's speed. The forward pass is numpy, since planning needs no torch;
-`wirewise.profile.estimator` trains the weights.
+A graph attention network reads the operators of a region and their outside inputs: kind, category, measured time
+alone, bytes in and out, memory access pattern, and the number of compiled loops. For each operator it predicts
+fractions of its time alone, of a time per value and of times per byte: times alone are a strong prior and capture the
+machine's speed. The forward pass is numpy, since planning needs no torch; `wirewise.profile.estimator` trains the
+weights.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ _MOST_BYTES = 10_000_000
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What weights were trained on."""
+    """Metadata of the weights' training data."""
 
     device: str
     """Type of the device, such as "cpu"."""
     machine: str
-    """Processor in words, such as "AMD EPYC, AVX2, one thread"."""
+    """Description of the CPU, such as "AMD EPYC, AVX2, one thread"."""
     compiler: str
     kinds: tuple[str, ...]
     """Kinds of operators, in the order of their numbers, from 1 on; number 0 stands for all others."""
@@ -74,11 +74,11 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimator:
-    """Networks that say what a region takes.
+    """Ensemble of networks that predict the time of a region.
 
     Args:
-        about: Description of the weights.
-        weights: Arrays by "NUMBER.NAME" of the network and the parameter (`wirewise.profile.estimator.Network`).
+        about: Metadata of the weights.
+        weights: Arrays by "NUMBER.NAME" of network and parameter (`wirewise.profile.estimator.RegionNetwork`).
 
     Raises:
         InputError: Weights are missing, or have other shapes.
@@ -100,7 +100,7 @@ class Estimator:
             _check(network, len(about.kinds) + 1)
 
     def seconds(self, region: RegionGraph) -> float:
-        """What a region takes: the mean of the networks' logs."""
+        """Predicted time of a region, in seconds: geometric mean over the networks."""
         kinds = np.array([self.numbers.get(kind, 0) for kind in region.kinds])
         logs = [_log_seconds(network, region, kinds) for network in self._networks]
         return float(np.exp(np.mean(logs)))
@@ -110,17 +110,17 @@ class Estimator:
         return dict(self._networks[member])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the weights and what they are of as an .npz file."""
+        """Write the weights and their metadata as an .npz file."""
         about = np.frombuffer(msgspec.json.encode(self.about), dtype=np.uint8)
         with atomic_file(path) as file:
             np.savez_compressed(file, about=about, **self._weights)  # type: ignore[arg-type]
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Estimator:
-        """Read what `save` wrote; nothing in the file is run.
+        """Read a file written by `save`; no code in the file is run.
 
         Raises:
-            InputError: The file cannot be read or holds something else; names it.
+            InputError: The file is unreadable or holds something else; the message names it.
         """
         try:
             if Path(path).stat().st_size > _MOST_BYTES:
@@ -187,11 +187,11 @@ def _elu(value: Array) -> Array:
 
 
 class LearnedCosts:
-    """Costs of regions by an estimator; an operator alone takes what was measured (`RegionCosts`).
+    """Region costs by an estimator; a single operator takes its measured time (`RegionCosts`).
 
     Args:
         graph: Graph of the operators, with measured times.
-        estimator: Estimator for the device that they were measured on.
+        estimator: Estimator for the device of the measurements.
 
     Raises:
         InputError: Raised by `fit`: no operator was measured.
@@ -208,18 +208,18 @@ class LearnedCosts:
 
 
 class ChosenCosts(NamedTuple):
-    """Costs for a graph, and why these."""
+    """Costs selected for a graph, with the reason."""
 
     costs: RegionCosts
     why: str
 
 
 def costs_for(graph: FusionGraph, estimator: Estimator | None = None) -> ChosenCosts:
-    """The learned costs where there are weights for the graph's device, else the analytic ones.
+    """Select the learned costs if there are weights for the graph's device, else the analytic ones.
 
     Args:
         graph: Graph of the operators, with measured times.
-        estimator: Estimator; None: the one that comes with wirewise, which is for CPUs.
+        estimator: Estimator. Defaults to the one shipped with wirewise, which is for CPUs.
 
     Raises:
         InputError: No operator was measured.
@@ -236,16 +236,16 @@ def costs_for(graph: FusionGraph, estimator: Estimator | None = None) -> ChosenC
 
 
 def shipped(vectors: str | None = None) -> Estimator:
-    """The estimator that comes with wirewise, for CPUs.
+    """Load the estimator shipped with wirewise, for CPUs.
 
-    Vectors of twice the width change what a loop costs and which loops are vectorized, so that weights of one kind of
-    processor put only a third of the regions of the other within 20 %.
+    Doubling the vector width changes loop costs and which loops are vectorized; weights for one width predict only a
+    third of the regions of the other within 20 %.
 
     Args:
-        vectors: "avx2" or "avx512"; None: what this machine has.
+        vectors: "avx2" or "avx512". Defaults to what this machine has.
 
     Raises:
-        InputError: Other vectors.
+        InputError: The vector type is unknown.
     """
     vectors = vectors or vectors_here()
     if vectors not in VECTORS:
@@ -254,7 +254,7 @@ def shipped(vectors: str | None = None) -> Estimator:
 
 
 def vectors_here() -> str:
-    """The widest that both torch and Inductor use on this processor."""
+    """Widest vector type that both torch and Inductor use on this CPU."""
     info = Path("/proc/cpuinfo")
     flags = info.read_text().split() if info.exists() else []
     return "avx512" if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= set(flags) else "avx2"

@@ -1,4 +1,4 @@
-"""What an estimator is told about a region: a small graph with a row of figures for each operator."""
+"""Input features of an estimator for a region: a small graph with a feature row per operator."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from wirewise.planners.fusion.disco.passes import (
     LAST_CACHE,
     OWN_CACHE,
+    Loop,
     OperatorLoops,
-    Walk,
     beyond,
     loops_of,
     name_of,
-    stored_between,
-    walked,
+    stored_results,
+    trip_count,
     walks_of,
 )
 from wirewise.trace.operators import CATEGORIES, FusionGraph, Operator
@@ -47,12 +47,12 @@ another."""
 _UNMEASURED_S, _DISPATCH_S = 5e-6, 2e-6
 """Own time of an operator that was not measured, and what of it only choosing the kernel takes."""
 _S_PER_VALUE = 3e-10
-"""Seconds a value in a loop that uses vectors."""
+"""Seconds per value in a loop that uses vectors."""
 _MOST_S_PER_VALUE = 2e-9
-"""Most seconds a value that count of an operator's own time: eager kernels of some layouts take many times what a fused
-loop takes."""
+"""Most seconds per value that count of an operator's own time: eager kernels of some layouts take many times what a
+fused loop takes."""
 _S_PER_LONE_VALUE = 1e-9
-"""Seconds a value in a loop that uses no vectors."""
+"""Seconds per value in a loop that uses no vectors."""
 _S_PER_BYTE, _S_PER_NARROW_ELEMENT = 5e-11, 2e-9
 """Seconds of a byte, and of a narrow element, that crosses the region's border; narrow are those of less than four
 bytes, which keep loops from vectors."""
@@ -65,7 +65,7 @@ _UNWRITTEN = frozenset("empty_like new_empty empty".split())
 
 
 class RegionGraph(NamedTuple):
-    """A region as the network sees it; its n nodes are its operators, then the outside ones that it reads."""
+    """Region as input of the network; its n nodes are its operators, then the outside operators that it reads."""
 
     nodes: Array
     """[n, FEATURES]."""
@@ -78,7 +78,7 @@ class RegionGraph(NamedTuple):
 
 
 class _Region(NamedTuple):
-    """What the operators of a region have in common."""
+    """Properties that the operators of a region have in common."""
 
     graph: FusionGraph
     operators: tuple[int, ...]
@@ -90,7 +90,7 @@ class _Region(NamedTuple):
     """Outside operators whose values it reads."""
     stored: set[int]
     """Operators whose results one loop keeps for another."""
-    walks: Mapping[int, Walk]
+    walks: Mapping[int, Loop]
     """Walks by operator."""
     moved_bytes: int
     """Read and written."""
@@ -102,11 +102,11 @@ class _Region(NamedTuple):
 
 
 def region_graph(graph: FusionGraph, operators: tuple[int, ...], outputs: tuple[int, ...]) -> RegionGraph:
-    """What the network is told about a region.
+    """Build the network input of a region.
 
     Args:
-        graph: Graph of the operators; one without a measured time counts as a launch.
-        operators: Numbers of the region's, ascending.
+        graph: Graph of the operators; one without a measured time counts as one launch.
+        operators: Indices of the region's operators, ascending.
         outputs: Operators whose results leave the region.
     """
     inside = set(operators)
@@ -119,7 +119,7 @@ def region_graph(graph: FusionGraph, operators: tuple[int, ...], outputs: tuple[
     loops = loops_of(graph, operators, outputs)
     used = {i for one in operators if loops[one].live for i in graph.operators[one].inputs if i not in inside}
     held, leaving = _held_bytes(graph, members), set(outputs)
-    stored = stored_between(graph, operators, leaving, loops)
+    stored = stored_results(graph, operators, leaving, loops)
     moved = sum(held[i] for i in used | leaving | stored)
     moved += sum(graph.operators[i].outside_bytes for i in operators)
     walks = walks_of(graph, operators, leaving | stored, loops, held)
@@ -145,7 +145,7 @@ def _held_bytes(graph: FusionGraph, members: tuple[int, ...]) -> dict[int, int]:
 def _prior_s(region: _Region, number: int) -> tuple[float, ...]:
     one, own_s, held = region.graph.operators[number], region.own_s(number), region.held[number]
     computed = region.loops[number].computed if number in region.loops else 0
-    values = walked(one) * computed if own_s and one.category != "matmul" else 0
+    values = trip_count(one) * computed if own_s and one.category != "matmul" else 0
     crosses = number in region.leaving or number in region.used
     stored, lone = number in region.stored, number in region.walks and region.walks[number].lone
     if one.category not in ("matmul", "opaque"):
@@ -179,7 +179,7 @@ def _rows(region: _Region, members: tuple[int, ...], read_by: list[int]) -> Arra
             _log(crossing),
             log(own_s / (total_s + 1e-9) + 0.01) / 2 if inside else 0.0,
             log((one.elements + 1) / (most + 1)) / 4,
-            log((own_s * 1e9 + 10) / (walked(one) + 64)) if inside else 0.0,
+            log((own_s * 1e9 + 10) / (trip_count(one) + 64)) if inside else 0.0,
         ]
         layout = _layout(one) if inside else [0.0] * _LAYOUT
         work = _work(one) if inside else [0.0] * (len(CATEGORIES) + len(_WORK))

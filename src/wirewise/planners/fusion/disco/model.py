@@ -1,8 +1,8 @@
 """The simulated step of a fusion (DisCo, section on the simulator; TPDS 2022).
 
-One device works off the regions, first ready first. A bucket's all-reduce is issued when its last gradient is there,
-takes a straight line of its bytes, and has the channel for itself; computing goes on meanwhile, slower where sending
-takes a part of what it computes with (the paper: as fast as alone). The step ends when both are done.
+One device runs the regions, first ready first. A bucket's all-reduce is issued when its last gradient is ready, takes
+linear time in its bytes, and has the channel exclusively; compute continues meanwhile, slower if sending uses the
+same resources (the paper: at full speed). The step ends when both are done.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Region", "State", "StepModel", "Times"]
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Regions and buckets; its arrays are never written to."""
+    """Regions and buckets; its arrays are immutable."""
 
     fusion: Fusion
     bucket: Ints
@@ -44,7 +44,7 @@ class State:
 
     @property
     def key(self) -> bytes:
-        """Key that is equal for equal states."""
+        """Hashable key, equal for equal states."""
         found = blake2b(digest_size=16)
         for one in (*self.fusion, self.bucket):
             found.update(one.tobytes())
@@ -60,12 +60,12 @@ class Times(NamedTuple):
 
     @property
     def full_overlap_s(self) -> float:
-        """What the step would take if nothing waited for anything (FO)."""
+        """Lower bound of the step with full overlap (FO), in seconds."""
         return max(self.compute_s, self.communicate_s)
 
 
 class Region(NamedTuple):
-    """What runs as one kernel."""
+    """Operators fused into one kernel."""
 
     number: int
     operators: tuple[int, ...]
@@ -76,17 +76,17 @@ class Region(NamedTuple):
 
 
 class StepModel:
-    """A step of which regions and buckets are chosen.
+    """Step model whose regions and buckets are chosen.
 
     Args:
         graph: Graph of the operators.
-        costs: Costs of regions; they are asked once for each region.
-        all_reduce: Seconds by bytes of a bucket.
-        overlap_rate: How fast it computes while a bucket travels, of 1 alone.
-        ranks: Ranks that the line holds for.
+        costs: Costs of regions; each region is evaluated once.
+        all_reduce: Seconds of an all-reduce by bytes.
+        overlap_rate: Compute speed while a bucket is in flight, relative to 1 without.
+        ranks: Number of ranks that `all_reduce` holds for.
 
     Raises:
-        InputError: The graph is not sound, the line falls or is not finite, or the rate is none.
+        InputError: The graph is invalid, the line decreases or is not finite, or the rate is invalid.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class StepModel:
         self._words = words
 
     def alone(self) -> State:
-        """Each operator and each gradient by itself."""
+        """State with each operator and each gradient separate."""
         count, none = len(self.arrays.kept), np.empty(0, dtype=np.int64)
         nothing = State(
             fusion=Fusion(np.arange(count), none, none),
@@ -124,10 +124,10 @@ class StepModel:
         return self.fused(nothing, nothing.fusion)
 
     def fused(self, state: State, fusion: Fusion) -> State:
-        """The state with other regions, and with the seconds of those that changed.
+        """State with other regions, whose changed ones are re-evaluated.
 
         Raises:
-            InputError: The costs are no time.
+            InputError: The costs return an invalid time.
         """
         found, seconds = signatures(self.arrays, fusion, self._words), state.seconds.copy()
         for region in np.flatnonzero(found != state.signatures).tolist():
@@ -151,7 +151,7 @@ class StepModel:
         return Times(*_step(state.ready_s, size, state.bucket, *wire, compute, self.overlap_rate))
 
     def regions(self, state: State) -> list[Region]:
-        """Regions in the order of launch; their seconds are without what travelling buckets take."""
+        """Regions in launch order; their times exclude the slowdown by buckets in flight."""
         found, now = [], 0.0
         for region in launch_order(self.arrays, state.fusion).tolist():
             operators, leaving = (tuple(one.tolist()) for one in describe(self.arrays, state.fusion, region))
@@ -161,14 +161,14 @@ class StepModel:
         return found
 
     def buckets(self, state: State) -> list[list[int]]:
-        """Numbers of gradients, buckets and gradients in the order in which they are ready."""
+        """Gradient indices of each bucket, in ready order."""
         found, bucket, ready = dict[int, list[int]](), state.bucket.tolist(), state.ready_s.tolist()
         for gradient in np.argsort(state.ready_s, kind="stable").tolist():
             found.setdefault(bucket[gradient], []).append(gradient)
         return sorted(found.values(), key=lambda one: ready[one[-1]])
 
     def in_buckets(self, state: State, groups: Iterable[Sequence[int]]) -> State:
-        """The state with other buckets, given as lists of gradients."""
+        """State with other buckets, given as lists of gradients."""
         bucket = [0] * len(state.bucket)
         for group in groups:
             least = min(group)

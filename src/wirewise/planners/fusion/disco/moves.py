@@ -1,10 +1,9 @@
-"""Changes of a state, at random places, as the search tries them.
+"""Random changes of a state, as tried by the search.
 
 Operators are fused over an edge: into one region that serves all readers, or by a copy in the reader's region, so
-that the others do not wait. All-reduces are fused with a neighbour. Beside these, DisCo's, all gradients are grouped
-anew by Cupcake's exact programme for the order in which they are ready; regions are cut in two, because the search
-starts from what is fused already; and changes of all kinds are made together, because one alone may take longer than
-what is followed.
+that the others do not wait. All-reduces are fused with a neighbour. Beyond DisCo, all gradients are regrouped by
+Cupcake's dynamic programme for their ready order; regions are split, because the search starts from fused ones; and
+changes of all kinds are combined, because a single one may exceed the acceptance limit.
 """
 
 from __future__ import annotations
@@ -19,21 +18,20 @@ from wirewise.planners.fusion.cupcake.linear import Lines, spans
 from wirewise.planners.fusion.disco.edges import COPY, CUT, FUSE, changed
 from wirewise.planners.fusion.disco.model import State, StepModel
 
-__all__ = ["METHODS", "all_reduces", "grouped", "operators"]
+__all__ = ["METHODS", "all_reduces", "group_buckets", "operators"]
 
 Random = np.random.Generator
 
 
 def operators(model: StepModel, state: State, kinds: Sequence[int], random: Random) -> State:
-    """The state after changes of its regions at random places, of the kinds of `edges`."""
+    """Change regions at random places, with the kinds of changes in `edges`."""
     return model.fused(state, changed(model.arrays, state.fusion, np.array(kinds, dtype=np.int64), random))
 
 
 def all_reduces(model: StepModel, state: State, count: int, random: Random) -> State:
-    """The state after so many random all-reduces were each fused with a neighbour.
+    """Fuse `count` random all-reduces, each with a neighbour.
 
-    Neighbours are those whose gradients are ready next to each other, and those of a gradient that is computed from
-    the other one.
+    Neighbours are all-reduces of gradients adjacent in ready order, or with one computed from the other.
     """
     groups = model.buckets(state)
     for _ in range(min(count, len(groups) - 1)):
@@ -49,10 +47,10 @@ def all_reduces(model: StepModel, state: State, count: int, random: Random) -> S
     return model.in_buckets(state, groups)
 
 
-def grouped(model: StepModel, state: State) -> State:
-    """The state with the buckets that end first, given when gradients are ready (Cupcake's dynamic programme).
+def group_buckets(model: StepModel, state: State) -> State:
+    """Choose the buckets that end first for the gradients' ready times (Cupcake's dynamic programme).
 
-    With an overlap rate below 1 others may end before them.
+    With an overlap rate below 1 they may be suboptimal.
     """
     order = np.argsort(state.ready_s, kind="stable")
     ready, sums = np.zeros(len(order) + 1), np.zeros(len(order) + 1)
@@ -67,11 +65,11 @@ def _of_kind(kind: int, model: StepModel, state: State, count: int, random: Rand
 
 
 def _grouped(model: StepModel, state: State, count: int, random: Random) -> State:
-    return grouped(model, state) if count else state
+    return group_buckets(model, state) if count else state
 
 
 _KINDS = (FUSE, COPY, None, CUT)
-"""Kinds of moves; None: an all-reduce is fused."""
+"""Kinds of moves; None if an all-reduce is fused."""
 
 
 def _mixed(model: StepModel, state: State, count: int, random: Random) -> State:
@@ -83,7 +81,7 @@ def _mixed(model: StepModel, state: State, count: int, random: Random) -> State:
         state = (
             operators(model, state, kinds, random) if kinds else all_reduces(model, state, len(own), random)
         )
-    return grouped(model, state) if count and random.random() < 0.5 else state
+    return group_buckets(model, state) if count and random.random() < 0.5 else state
 
 
 METHODS: dict[str, Callable[[StepModel, State, int, Random], State]] = {

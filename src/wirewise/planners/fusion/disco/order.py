@@ -1,4 +1,4 @@
-"""Order in which one device works off regions, and when gradients are ready."""
+"""Launch order of regions on one device, and ready times of gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["gradients_ready", "is_possible", "launch_order"]
 
 @outer
 def launch_order(graph: Arrays, fusion: Fusion) -> Ints:
-    """Regions in the order in which one device works them off, first ready first; fewer than there are: a cycle."""
+    """Launch order of the regions on one device, first ready first; incomplete if there is a cycle."""
     n, copies = len(fusion.home), chains(fusion)
     own, waits, order = (np.full(n, -1), np.full(n, -1)), np.zeros(n, dtype=np.int64), np.empty(n, np.int64)
     _count_waits(graph, fusion, copies, own, waits)
@@ -80,7 +80,7 @@ def _served(waits: Ints, order: Ints, count: int, region: int) -> int:
 
 @inner
 def _sort(order: Ints, first: int, end: int) -> None:
-    """What is ready at the same time goes by number: few regions, put in place one by one."""
+    """Sort operators that are ready at the same time by number: few regions, inserted one by one."""
     for i in range(first + 1, end):
         region, place = order[i], i
         while place > first and order[place - 1] > region:
@@ -91,7 +91,7 @@ def _sort(order: Ints, first: int, end: int) -> None:
 
 @outer
 def is_possible(graph: Arrays, fusion: Fusion) -> bool:
-    """Whether no regions wait for each other: each is launched."""
+    """Whether regions have no cyclic dependence, so that each is launched."""
     home, regions = fusion.home, 0
     for one in range(len(home)):
         # Each region is at home in itself.
@@ -101,7 +101,7 @@ def is_possible(graph: Arrays, fusion: Fusion) -> bool:
 
 @outer
 def gradients_ready(graph: Arrays, fusion: Fusion, seconds: Vector) -> Vector:
-    """When each gradient is there, given the seconds of the regions by number, [g]."""
+    """Ready time of each gradient, given the time of each region, in seconds, [g]."""
     order, ends, now = launch_order(graph, fusion), np.zeros(len(seconds)), 0.0
     for place in range(len(order)):
         now += seconds[order[place]]

@@ -1,11 +1,11 @@
-"""The loops of a fused kernel: how often they compute each operator, and what each loop reads and writes.
+"""Loops of a fused kernel: how often they compute each operator, and the reads and writes of each loop.
 
-A reduction ends a loop; what reads its result runs in a later one. Values that both loops need are computed in both,
-unless they leave the region or are expensive enough that Inductor stores them. So a region may take longer than its
-operators one by one, though it moves fewer bytes.
+A reduction ends a loop; operators that read its result run in a later one. Values that both loops need are computed
+in both, unless they leave the region or are expensive enough that Inductor stores them. So a region may take longer
+than its operators one by one, though it moves fewer bytes.
 
-Operators that compute as many values in the same pass share a loop. Inductor makes a loop without vectors where 12 % or
-more of what it does are reads and writes of values that do not lie next to each other (`TilingSelect`).
+Operators that compute equally many values in the same pass share a loop. Inductor does not vectorise a loop if 12 %
+or more of its operations are strided reads and writes (`TilingSelect`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from wirewise.trace.operators import FusionGraph, Operator
 __all__ = [
     "LAST_CACHE",
     "OWN_CACHE",
+    "Loop",
     "OperatorLoops",
-    "Walk",
     "beyond",
     "loops_of",
     "name_of",
-    "stored_between",
-    "walked",
+    "stored_results",
+    "trip_count",
     "walks_of",
 ]
 
@@ -74,7 +74,7 @@ class OperatorLoops(NamedTuple):
     """Loops of one operator of a region."""
 
     live: bool
-    """Whether anything that leaves the region depends on its values."""
+    """Whether any output of the region depends on its values."""
     first: int
     """Loop in which it is computed first."""
     computed: int
@@ -82,18 +82,18 @@ class OperatorLoops(NamedTuple):
 
 
 def name_of(kind: str) -> str:
-    """Name of a kind: "mul" of "aten.mul.Tensor"."""
+    """Short name of an operator kind: "mul" for "aten.mul.Tensor"."""
     return kind.split(".")[1] if kind.count(".") > 1 else kind
 
 
 def loops_of(
     graph: FusionGraph, operators: tuple[int, ...], outputs: tuple[int, ...]
 ) -> dict[int, OperatorLoops]:
-    """Loops of the operators of a region, by number.
+    """Loops of the operators of a region, by operator index.
 
     Args:
         graph: Graph of the operators.
-        operators: The region's, ascending.
+        operators: Indices of the region's operators, ascending.
         outputs: Operators whose results leave the region.
     """
     first, leaving = _first(graph, operators), set(outputs)
@@ -118,10 +118,10 @@ def loops_of(
     return found
 
 
-def stored_between(
+def stored_results(
     graph: FusionGraph, operators: tuple[int, ...], leaving: set[int], loops: Mapping[int, OperatorLoops]
 ) -> set[int]:
-    """Operators of a region whose results do not leave it, but are kept by one loop for a later one."""
+    """Operators of a region whose results stay inside, but are stored by one loop for a later one."""
     return {
         i
         for reader in operators
@@ -189,34 +189,34 @@ def _needs(one: Operator, first: int, own: set[int]) -> set[int]:
     return {first} if one.category in ("reduction", "matmul") else own
 
 
-class Walk(NamedTuple):
-    """One loop of a fused operator."""
+class Loop(NamedTuple):
+    """Loop of a fused kernel."""
 
     operators: tuple[int, ...]
     values: int
-    """Number of values that it goes through."""
+    """Number of values that it iterates over."""
     inner: int
     """Length of its innermost dimension."""
     accesses: int
     """Tensors that it reads or writes."""
     strided: int
-    """Number of tensors that it reads whose values do not lie next to each other."""
+    """Number of non-contiguous input tensors."""
     moved_bytes: int
     """Read and written."""
 
     @property
     def strided_share(self) -> float:
-        """Strided share of all that it does."""
+        """Strided fraction of the loop's operations."""
         return self.strided / (_STEPS * len(self.operators) + self.accesses)
 
     @property
     def lone(self) -> bool:
-        """Whether it goes value by value."""
+        """Whether the loop is scalar, not vectorised."""
         return self.strided_share >= _MOST_STRIDED
 
 
-def walked(one: Operator) -> int:
-    """Values that an operator's loop goes through."""
+def trip_count(one: Operator) -> int:
+    """Number of values that an operator's loop iterates over."""
     return one.elements * (one.layout.reduced if one.category == "reduction" else 1)
 
 
@@ -226,28 +226,28 @@ def walks_of(
     written: set[int],
     loops: Mapping[int, OperatorLoops],
     held: Mapping[int, int],
-) -> dict[int, Walk]:
-    """The first loop of each operator of a region that has one.
+) -> dict[int, Loop]:
+    """First loop of each operator of a region that has one.
 
     Args:
         graph: Graph of the operators.
-        operators: The region's, ascending.
+        operators: Indices of the region's operators, ascending.
         written: Operators whose results are written to memory.
         loops: Loops of the operators.
-        held: Bytes of results, of outside operators too.
+        held: Result size of each operator in bytes, outside operators included.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for i in operators:
         one = graph.operators[i]
         if loops[i].live and one.category not in ("view", "matmul"):
-            groups.setdefault((loops[i].first, walked(one)), []).append(i)
-    found: dict[int, Walk] = {}
+            groups.setdefault((loops[i].first, trip_count(one)), []).append(i)
+    found: dict[int, Loop] = {}
     for (_, values), members in groups.items():
         inside, layouts = set(members), [graph.operators[i].layout for i in members]
         reads = {j for i in members for j in graph.operators[i].inputs} - inside
         writes = inside & written
         backwards = sum(name_of(graph.operators[i].kind) == "flip" for i in members)
-        walk = Walk(
+        walk = Loop(
             operators=tuple(members),
             values=values,
             inner=max(1, *(one.inner for one in layouts)),
@@ -261,5 +261,5 @@ def walks_of(
 
 
 def beyond(size_bytes: float, cache: int) -> float:
-    """How far bytes are from a cache: 0 where they fill half of it, 1 where they fill it twice."""
+    """Cache overflow of a size: 0 at half of the cache, 1 at twice the cache."""
     return min(max(log(max(size_bytes, 1) / cache) / log(4) + 0.5, 0.0), 1.0)

@@ -1,13 +1,14 @@
 """Backtracking search (DisCo, Algorithm 1; TPDS 2022).
 
-A queue holds states by their simulated step. The best is taken out, each method changes it at 0 to beta random
-places, and what comes of it is queued if it takes at most alpha times the best step so far. The search ends with the
-queue, or when `stop` changed states in a row were no better.
+A queue holds states by their simulated step. The best is popped, each method changes it at 0 to beta random places,
+and the results are queued if they take at most alpha times the best step so far. The search ends with the queue, or
+when `stop` changed states in a row were no better.
 
-Beyond the paper: the queue starts with all baselines, what compilers and frameworks do without a search, so that the
-result is never worse than one of them. A state that was seen before is not queued again, but one that is taken out
-goes back as if it took 0.02 % longer, because its changes are random. What alpha no longer admits is dropped when its
-turn comes. Hence a larger alpha goes on where a smaller one ends, with the same random numbers, and is never worse.
+Beyond the paper: the queue starts with all baselines, the results of compilers and frameworks without a search, so
+that the result is never worse than one of them. A state seen before is not queued again, but a popped one is
+re-queued as if it took 0.02 % longer, because its changes are random. States that alpha no longer admits are dropped
+when popped. Hence a larger alpha continues where a smaller one ends, with the same random numbers, and is never
+worse.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from wirewise.errors import PlanError
-from wirewise.planners.fusion.disco.edges import fused_greedily
+from wirewise.planners.fusion.disco.edges import fuse_greedily
 from wirewise.planners.fusion.disco.model import State, StepModel, Times
 from wirewise.planners.fusion.disco.moves import METHODS
 from wirewise.plans.fusion import ddp_buckets
@@ -30,7 +31,7 @@ FUSIONS = ("none", "default", "maximal")
 """No fusion; producers into their only reader, as XLA does; all that is legal."""
 
 BUCKETS: dict[str, float | None] = {"none": 0.0, "default": None, "1MiB": 2.0**20}
-"""Caps; 0: each gradient alone, None: DistributedDataParallel's."""
+"""Caps; 0: each gradient alone, DistributedDataParallel's if None."""
 
 _AGAIN = 1.0002
 """Factor of a state's place in the queue each time that it was taken."""
@@ -38,20 +39,20 @@ _AGAIN = 1.0002
 
 @dataclass(frozen=True, kw_only=True)
 class Knobs:
-    """Knobs of the search, with the paper's values.
+    """Options of the search, with the paper's values.
 
     Raises:
-        PlanError: One is out of range.
+        PlanError: An option is out of range.
     """
 
     alpha: float = 1.05
-    """States up to so many times the best step are followed."""
+    """States whose step is up to `alpha` times the best one are explored further."""
     beta: int = 10
-    """Places that one method changes at most."""
+    """Maximum number of changes by one method."""
     stop: int = 1000
-    """Changed states in a row without a better one."""
+    """Number of successive changed states without improvement after which to stop."""
     evaluations: int = 100_000
-    """States that are simulated at most."""
+    """Maximum number of simulated states."""
     methods: tuple[str, ...] = tuple(METHODS)
     seed: int = 0
 
@@ -67,7 +68,7 @@ class Knobs:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """The best state, and what it took to find it."""
+    """Best state, and statistics of the search."""
 
     state: State
     times: Times
@@ -75,17 +76,17 @@ class SearchResult:
     """Times of baselines by fusion and rule of buckets."""
     evaluations: int
     since_best: int
-    """Changed states after the best one."""
+    """Number of changed states since the best one."""
     seconds: float
 
     @property
     def baseline_s(self) -> float:
-        """The best baseline's step."""
+        """Step time of the best baseline, in seconds."""
         return min(one.step_s for one in self.baselines.values())
 
 
 def search(model: StepModel, knobs: Knobs | None = None) -> SearchResult:
-    """The best state that is found from the baselines."""
+    """Search for the best state, starting from the baselines."""
     knobs, begin, before = knobs or Knobs(), time.monotonic(), model.evaluations
     queue, random = _Queue(knobs.alpha), np.random.default_rng(knobs.seed)
     known = baselines(model)
@@ -141,7 +142,7 @@ class _Queue:
         return better
 
     def take(self) -> State | None:
-        """The best that is queued; None: nothing is left that alpha admits."""
+        """The best that is queued; None if nothing is left that alpha admits."""
         if not self._states or self._states[0][0] > self._alpha * self.best_times.step_s:
             return None
         step_s, number, state = heappop(self._states)
@@ -150,7 +151,7 @@ class _Queue:
 
 
 def baselines(model: StepModel) -> dict[tuple[str, str], State]:
-    """Each fusion with each rule of buckets, by the names of both."""
+    """Each fusion combined with each rule of buckets, by the names of both."""
     alone = model.alone()
     fused = {
         "none": alone,
@@ -163,18 +164,18 @@ def baselines(model: StepModel) -> dict[tuple[str, str], State]:
 
 
 def greedy(model: StepModel, state: State, *, shared: bool) -> State:
-    """Fuse producers into their readers, from the last operator to the first, wherever it is legal.
+    """Fuse producers into their readers wherever legal, from the last operator to the first.
 
     Args:
         model: Model of the step.
         state: State without copies.
-        shared: Whether producers whose result is read elsewhere too are fused.
+        shared: Whether to also fuse producers whose result has other readers.
     """
-    return model.fused(state, fused_greedily(model.arrays, state.fusion, shared))
+    return model.fused(state, fuse_greedily(model.arrays, state.fusion, shared))
 
 
 def capped(model: StepModel, state: State, cap_bytes: float | None) -> State:
-    """Buckets of gradients as they get ready, each closed as soon as it holds its cap."""
+    """Bucket gradients in ready order, each bucket closed as soon as it reaches its cap."""
     if cap_bytes == 0.0:
         return model.in_buckets(state, ([i] for i in range(len(state.bucket))))
     order = [one for group in model.buckets(state) for one in group]

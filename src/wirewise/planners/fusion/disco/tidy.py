@@ -1,4 +1,4 @@
-"""What a change leaves behind: operators at homes that nobody reads any more, and copies that serve nothing."""
+"""Clean-up after a change: home operators without readers, and unused copies."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from wirewise.planners.fusion.disco.order import launch_order
 from wirewise.sim.compiled import inner, outer
 from wirewise.sim.regions import Arrays, Chains, Fusion, chains, holds
 
-__all__ = ["split_home", "tidied"]
+__all__ = ["remove_unused", "split_home"]
 
 Flags = NDArray[np.bool_]
 
 
 @outer
-def tidied(graph: Arrays, fusion: Fusion) -> Fusion:
-    """The fusion without them.
+def remove_unused(graph: Arrays, fusion: Fusion) -> Fusion:
+    """Remove unused operators and copies from a fusion.
 
-    An operator whose readers all have copies is at home where the first copy is launched, so that homes still come
-    before the other copies.
+    An operator whose readers all have copies gets its home where the first copy is launched, so that homes still
+    precede the other copies.
     """
     order, place = launch_order(graph, fusion), np.full(len(fusion.home), len(fusion.home))
     place[order] = np.arange(len(order))
@@ -95,9 +95,9 @@ def _renumbered(fusion: Fusion) -> Fusion:
 
 @outer
 def split_home(graph: Arrays, fusion: Fusion, operator: int) -> tuple[bool, Fusion]:
-    """Whether its region holds more, and the fusion with the operator and what is computed for it by themselves.
+    """Split an operator's region into the operator with its inputs, and the rest; returns whether it was split.
 
-    Both parts get all copies. The numbers are those of the least operators; that of the whole stays in use.
+    Both parts get all copies. Region numbers are those of the least operators; that of the whole stays in use.
     """
     n, region, copies = len(fusion.home), fusion.home[operator], chains(fusion)
     early = np.zeros(n, dtype=np.bool_)

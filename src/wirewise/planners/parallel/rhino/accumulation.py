@@ -1,4 +1,4 @@
-"""How results of microbatches make up those of the batch: a loop over microbatches is a mesh whose ranks take turns.
+"""Combination of microbatch results to those of the batch, treated as a mesh whose ranks run in sequence.
 
 Along this dimension a tensor is in parts (rows of its microbatch), a sum (what all microbatches have adds up to the
 batch's) or whole (the same in all of them), by the rules that split operators over ranks. Ranks that take turns cannot
@@ -6,6 +6,7 @@ exchange anything, so three things are done instead. What depends on the batch a
 of targets that count, is computed of the whole batch. What is whole and added to sums, such as a penalty of the
 weights, counts with 1/m. And a mean over rows has its part of the whole mean. Where that is not enough, as where rows
 of different microbatches are compared or normalised with each other, microbatches would train another model: refused.
+Rows that are sorted by their expert and put back are followed (`dispatch`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wirewise.errors import PlanError
+from wirewise.planners.parallel.rhino.dispatch import Dispatch
 from wirewise.planners.parallel.rhino.layouts import PARTIAL, REPLICATED
-from wirewise.planners.parallel.rhino.loops import FACTORIES, LOSSES, operator_name
+from wirewise.planners.parallel.rhino.loop_records import operator_name
+from wirewise.planners.parallel.rhino.loops import FACTORIES, LOSSES
 from wirewise.planners.parallel.rhino.rules import Strategy, strategies
 from wirewise.plans.parallel import DimPlacement
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
@@ -36,32 +39,32 @@ _MOST_PASSES = 60
 
 @dataclass
 class Accumulation:
-    """What each node of a step is in a microbatch, and what has to be done so that microbatches give the batch's."""
+    """Role of each node of a step in a microbatch, and corrections that make microbatches equal the batch."""
 
     count: int
     """Number of microbatches."""
     placements: list[tuple[DimPlacement, ...]]
-    """Along the microbatches: each output of each node in parts, a sum or whole."""
+    """Placement of each node's outputs along the microbatches: split, partial sum or whole."""
     scaled: set[tuple[int, int]] = field(default_factory=set)
-    """Whole tensors that count with 1/m where a node adds them to sums: producer and consumer."""
+    """Whole tensors scaled by 1/m where a node adds them to partial sums: producer and consumer."""
     shares: set[int] = field(default_factory=set)
-    """Nodes whose mean over the rows of a microbatch counts with 1/m."""
+    """Nodes whose mean over the rows of a microbatch is weighted by 1/m."""
     totals: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Losses of targets that are divided by the sum of their weights in the whole batch: nodes, with those of the
     targets and of the weights of classes."""
     of_batch: set[int] = field(default_factory=set)
-    """Nodes that are computed of the whole batch, and taken whole or, where they are in parts, row by row."""
+    """Nodes computed once from the whole batch, and read whole or, if split, row by row."""
 
     def factor(self, number: int) -> float:
-        """What a microbatch's result counts with in the sum over microbatches."""
+        """Weight of a microbatch's result in the sum over microbatches."""
         return 1.0 if self.placements[number][0].kind == "P" else 1.0 / self.count
 
 
 def blocks_of_part(cut: DimPlacement, rows: DimPlacement, count: int) -> int | None:
-    """Blocks that a strided cut has in a microbatch; None: they are not whole ones of it.
+    """Blocks of a strided cut within a microbatch. None if they are not whole blocks.
 
-    Blocks that lie inside of single rows become fewer with the rows; blocks of which each has rows of all microbatches
-    stay as many.
+    The number of blocks within single rows shrinks with the rows; that of blocks with rows of all microbatches is
+    unchanged.
 
     Args:
         cut: Cut over the ranks of a mesh.
@@ -74,7 +77,7 @@ def blocks_of_part(cut: DimPlacement, rows: DimPlacement, count: int) -> int | N
 
 
 def random_operator(graph: OperatorGraph) -> str:
-    """Name of a node that draws random numbers; nothing: there is none."""
+    """Name of a node that draws random numbers; empty if there is none."""
     for node in graph.nodes:
         drawn = bool(node.arguments.get("random")) and node.op.startswith("module.")
         if drawn or operator_name(node) in _RANDOM or _attends_with_dropout(node):
@@ -87,14 +90,14 @@ def _attends_with_dropout(node: OperatorNode) -> bool:
 
 
 def accumulate(graph: OperatorGraph, count: int) -> Accumulation:
-    """How the step of a batch comes of those of its microbatches.
+    """Derive the batch's step from the steps of its microbatches.
 
     Args:
         graph: Step of the whole batch.
         count: Number of microbatches.
 
     Raises:
-        PlanError: Microbatches would give other gradients; names the module and the operator.
+        PlanError: Microbatches would give other gradients; the message names the module and the operator.
     """
     search = _Search(graph, count)
     for _ in range(_MOST_PASSES):
@@ -131,6 +134,7 @@ class _Search:
         self.grew = False
         self._known: dict[tuple[int, tuple[DimPlacement, ...]], list[Strategy]] = {}
         self.grounded = self._grounded()
+        self.dispatch = Dispatch(graph, count)
 
     def _grounded(self) -> list[bool]:
         """Whether each node depends on the batch and the model's code alone, not on parameters."""
@@ -143,6 +147,7 @@ class _Search:
     def passed(self) -> Accumulation:
         """One pass."""
         self.grew = False
+        self.dispatch = Dispatch(self.graph, self.count)
         found = Accumulation(self.count, [])
         for number, node in enumerate(self.graph.nodes):
             found.placements.append(self._placed(number, node, found))
@@ -167,10 +172,16 @@ class _Search:
         given = [found.placements[i][0] for i in node.inputs]
         if node.op == "getitem":
             return self._part(number, node, found)
+        dispatched = self.dispatch.placed(number, node, given, self.grounded[number])
+        if dispatched is not None:
+            self._want_rows(node, given, dispatched)
+            return dispatched
         choice = self._chosen(number, node, given)
         made = choice.strategy.outputs if choice is not None else ()
         if choice is None or (self.grounded[number] and PARTIAL in made):
             return self._of_batch(number, node, found)
+        if self.dispatch.touches(node):
+            self.dispatch.follow(number, node, choice.strategy.inputs, made, given)
         if operator_name(node) in FACTORIES:
             return made
         for source, own, need in zip(node.inputs, given, choice.strategy.inputs, strict=True):
@@ -198,12 +209,22 @@ class _Search:
         outputs = found.placements[source]
         index = int(node.arguments.get("index", 0))
         own = outputs[index] if index < len(outputs) else REPLICATED
+        self.dispatch.part(number, source, index)
         if source in found.of_batch:
             found.of_batch.add(number)
             return self._of_batch(number, node, found)
         if own.kind == "R" and number in self.wanted:
             self._want(source, self.wanted[number])
         return (own,)
+
+    def _want_rows(
+        self, node: OperatorNode, given: Sequence[DimPlacement], made: Sequence[DimPlacement]
+    ) -> None:
+        """Want the equal elements in rows that rows of an order are put into."""
+        for source, own in zip(node.inputs, given, strict=True):
+            equal = operator_name(self.graph.nodes[source]) in FACTORIES
+            if equal and own.kind == "R" and made[0].kind == "S":
+                self._want(source, made[0])
 
     def _of_batch(self, number: int, node: OperatorNode, found: Accumulation) -> tuple[DimPlacement, ...]:
         """The node's value of the whole batch, whole or the rows that users want."""
@@ -241,7 +262,7 @@ class _Search:
     # Strategies
 
     def _chosen(self, number: int, node: OperatorNode, given: Sequence[DimPlacement]) -> _Choice | None:
-        """The strategy that takes the inputs as they are, or nearly so; None: none does."""
+        """The strategy that takes the inputs as they are, or nearly so; None if none does."""
         wanted = self.wanted.get(number)
         # Rows that the code numbers, as arange does, differ between microbatches.
         if not node.inputs and operator_name(node) not in FACTORIES:

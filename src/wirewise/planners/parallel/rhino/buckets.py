@@ -1,4 +1,4 @@
-"""Gradients that travel together: sums of all ranks in buckets, as DistributedDataParallel has them."""
+"""Gradient buckets of a parallel plan, filled as in DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from wirewise.plans.fusion import DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES
 from wirewise.plans.parallel import ParallelPlan
 from wirewise.trace.operator_graph import OperatorGraph
 
-__all__ = ["DDP_BYTES", "bucketed", "in_buckets"]
+__all__ = ["DDP_BYTES", "bucket_variants", "in_buckets"]
 
 DDP_BYTES = (DDP_FIRST_BUCKET_BYTES, DDP_BUCKET_BYTES)
 """Bytes of the first bucket of DistributedDataParallel, and of the others."""
 
 
 def in_buckets(plan: ParallelPlan, graph: OperatorGraph, first_bytes: int, other_bytes: int) -> ParallelPlan:
-    """The plan with its gradients in buckets, in the order in which they are made.
+    """Assign gradients to buckets, in the order in which they are computed.
 
     Args:
-        plan: Plan of one stage and one microbatch.
-        graph: Training step that it was made for.
-        first_bytes: A first bucket of each dimension of the mesh is full with so many bytes.
-        other_bytes: Later ones are full with so many.
+        plan: Plan with one stage and one microbatch.
+        graph: Training step of the plan.
+        first_bytes: Size of the first bucket of each mesh dimension, in bytes.
+        other_bytes: Size of later buckets, in bytes.
     """
     ends = (len(graph.nodes) - 1,)
     alike: dict[tuple[int, str], list[int]] = {}
@@ -46,8 +46,8 @@ def in_buckets(plan: ParallelPlan, graph: OperatorGraph, first_bytes: int, other
     return replace(plan, buckets=tuple(one for one in found if len(one) > 1))
 
 
-def bucketed(plan: ParallelPlan, graph: OperatorGraph) -> Iterator[ParallelPlan]:
-    """The plan with its gradients one by one, in buckets of 1 MiB, and in those of DistributedDataParallel."""
+def bucket_variants(plan: ParallelPlan, graph: OperatorGraph) -> Iterator[ParallelPlan]:
+    """Yield the plan with unbucketed gradients, with buckets of 1 MiB, and with those of DistributedDataParallel."""
     yield plan
     if plan.stages == 1 and plan.microbatches == 1:
         yield in_buckets(plan, graph, DDP_BYTES[0], DDP_BYTES[0])

@@ -1,4 +1,4 @@
-"""Stages, mesh and microbatches: the best shardings of each shape are simulated, the quickest with room is the plan."""
+"""Search for stages, mesh and microbatches: the best shardings of each are simulated, the fastest that fits wins."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf, prod
-from time import perf_counter
 from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace as replaced
 
+from wirewise import work
 from wirewise.cost.links import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.parallel.rhino.accumulation import Accumulation, accumulate, random_operator
-from wirewise.planners.parallel.rhino.buckets import bucketed
+from wirewise.planners.parallel.rhino.buckets import bucket_variants
 from wirewise.planners.parallel.rhino.choices import Assignment
 from wirewise.planners.parallel.rhino.known import data_parallel, paired_cuts, tensor_parallel
 from wirewise.planners.parallel.rhino.layouts import REPLICATED
-from wirewise.planners.parallel.rhino.recompute import RECOMPUTE, Recompute, recomputed
+from wirewise.planners.parallel.rhino.recompute import RECOMPUTE, Recompute, recomputed_nodes
 from wirewise.planners.parallel.rhino.segments import solve_by_segments
-from wirewise.planners.parallel.rhino.shardings import Sharded, ShardingProblem
+from wirewise.planners.parallel.rhino.shardings import ShardingProblem, ShardingSpace
 from wirewise.planners.parallel.rhino.stages import cut_stages, stage_graph, stages_of_nodes
 from wirewise.planners.parallel.rhino.words import choices_of, reasons
 from wirewise.plans.parallel import DimPlacement, ParallelPlan
@@ -39,18 +39,20 @@ _TIMED_OUT = "its time was up before any sharding was found; give the search mor
 _TIMELESS = "no shardings of its operators go together on this mesh; expected another mesh, or fewer stages"
 _TRIES = 4
 _FINALISTS = 3
+_SIMULATED_S = 1e-4
+"""Work of a node in the simulations of a plan's ways to exchange gradients."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelProblem:
-    """A training step, and the ranks that shall run it."""
+    """Training step, and the ranks to run it."""
 
     graph: OperatorGraph
     links: Links
     memory_bytes: float = inf
     """Room of each rank."""
     states: float = 2.0
-    """Tensors of the size of a parameter that the optimizer keeps."""
+    """Number of optimizer states per parameter, each of its size."""
     cuts: Mapping[str, str] = field(default_factory=dict)
     """How a user cuts parameters by hand, placements by patterns of their names, which is one of the plans that are
     compared; by default in pairs of matrices (`known.paired_cuts`)."""
@@ -63,12 +65,12 @@ class ParallelProblem:
 
     @cached_property
     def batch(self) -> int:
-        """Length of the first dimension that all inputs have; 1: they differ, so there are no microbatches."""
+        """Common length of the inputs' first dimension; 1 if they differ, which rules out microbatches."""
         sizes = {node.shape[0] for node in self.graph.nodes if node.op == "input" and node.shape}
         return sizes.pop() if len(sizes) == 1 else 1
 
     def fault_of(self, stages: int, microbatches: int) -> str:
-        """Why so many stages and microbatches would not train the model as one device does; nothing: they would."""
+        """Reason why these stages and microbatches would change the trained model; empty if they would not."""
         known: dict[tuple[bool, int], str] = self.__dict__.setdefault("_faults", {})
         key = (stages > 1, microbatches)
         if key not in known:
@@ -89,10 +91,10 @@ class ParallelProblem:
         return ""
 
     def accumulation(self, microbatches: int) -> Accumulation | None:
-        """How results of microbatches make up the batch's; None: the batch is one.
+        """Combination of microbatch results to the batch's. None for a single microbatch.
 
         Raises:
-            PlanError: They do not.
+            PlanError: The results cannot be combined.
         """
         known: dict[int, Accumulation] = self.__dict__.setdefault("_accumulations", {})
         if microbatches == 1:
@@ -103,7 +105,7 @@ class ParallelProblem:
 
 
 class Shape(NamedTuple):
-    """What is explored around the shardings."""
+    """Stages, mesh and microbatches around the shardings."""
 
     stages: int
     mesh: tuple[int, ...]
@@ -126,7 +128,7 @@ class _Candidate(NamedTuple):
     memory: float
     """Most bytes of a rank."""
     known: str = ""
-    """What the plan is, where it was not searched."""
+    """Name of the plan, if it was not searched."""
 
 
 def plan(
@@ -141,7 +143,7 @@ def plan(
     time_limit_s: float = 120.0,
     seed: int = 0,
 ) -> ParallelPlan:
-    """Choose stages, mesh, microbatches, what is computed again, and a sharding of every operator.
+    """Choose stages, mesh, microbatches, recomputation, and a sharding of every operator.
 
     The objective is the simulated time of a step under the memory of a rank. Variables of a shape are the strategy of
     every operator on all dimensions of the mesh at once and what users of a tensor share of it; costs are seconds of
@@ -152,17 +154,18 @@ def plan(
 
     Args:
         problem: Training step, links and memory.
-        level: How it is searched.
-        stages: Number of stages; None: chosen among powers of two that divide the ranks.
-        mesh: Ranks along each of one or two dimensions of a stage's mesh; None: chosen.
-        microbatches: Number of microbatches; None: chosen.
-        recompute: What is computed again in the backward pass; None: nothing unless memory is short, else the best.
-        strided: Whether strided shards are strategies.
-        time_limit_s: Seconds for the search; at its end the best plan so far is taken.
-        seed: Recorded in the plan; nothing is drawn.
+        level: Level of the search.
+        stages: Number of stages. Defaults to a choice among powers of two that divide the ranks.
+        mesh: Ranks along each of one or two dimensions of a stage's mesh. Defaults to the planner's choice.
+        microbatches: Number of microbatches. Defaults to the planner's choice.
+        recompute: Activations to recompute in the backward pass. Defaults to none, or the best if memory is short.
+        strided: Whether to allow strided shards.
+        time_limit_s: Work limit of the search, in seconds of an unloaded CPU (`wirewise.work`), so that a busy
+            machine finds the same plan; at the limit the best plan so far is returned, with a note.
+        seed: Recorded in the plan; the search is deterministic.
 
     Raises:
-        PlanError: No shape as asked for, or none that has room; the message says what is short, and where.
+        PlanError: No shape matches the request, or none fits the memory; the message says what is short, and where.
     """
     if level not in ("O2", "O3"):
         raise PlanError(
@@ -172,7 +175,7 @@ def plan(
         raise PlanError(f"recompute is {recompute!r}; expected one of: {', '.join(RECOMPUTE)}")
     if not time_limit_s > 0:
         raise PlanError(f"got {time_limit_s:g} seconds for the search; expected more than 0")
-    ends = perf_counter() + time_limit_s
+    ends = work.spent_s() + time_limit_s
     shapes = list(_shapes(problem, stages, mesh, microbatches))
     if not shapes:
         raise PlanError(
@@ -183,9 +186,10 @@ def plan(
     modes: list[Recompute] = [recompute] if recompute is not None else ["nothing"]
     found, short, unsolved = _compared(problem, shapes, modes, strided=strided, ends=ends)
     if recompute is None and np.isfinite(problem.memory_bytes) and (not found or short):
-        more, least, _ = _compared(
+        more, least, others = _compared(
             problem, shapes, [m for m in RECOMPUTE if m != "nothing"], strided=strided, ends=ends
         )
+        unsolved |= others
         found, short = found + more, min(filter(None, (short, least)), default=None)
     if not found:
         raise _no_plan(problem, short, unsolved)
@@ -193,23 +197,39 @@ def plan(
     better = [
         _solved(problem, one.shape, level=level, strided=strided, ends=ends, stage_of=one.plan.stage_of)
         for one in found[:_FINALISTS]
-        if perf_counter() < ends and (level == "O2" or len(one.shape.mesh) > 1)
+        if work.spent_s() < ends and (level == "O2" or len(one.shape.mesh) > 1)
     ]
     fit = [one for one in better if isinstance(one, _Candidate) and one.memory <= problem.memory_bytes]
     pool = fit if level == "O2" and fit else [*found, *fit]
     best = min(pool, key=lambda one: one.plan.predicted_step_s)
-    return _told(problem, best, found, level=level, seed=seed)
+    finalists = (
+        min(len(found), _FINALISTS)
+        if level == "O2"
+        else sum(len(one.shape.mesh) > 1 for one in found[:_FINALISTS])
+    )
+    late = [shape for shape, why in unsolved.items() if why == _TIMED_OUT]
+    cut = _cut_short(time_limit_s, late, finalists - len(better))
+    return _told(problem, best, found, level=level, seed=seed, cut_short=cut)
+
+
+def _cut_short(time_limit_s: float, late: Sequence[str], finalists: int) -> tuple[str, ...]:
+    """Notes on what the work limit cut short; empty if nothing was."""
+    if not late and not finalists:
+        return ()
+    left = [f"{len(late)} shapes, such as {late[0]}"] if late else []
+    left += [f"the closer look at {finalists} of the best shapes"] if finalists else []
+    return (f"the search ended at its limit of {time_limit_s:g} s of work, without {' and '.join(left)}",)
 
 
 def plan_of(
     problem: ParallelProblem, choose: Callable[[ShardingProblem], Assignment | None], name: str
 ) -> ParallelPlan | None:
-    """Plan of one stage on a mesh of one dimension with shardings from elsewhere (`known`); None: there are none.
+    """Plan with one stage on a one-dimensional mesh, sharded by `choose`. None if `choose` finds no shardings.
 
     Args:
-        problem: Training step and links; its memory is not looked at.
-        choose: Chooses the shardings.
-        name: What the plan says of who made it.
+        problem: Training step and links; the memory limit is ignored.
+        choose: Function that chooses the shardings, such as one of `known`.
+        name: Planner name recorded in the plan.
     """
     shape = Shape(1, (problem.links.world_size,), 1)
     ranks = [tuple(range(problem.links.world_size))]
@@ -279,12 +299,13 @@ def _compared(
     found, short, unsolved = list[_Candidate](), list[_Short](), dict[str, str]()
     for mode in modes:
         for shape in shapes:
-            if found and perf_counter() > ends:
-                break
+            if found and work.spent_s() > ends:
+                unsolved[str(shape._replace(recompute=mode))] = _TIMED_OUT
+                continue
             one = _solved(problem, shape._replace(recompute=mode), level="O2" if len(shape.mesh) > 1 else "O3",
                           strided=strided, ends=ends)  # fmt: skip
             if isinstance(one, str):
-                unsolved[str(shape)] = one
+                unsolved[str(shape._replace(recompute=mode))] = one
             elif one.memory <= problem.memory_bytes:
                 found.append(one)
             else:
@@ -308,13 +329,13 @@ def _no_plan(problem: ParallelProblem, short: _Short | None, unsolved: dict[str,
 def solve_shardings(
     sharding: ShardingProblem, *, level: Level, memory: float = inf, time_limit_s: float = 60.0
 ) -> Assignment | None:
-    """Values of the choices of a mesh.
+    """Choose the shardings on a mesh.
 
     Args:
         sharding: Training step on a mesh.
-        level: Whole graph, or segment by segment and one dimension of the mesh after the other.
-        memory: Bytes of all ranks of a column of stages together.
-        time_limit_s: Seconds for the search.
+        level: Whole graph, or segment by segment and one mesh dimension after another.
+        memory: Total bytes of all ranks in a column of stages.
+        time_limit_s: Work limit of the search, in seconds of an unloaded CPU.
     """
     if level == "O3":
         return sharding.problem.solve(memory=memory, time_limit_s=time_limit_s)
@@ -331,13 +352,13 @@ def solve_shardings(
 def sequential(
     sharding: ShardingProblem, first: int, *, memory: float = inf, time_limit_s: float = 60.0
 ) -> Assignment | None:
-    """Choices of a mesh of two dimensions, one dimension after the other; values are those of `sharding`.
+    """Choose shardings on a two-dimensional mesh, one dimension after another; values are those of `sharding`.
 
     Args:
         sharding: Training step on a mesh of two dimensions.
-        first: Dimension that is decided first, as if the other had one rank.
-        memory: Bytes of all ranks of a column of stages together.
-        time_limit_s: Seconds for each dimension.
+        first: Dimension to decide first, as if the other had one rank.
+        memory: Total bytes of all ranks in a column of stages.
+        time_limit_s: Work limit for each dimension, in seconds of an unloaded CPU.
     """
     mesh = tuple(n if axis == first else 1 for axis, n in enumerate(sharding.mesh))
     # The other dimension will take its part of what does not fit yet.
@@ -374,7 +395,7 @@ def _solved(
             stage_of = _stages(problem, shape, costs)
         except PlanError as error:
             return str(error)
-    again, boundary = recomputed(graph, shape.recompute)
+    again, boundary = recomputed_nodes(graph, shape.recompute)
     sharding = ShardingProblem(
         graph=graph,
         mesh=shape.mesh,
@@ -394,10 +415,10 @@ def _solved(
         plan = _plan(problem, shape, sharded, stage_of, ranks, memory, again)
         return _Candidate(shape, plan, sharding, chosen, max(memory), known)
 
-    limit, best, began = problem.memory_bytes * shape.stages, None, perf_counter()
+    limit, best, began = problem.memory_bytes * shape.stages, None, work.spent_s()
     for _ in range(_TRIES):
         chosen = solve_shardings(
-            sharding, level=level, memory=limit, time_limit_s=max(ends - perf_counter(), 2.0)
+            sharding, level=level, memory=limit, time_limit_s=max(ends - work.spent_s(), 2.0)
         )
         if chosen is None:
             lightest = sharding.problem.solve_lightest()
@@ -408,14 +429,14 @@ def _solved(
         if best.memory <= problem.memory_bytes or limit <= 0:
             break
         limit = min(limit, chosen.memory) * 0.98 * problem.memory_bytes / best.memory
-    searched_s = perf_counter() - began
+    searched_s = work.spent_s() - began
     if best is None:
-        return _TIMELESS if perf_counter() < ends else _TIMED_OUT
+        return _TIMELESS if work.spent_s() < ends else _TIMED_OUT
     # A sum of costs does not see what gradients hide behind; two dimensions of a mesh are no other data parallelism.
     ways = [best]
     for name, way in _users_ways(problem).items() if len(shape.mesh) == 1 else ():
         # Each takes about as long as the search did.
-        usual = way(sharding) if len(ways) == 1 or perf_counter() + 4 * searched_s < ends else None
+        usual = way(sharding) if len(ways) == 1 or work.spent_s() + 4 * searched_s < ends else None
         if usual is not None:
             ways.append(made(usual._replace(bound=best.chosen.bound), known=name))
     return min(ways, key=lambda one: (max(one.memory, problem.memory_bytes), one.plan.predicted_step_s))
@@ -455,7 +476,7 @@ def _memory(
     problem: ParallelProblem,
     shape: Shape,
     sharding: ShardingProblem,
-    sharded: Sharded,
+    sharded: ShardingSpace,
     stage_of: Sequence[int],
 ) -> list[float]:
     """Most bytes of each rank."""
@@ -483,7 +504,7 @@ def _memory(
 def _plan(
     problem: ParallelProblem,
     shape: Shape,
-    sharded: Sharded,
+    sharded: ShardingSpace,
     stage_of: Sequence[int],
     ranks: Sequence[tuple[int, ...]],
     memory: Sequence[float],
@@ -511,17 +532,24 @@ def _plan(
         recompute=tuple(sorted(again)),
         memory_bytes=tuple(map(round, memory)),
     )
+    work.charge(_SIMULATED_S * len(problem.graph.nodes))
     return min(
         (
             replaced(one, predicted_step_s=StepSimulator(one, problem.graph, problem.links).step().seconds)
-            for one in bucketed(made, problem.graph)
+            for one in bucket_variants(made, problem.graph)
         ),
         key=lambda one: one.predicted_step_s,
     )
 
 
 def _told(
-    problem: ParallelProblem, best: _Candidate, found: Sequence[_Candidate], *, level: Level, seed: int
+    problem: ParallelProblem,
+    best: _Candidate,
+    found: Sequence[_Candidate],
+    *,
+    level: Level,
+    seed: int,
+    cut_short: tuple[str, ...],
 ) -> ParallelPlan:
     """The plan with its bound, its gap, and words."""
     bound, cost = best.chosen.bound, best.chosen.cost
@@ -543,5 +571,6 @@ def _told(
             f"no rule for {op}, which every rank runs whole ({count} times)"
             for op, count in best.problem.notes.items()
         )
-        + problem.graph.notes,
+        + problem.graph.notes
+        + cut_short,
     )

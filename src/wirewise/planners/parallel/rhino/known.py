@@ -1,4 +1,4 @@
-"""Shardings that users write themselves, as preferred choices: the batch in parts, parameters whole or in parts."""
+"""Hand-written shardings as preferred choices: the batch in shards, parameters replicated or sharded."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["data_parallel", "paired_cuts", "solve_preferring", "tensor_parallel"
 def solve_preferring(
     sharding: ShardingProblem, preferred: Callable[[int, JointStrategy], bool]
 ) -> Assignment | None:
-    """The cheapest choices of those with the fewest strategies that are not preferred; None: there are none at all.
+    """Find the cheapest choices among those with the fewest non-preferred strategies. None if infeasible.
 
     Args:
         sharding: Training step on a mesh.
-        preferred: Whether a node, by its number, shall run so.
+        preferred: Whether a strategy is preferred for a node, by its index.
     """
     wanted = {
         variable: np.array([preferred(node, one) for one in sharding.options[variable]])
@@ -35,12 +35,12 @@ def solve_preferring(
 
 
 def data_parallel(sharding: ShardingProblem, *, cut: bool = False) -> Assignment | None:
-    """What grows with the batch is cut along the batch on all dimensions of the mesh, if it can be.
+    """Shard everything that grows with the batch, along the batch, on all mesh dimensions. None if infeasible.
 
     Args:
         sharding: Training step on a mesh.
-        cut: Whether parameters that can be are cut by their first dimension and gathered where they are used, as FSDP
-            does; else every rank has all.
+        cut: Whether to shard parameters by their first dimension and gather them where used, as FSDP does; otherwise
+            they are replicated.
     """
     nodes, dims = sharding.graph.nodes, sharding.batch_dims
 
@@ -58,11 +58,11 @@ def data_parallel(sharding: ShardingProblem, *, cut: bool = False) -> Assignment
 
 
 def tensor_parallel(sharding: ShardingProblem, cuts: Mapping[str, str]) -> Assignment | None:
-    """Parameters are cut as they are by hand, and what lies between the layers of a pair as these are.
+    """Shard parameters as given, with activations between paired layers sharded accordingly. None if infeasible.
 
     Args:
         sharding: Training step on a mesh of one dimension.
-        cuts: Placements of parameters by patterns of their names; others are whole.
+        cuts: Placements of parameters by name pattern; others are replicated.
     """
     nodes, dims = sharding.graph.nodes, sharding.batch_dims
     cut = {
@@ -86,10 +86,10 @@ def tensor_parallel(sharding: ShardingProblem, cuts: Mapping[str, str]) -> Assig
 
 
 def paired_cuts(graph: OperatorGraph) -> dict[str, str]:
-    """Cuts as they are mostly written by hand, in pairs of matrices (Megatron-LM).
+    """Derive the usual hand-written tensor-parallel shardings, in pairs of matrices (Megatron-LM).
 
-    Of the matrices of a module all but the last are cut by their outputs, the last by its inputs, whose products the
-    ranks then add up.
+    All but the last matrix of a module are sharded by their outputs, the last one by its inputs, followed by an
+    all-reduce.
 
     Args:
         graph: Training step whose modules are the user's.

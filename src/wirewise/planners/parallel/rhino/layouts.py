@@ -1,4 +1,4 @@
-"""Layouts of tensors on a mesh, and the steps from one to another."""
+"""Layouts of tensors on a mesh, and the collectives that convert between them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import prod
 
 from wirewise.plans.parallel import DimPlacement, MoveKind, MoveStep
 
-__all__ = ["PARTIAL", "REPLICATED", "Layout", "moved", "share_of"]
+__all__ = ["PARTIAL", "REPLICATED", "Layout", "layout_steps", "share_of"]
 
 Layout = tuple[DimPlacement, ...]
 """Placement along each dimension of a mesh."""
@@ -17,23 +17,23 @@ REPLICATED, PARTIAL = DimPlacement("R"), DimPlacement("P")
 
 
 def share_of(layout: Layout, mesh: Sequence[int]) -> float:
-    """Part of a tensor's elements that a rank has."""
+    """Fraction of a tensor's elements on each rank."""
     return 1.0 / prod(size for one, size in zip(layout, mesh, strict=True) if one.kind == "S")
 
 
 @cache
-def moved(
+def layout_steps(
     source: Layout, target: Layout, size_bytes: float, mesh: tuple[int, ...]
 ) -> tuple[MoveStep, ...] | None:
-    """Steps from one layout of a tensor to another; None: no rank can have addends of what is whole.
+    """Steps from one layout of a tensor to another. None if the target has partial sums that the source lacks.
 
     What is cut is gathered from the last dimension of the mesh to the first, and cut again in the other order: of two
     dimensions of the mesh that cut one of the tensor, the first cuts first.
 
     Args:
-        source: Layout that it has.
-        target: Layout that is wanted.
-        size_bytes: Bytes of the whole tensor.
+        source: Layout before the conversion.
+        target: Layout after the conversion.
+        size_bytes: Size of the whole tensor, in bytes.
         mesh: Ranks along each dimension.
     """
     if any(b.kind == "P" and a.kind != "P" for a, b in zip(source, target, strict=True)):

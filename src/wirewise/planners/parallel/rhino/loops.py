@@ -1,15 +1,23 @@
-"""Loops of operators over the dimensions of their tensors, from which the ways to split them follow.
+"""Loops of operators over tensor dimensions, from which their sharding strategies follow.
 
-Each dimension of an operator's tensors belongs to a loop, and a loop can be dealt out to ranks. Inputs that the loop
-does not touch are whole then; outputs that it does not touch are sums over it, so ranks have addends.
+Each dimension of an operator's tensors belongs to a loop, and a loop can be split over ranks. Inputs without the loop
+are then replicated; outputs without it are sums over it, so ranks have partial sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Literal
 
+from wirewise.planners.parallel.rhino.loop_records import (
+    Dims,
+    Label,
+    Loops,
+    Shapes,
+    operator_name,
+    spread,
+)
+from wirewise.planners.parallel.rhino.uncommon import UNCOMMON
 from wirewise.trace.operator_graph import OperatorNode
 
 __all__ = [
@@ -17,39 +25,9 @@ __all__ = [
     "LOSSES",
     "POINTWISE",
     "VIEWS",
-    "Dims",
-    "Label",
-    "Loops",
-    "Shapes",
     "linear_in",
     "loops_of",
-    "operator_name",
 ]
-
-Label = int | str
-Dims = tuple[Label | None, ...]
-"""Loop of each dimension of a tensor; None: no loop, as where a size of 1 is spread."""
-
-
-@dataclass
-class Loops:
-    """Loops of an operator over the dimensions of its tensors."""
-
-    inputs: list[Dims]
-    outputs: list[Dims]
-    closed: set[Label] = field(default_factory=set)
-    """Loops that cannot be dealt out."""
-    whole: set[tuple[int, Label]] = field(default_factory=set)
-    """Outputs that are whole though they have no dimension of a loop, which the others have."""
-    inner: dict[Label, tuple[tuple[str, float], ...]] = field(default_factory=dict)
-    """Collectives that a loop needs inside when it is dealt out."""
-    linear: Literal["none", "one", "all"] = "none"
-    """Whether outputs are linear in each input alone, or in all inputs together."""
-    looked_up: frozenset[Label] = frozenset({"v", "c"})
-    """Loops over rows that are looked up by their numbers, which have to lie next to each other on a rank."""
-    parts: dict[Label, int] = field(default_factory=dict)
-    """Equal blocks that a closed loop is cut into or joined of, which can all be cut."""
-
 
 FACTORIES = frozenset(
     """zeros full ones empty scalar_tensor new_zeros new_ones new_full new_empty zeros_like ones_like full_like
@@ -58,7 +36,8 @@ FACTORIES = frozenset(
 _ZEROS = frozenset({"zeros", "new_zeros", "zeros_like"})
 
 _LINEAR_ALL = frozenset(
-    "add sub neg clone alias detach _to_copy view_of lift_fresh_copy contiguous positive real".split()
+    """add sub neg clone alias detach _to_copy view_of lift_fresh_copy contiguous positive real imag _conj conj_physical
+    _conj_physical""".split()
 )
 _LINEAR_ONE = frozenset("mul div".split())
 POINTWISE = (
@@ -74,7 +53,8 @@ POINTWISE = (
     threshold_backward gelu_backward silu_backward tanh_backward sigmoid_backward elu_backward hardtanh_backward
     leaky_relu_backward softplus_backward hardswish_backward hardsigmoid_backward mish_backward celu threshold sinc
     hypot mse_loss_pointwise native_dropout native_dropout_backward
-    bernoulli copy fill true_divide""".split()
+    bernoulli copy fill true_divide angle
+    _prelu_kernel _prelu_kernel_backward log_sigmoid_backward""".split()
     )
 )
 
@@ -84,20 +64,10 @@ LOSSES = frozenset(
 )
 """Losses that are a sum or a mean of what each element adds; `reduction` says which, a mean by default."""
 
-Shapes = Sequence[tuple[int, ...]]
-
-
-def _spread(shape: tuple[int, ...], onto: tuple[int, ...]) -> Dims:
-    """Loops of a tensor that is spread over another's dimensions, which are the loops."""
-    offset = len(onto) - len(shape)
-    return tuple(
-        d + offset if size == onto[d + offset] and size > 1 else None for d, size in enumerate(shape)
-    )
-
 
 def _pointwise(node: OperatorNode, shapes: Shapes) -> Loops:
     name = operator_name(node)
-    outputs = [_spread(shape, node.shape) for shape in node.parts or (node.shape,)]
+    outputs = [spread(shape, node.shape) for shape in node.parts or (node.shape,)]
     linear: Literal["none", "one", "all"] = (
         "all"
         if name in _LINEAR_ALL
@@ -107,7 +77,7 @@ def _pointwise(node: OperatorNode, shapes: Shapes) -> Loops:
     )
     if name in ("add", "sub") and len(shapes) == 1 and _is_number(node.arguments.get("other")):
         linear = "none"
-    return Loops([_spread(shape, node.shape) for shape in shapes], outputs, linear=linear)
+    return Loops([spread(shape, node.shape) for shape in shapes], outputs, linear=linear)
 
 
 def _is_number(value: object) -> bool:
@@ -127,7 +97,7 @@ def _mm(node: OperatorNode, shapes: Shapes) -> Loops:
 
 def _addmm(node: OperatorNode, shapes: Shapes) -> Loops:
     inputs: list[Dims] = [("m", "k"), ("k", "n")]
-    bias = _spread(shapes[0], node.shape)
+    bias = spread(shapes[0], node.shape)
     return Loops(
         [tuple({0: "m", 1: "n"}.get(int(d or 0)) if d is not None else None for d in bias), *inputs],
         [("m", "n")],
@@ -171,7 +141,7 @@ def _permute(node: OperatorNode, shapes: Shapes) -> Loops:
 
 
 def _expand(node: OperatorNode, shapes: Shapes) -> Loops:
-    return Loops([_spread(shapes[0], node.shape)], [tuple(range(len(node.shape)))], linear="all")
+    return Loops([spread(shapes[0], node.shape)], [tuple(range(len(node.shape)))], linear="all")
 
 
 def _dim(node: OperatorNode, count: int) -> int:
@@ -358,7 +328,7 @@ def _scatter_rows(node: OperatorNode, shapes: Shapes) -> Loops:
 
 
 def _beside_dim(node: OperatorNode, shapes: Shapes, dim: int, by_role: dict[str, int]) -> Loops:
-    """What is added along a dimension that stays whole; each of the others is for itself where all have it alike."""
+    """Sums along a dimension that stays whole; each of the others is for itself where all have it alike."""
     full = [one for role, one in zip(node.roles, shapes, strict=True) if role != "index" or len(one) > 1]
     dims = tuple(
         d if d != dim and all(len(one) == len(node.shape) and one[d] == size for one in full) else None
@@ -377,7 +347,7 @@ def _repeat(node: OperatorNode, shapes: Shapes) -> Loops:
 def _baddbmm(node: OperatorNode, shapes: Shapes) -> Loops:
     names: list[Label] = ["b", "m", "n"]
     own = tuple(
-        names[d] if d is not None else None for d in map(_place_or_none, _spread(shapes[0], node.shape))
+        names[d] if d is not None else None for d in map(_place_or_none, spread(shapes[0], node.shape))
     )
     return Loops([own, ("b", "m", "k"), ("b", "k", "n")], [("b", "m", "n")], closed={"k"})
 
@@ -538,21 +508,21 @@ def _moved_dims(node: OperatorNode, shapes: Shapes) -> Loops:
 def _factory(node: OperatorNode, shapes: Shapes) -> Loops:
     zeros = operator_name(node) in _ZEROS or node.arguments.get("fill_value") == 0
     dims = tuple(range(len(node.shape)))
-    inputs = [_spread(one, node.shape) if len(one) == len(dims) else () for one in shapes]
+    inputs = [spread(one, node.shape) if len(one) == len(dims) else () for one in shapes]
     loops = Loops(list(inputs), [dims])
     loops.linear = "all" if zeros else "none"
     return loops
 
 
 def _loss(node: OperatorNode, shapes: Shapes) -> Loops:
-    """Sum or mean of what each element adds: addends of it, as a mean is divided by all elements."""
+    """Sum or mean of what each element adds: partial sums of it, as a mean is divided by all elements."""
     dims = tuple(range(len(shapes[0])))
     each = node.arguments.get("reduction", 1) == 0
-    return Loops([_spread(one, shapes[0]) for one in shapes], [dims if each else ()])
+    return Loops([spread(one, shapes[0]) for one in shapes], [dims if each else ()])
 
 
 def _loss_backward(node: OperatorNode, shapes: Shapes) -> Loops:
-    return Loops([_spread(one, node.shape) for one in shapes], [tuple(range(len(node.shape)))])
+    return Loops([spread(one, node.shape) for one in shapes], [tuple(range(len(node.shape)))])
 
 
 def _whole(node: OperatorNode, shapes: Shapes) -> Loops:
@@ -621,22 +591,19 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("tril", "triu"), _closed_last(2)),
     **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _of_channels),
     **dict.fromkeys(("constant_pad_nd", "flip", "roll"), _moved_dims),
+    "_safe_softmax": _closed_dim,
+    **UNCOMMON,
 }  # fmt: skip
 
+_GRADIENTS = ("grad_output", "grad_out", "grad", "gradient", "grad_in", "grad_w")
 VIEWS = frozenset("view reshape _unsafe_view unsqueeze squeeze flatten unflatten _reshape_copy".split())
 
 
-def operator_name(node: OperatorNode) -> str:
-    """Name of an operator without its namespace and overload."""
-    words = node.op.split(".")
-    return words[1] if words[0] == "aten" and len(words) > 1 else node.op
-
-
 def loops_of(node: OperatorNode, shapes: Shapes) -> Loops | None:
-    """Loops of an operator; None: there is no rule for it.
+    """Loops of an operator. None if it has no rule.
 
     Args:
-        node: Operator, not a view.
+        node: Operator, except views.
         shapes: Shapes of its inputs.
     """
     rule = _RULES.get(operator_name(node))
@@ -652,8 +619,8 @@ def loops_of(node: OperatorNode, shapes: Shapes) -> Loops | None:
 
 
 def linear_in(node: OperatorNode) -> tuple[str, ...]:
-    """Roles of the inputs in which all outputs are linear together, the others given."""
-    if node.roles[:1] and node.roles[0] in ("grad_output", "grad_out", "grad", "gradient"):
+    """Roles of the inputs in which all outputs are jointly linear, with the other inputs fixed."""
+    if node.roles[:1] and node.roles[0] in _GRADIENTS:
         return node.roles[:1]
     zero = float(node.arguments.get("value") or 0.0) == 0.0
     adds = bool(node.arguments.get("accumulate", True))
@@ -661,6 +628,6 @@ def linear_in(node: OperatorNode) -> tuple[str, ...]:
         "where": ("self", "other"), "masked_fill": ("self",) if zero else (), "gather": ("self",), "index": ("self",),
         "index_select": ("self",), "scatter_add": ("self", "src"), "index_add": ("self", "source"),
         "index_put": ("self", "values") if adds else (), "_unsafe_index_put": ("self", "values") if adds else (),
-        "cumsum": ("self",),
+        "cumsum": ("self",), "copy": ("src",),
     }  # fmt: skip
     return known.get(operator_name(node), ())

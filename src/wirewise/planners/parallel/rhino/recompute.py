@@ -1,4 +1,4 @@
-"""What of the forward pass is computed again in the backward pass instead of being kept."""
+"""Recomputation: parts of the forward pass that are recomputed in the backward pass instead of kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from wirewise.planners.parallel.rhino.loops import POINTWISE, VIEWS
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 
-__all__ = ["RECOMPUTE", "Recompute", "recomputed"]
+__all__ = ["RECOMPUTE", "Recompute", "recomputed_nodes"]
 
 Recompute = Literal["nothing", "cheap operators", "blocks"]
 RECOMPUTE: tuple[Recompute, ...] = ("nothing", "cheap operators", "blocks")
@@ -20,8 +20,8 @@ _CHEAP = (POINTWISE | VIEWS | frozenset({
 })) - _RANDOM  # fmt: skip
 
 
-def recomputed(graph: OperatorGraph, mode: Recompute) -> tuple[frozenset[int], frozenset[int]]:
-    """Forward nodes that are computed again, and nodes whose outputs are kept for that.
+def recomputed_nodes(graph: OperatorGraph, mode: Recompute) -> tuple[frozenset[int], frozenset[int]]:
+    """Forward nodes to recompute, and nodes whose outputs are kept for that.
 
     Args:
         graph: Training step as operators.

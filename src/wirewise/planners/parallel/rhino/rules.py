@@ -1,4 +1,4 @@
-"""How operators can be split: strategies along one dimension of a mesh, from loops over the dimensions of tensors.
+"""Sharding strategies of operators along one mesh dimension, derived from loops over tensor dimensions.
 
 Views are described by the blocks of elements that a cut makes, which is why a cut inside a dimension that others are
 merged with is a strided one, and the other way round.
@@ -11,16 +11,8 @@ from math import prod
 from typing import NamedTuple
 
 from wirewise.planners.parallel.rhino.layouts import PARTIAL, REPLICATED
-from wirewise.planners.parallel.rhino.loops import (
-    VIEWS,
-    Dims,
-    Label,
-    Loops,
-    Shapes,
-    linear_in,
-    loops_of,
-    operator_name,
-)
+from wirewise.planners.parallel.rhino.loop_records import Dims, Label, Loops, Shapes, operator_name
+from wirewise.planners.parallel.rhino.loops import VIEWS, linear_in, loops_of
 from wirewise.plans.parallel import DimPlacement
 from wirewise.trace.operator_graph import OperatorNode
 
@@ -28,15 +20,15 @@ __all__ = ["Strategy", "strategies", "view_cuts"]
 
 
 class Strategy(NamedTuple):
-    """One way to split an operator along a dimension of a mesh."""
+    """Strategy to shard an operator along a mesh dimension."""
 
     inputs: tuple[DimPlacement, ...]
     outputs: tuple[DimPlacement, ...]
     """Placement of each output."""
     share: bool
-    """Whether each rank does a part of the work, not all of it."""
+    """Whether each rank does a fraction of the work instead of all of it."""
     inner: tuple[tuple[str, float], ...] = ()
-    """Collectives inside, with the bytes of the tensor."""
+    """Collectives inside the operator, with the bytes of the tensor."""
 
 
 def view_cuts(
@@ -46,14 +38,14 @@ def view_cuts(
     backwards: Iterable[DimPlacement],
     n: int,
 ) -> Iterator[tuple[DimPlacement, DimPlacement]]:
-    """Cuts of a tensor before and after a view that leave each rank the same elements.
+    """Shardings of a tensor before and after a view that leave each rank the same elements.
 
     Args:
         before: Shape of the input.
         after: Shape of the output.
-        cuts: Cuts before that are looked for.
-        backwards: Cuts after that are looked for.
-        n: Parts of a cut.
+        cuts: Shardings of the input to consider.
+        backwards: Shardings of the output to consider.
+        n: Number of shards.
     """
     seen = set()
     both = [(before, after, cut, False) for cut in cuts]
@@ -84,16 +76,16 @@ def strategies(
     strided: bool = True,
     sums: bool = False,
 ) -> list[Strategy] | None:
-    """Ways to split an operator along a dimension of a mesh, that of nobody splitting it first; None: there is no rule.
+    """Strategies of an operator along a mesh dimension, the replicated one first. None if it has no rule.
 
     Args:
-        node: Operator to split.
+        node: Operator to shard.
         shapes: Shapes of its inputs.
         n: Ranks along the dimension.
-        factors: Blocks into which cuts of a dimension may be strided, `(whether of an output, its number, dimension)`.
-        strided: Whether strided cuts are ways at all.
-        sums: Whether sums may go through all that is linear in some of its inputs. Ranks sum before, at no more cost;
-            microbatches cannot.
+        factors: Block counts of strided shards, by `(whether of an output, its index, dimension)`.
+        strided: Whether to allow strided shards.
+        sums: Whether partial sums may propagate through operators linear in some inputs. Ranks can reduce earlier at
+            no more cost; microbatches cannot.
     """
     count = max(len(node.parts), 1)
     found = [Strategy((REPLICATED,) * len(shapes), (REPLICATED,) * count, share=False)]

@@ -1,4 +1,4 @@
-"""Segment by segment: a dynamic programme over the places where one tensor alone joins the model's front to its back.
+"""Segment-wise dynamic programming over points where a single tensor joins the model's front to its back.
 
 What is cut there is decided for both sides; inside a segment choices are solved exactly for each pair of decisions at
 its ends that look cheap. Other edges between segments, as gradients have, count with the least that they can cost; what
@@ -9,11 +9,11 @@ costs whatever its ends are adds up to a bound.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wirewise import work
 from wirewise.planners.parallel.rhino.choices import Assignment, ChoiceProblem
 from wirewise.planners.parallel.rhino.shardings import LEAVES, ShardingProblem
 
@@ -25,7 +25,7 @@ _ROUNDS = 6
 
 
 def joints_of(problem: ShardingProblem) -> list[int]:
-    """Forward nodes past which no other forward tensor of the batch is read, in order."""
+    """Forward nodes after which no earlier forward tensor of the batch is read, in order."""
     graph, found, latest = problem.graph, list[int](), -1
     ends = {
         number: max((u for u in graph.users[number] if graph.nodes[u].phase == "forward"), default=number)
@@ -42,9 +42,9 @@ def joints_of(problem: ShardingProblem) -> list[int]:
 
 
 def segments_of(problem: ShardingProblem) -> tuple[list[int], list[int]]:
-    """Segment of each variable, and the variable at whose tensor each segment but the last ends.
+    """Segment of each variable, and the variable of the tensor at which each segment but the last ends.
 
-    Segments begin and end at joints between which there is a good part of the work.
+    Segments start and end at joints with a substantial part of the work in between.
     """
     graph, nodes = problem.graph, problem.graph.nodes
     work = np.cumsum([node.time_s * (node.phase == "forward") for node in nodes])
@@ -86,16 +86,16 @@ def _copies(problem: ShardingProblem) -> int:
 def solve_by_segments(
     problem: ShardingProblem, *, price: float = 0.0, time_limit_s: float = 60.0
 ) -> Assignment | None:
-    """Values of all variables, and a bound; None: there are none.
+    """Solve segment by segment; returns values of all variables with a bound. None if infeasible.
 
     Args:
         problem: Training step on a mesh.
-        price: Cost of a byte of memory.
-        time_limit_s: Seconds for all.
+        price: Price of a byte of memory.
+        time_limit_s: Work limit, in seconds of an unloaded CPU.
     """
     whole = problem.problem
     segment, ends = segments_of(problem)
-    until = perf_counter() + time_limit_s
+    until = work.spent_s() + time_limit_s
     unary = [cost + price * memory for cost, memory in zip(whole.cost, whole.memory, strict=True)]
     count = len(ends) + 1
     before: NDArray[np.float64] = np.zeros(1)
@@ -106,11 +106,11 @@ def solve_by_segments(
         tail = ends[number] if number < len(ends) else None
         sub, own = _part(whole, unary, segment, number, head)
         parts.append((sub, own, head, tail))
-        free = sub.solve(time_limit_s=max(until - perf_counter(), 1.0))
+        free = sub.solve(time_limit_s=max(until - work.spent_s(), 1.0))
         if free is None:
             return None
         bound += free.bound
-        left = max(until - perf_counter(), 1.0)
+        left = max(until - work.spent_s(), 1.0)
         if head is None and tail is None:
             table = np.array([[free.bound]])
         elif tail is None:
@@ -124,7 +124,7 @@ def solve_by_segments(
         before = both.min(axis=0)
     if not np.isfinite(before[0]):
         # Decisions at the ends that look cheap do not go together.
-        return whole.solve(time_limit_s=max(until - perf_counter(), 1.0))
+        return whole.solve(time_limit_s=max(until - work.spent_s(), 1.0))
     values, at = [0] * len(whole.cost), 0
     for number in reversed(range(count)):
         sub, own, head, tail = parts[number]
@@ -132,7 +132,7 @@ def solve_by_segments(
         at = int(led[number][at])
         if head is not None:
             fixed[own[head]] = at
-        found = sub.solve(fixed=fixed, time_limit_s=max(until - perf_counter(), 1.0))
+        found = sub.solve(fixed=fixed, time_limit_s=max(until - work.spent_s(), 1.0))
         if found is None:
             return None
         for variable, place in own.items():
@@ -199,13 +199,13 @@ def _improved(
                     sub.cost[own[a]] = sub.cost[own[a]] + pair[:, values[b]]
                 elif b in own:
                     sub.cost[own[b]] = sub.cost[own[b]] + pair[values[a]]
-            found = sub.solve(time_limit_s=max(until - perf_counter(), 1.0))
+            found = sub.solve(time_limit_s=max(until - work.spent_s(), 1.0))
             if found is not None:
                 tried = list(values)
                 for variable, at in own.items():
                     tried[variable] = found.values[at]
                 if (reached := cost(tried)) < best or not np.isfinite(best):
                     values, best = tried, reached
-        if not best < start or perf_counter() > until:
+        if not best < start or work.spent_s() > until:
             break
     return values

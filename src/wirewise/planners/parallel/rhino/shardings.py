@@ -1,14 +1,14 @@
-"""A graph of operators on a mesh as choices that depend on each other in pairs, and the placements that they mean.
+"""Operator graph on a mesh as a choice problem with pairwise costs, and the resulting placements.
 
-Each operator chooses a strategy for all dimensions of the mesh at once, each tensor with several users what of it is
-shared by them beside what its producer leaves, and each edge costs what it takes to get from one layout to the other.
-Copies of a repeated block make the same choices.
+Each operator chooses a strategy for all dimensions of the mesh at once, each tensor with several users chooses
+additional layouts to share among them, and each edge costs the conversion between two layouts. Copies of a repeated
+block make the same choices.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, prod
@@ -16,15 +16,17 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from wirewise import work
 from wirewise.planners.parallel.rhino.accumulation import Accumulation, accumulate, blocks_of_part
 from wirewise.planners.parallel.rhino.choices import ChoiceProblem
-from wirewise.planners.parallel.rhino.layouts import PARTIAL, REPLICATED, Layout, moved, share_of
-from wirewise.planners.parallel.rhino.loops import VIEWS, loops_of, operator_name
+from wirewise.planners.parallel.rhino.layouts import PARTIAL, REPLICATED, Layout, layout_steps, share_of
+from wirewise.planners.parallel.rhino.loop_records import operator_name
+from wirewise.planners.parallel.rhino.loops import VIEWS, loops_of
 from wirewise.planners.parallel.rhino.rules import Strategy, strategies, view_cuts
 from wirewise.plans.parallel import DimPlacement, Move, MoveStep
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 
-__all__ = ["LEAVES", "STATE", "JointStrategy", "Sharded", "ShardingProblem", "StepCosts"]
+__all__ = ["LEAVES", "STATE", "JointStrategy", "ShardingProblem", "ShardingSpace", "StepCosts"]
 
 STATE = ("parameter", "buffer", "constant")
 """Tensors that a step begins with and that no batch changes."""
@@ -33,62 +35,64 @@ _FACTORS = 2
 """Numbers of blocks of strided cuts that are kept of a dimension."""
 _RELAXED = 1e-7
 """Part of a step's time that each move costs besides: of plans that cost the same, that of fewer moves is taken."""
+_WAY_S, _NODE_S = 2e-6, 2e-3
+"""Work of a look at a pair of layouts, and of an operator's strategies: half of 10 s each of 498 000 and 2 130."""
 _BESIDE = 3e-7
 """Share by which moves of gradients cost less: of plans that cost the same, nobody waits for those at the end."""
 
 
 class StepCosts(Protocol):
-    """What collectives cost."""
+    """Cost model of collectives."""
 
     def seconds(self, step: MoveStep) -> float:
-        """Seconds of a step of a move."""
+        """Time of a move step, in seconds."""
         ...
 
 
 class JointStrategy(NamedTuple):
-    """A way to run a node on a mesh of several dimensions."""
+    """Strategy of a node on a mesh of several dimensions."""
 
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
     share: float
-    """Part of the work that each rank does."""
+    """Fraction of the work that each rank does."""
     inner: tuple[MoveStep, ...] = ()
 
 
 class _Version(NamedTuple):
-    """What there is of a tensor with several users: what its producer leaves, and what is made of it for all."""
+    """Versions of a tensor with several users: the one of its producer, and those made of it for all."""
 
     own: Layout
     shared: Layout | None
 
 
-class Sharded(NamedTuple):
+class ShardingSpace(NamedTuple):
     """Strategies and moves of every node."""
 
     strategies: tuple[JointStrategy, ...]
-    """Strategy of each node; of the output, what it takes."""
+    """Strategy of each node; for the output, the placements it reads."""
     moves: tuple[Move, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardingProblem:
-    """A training step on a mesh."""
+    """Training step on a mesh."""
 
     graph: OperatorGraph
     mesh: tuple[int, ...]
     costs: StepCosts
     microbatches: int = 1
     alive: float = 1.0
-    """Part of a batch's activations that is kept at once."""
+    """Fraction of a batch's activations that is alive at a time."""
     strided: bool = True
     states: float = 2.0
-    """Tensors of the size of a parameter that the optimizer keeps."""
+    """Number of optimizer states per parameter, each of its size."""
     recomputed: frozenset[int] = frozenset()
-    """Forward nodes that are computed again in the backward pass."""
+    """Forward nodes that are recomputed in the backward pass."""
     boundary: frozenset[int] = frozenset()
-    """Nodes whose outputs are kept for that besides what the backward pass takes."""
+    """Nodes whose outputs are kept for recomputation, in addition to those that the backward pass reads."""
     accumulation: Accumulation | None = None
-    """How microbatches make up the batch; None: found when it is needed."""
+    """How microbatches add up to the batch. Defaults to computing it on first use."""
     fixed: tuple[tuple[tuple[DimPlacement, ...], ...], ...] = ()
     """Dimensions of the mesh that are decided, for each the first output's placement and the inputs' of every node."""
 
@@ -96,7 +100,7 @@ class ShardingProblem:
 
     @cached_property
     def first(self) -> list[int]:
-        """Node of the first copy that each node is like, [nodes]."""
+        """Corresponding node of the first copy of a repeated block, [nodes]."""
         found = list(range(len(self.graph.nodes)))
         for block in self.graph.repeats:
             for copy in block.nodes[1:]:
@@ -106,7 +110,7 @@ class ShardingProblem:
 
     @cached_property
     def saved(self) -> set[int]:
-        """Forward nodes whose memory the backward pass holds."""
+        """Forward nodes whose outputs are kept for the backward pass."""
         nodes, users = self.graph.nodes, self.graph.users
         found: set[int] = set()
         for number, node in enumerate(nodes):
@@ -164,7 +168,7 @@ class ShardingProblem:
 
     @cached_property
     def factors(self) -> dict[tuple[int, int, int], tuple[int, ...]]:
-        """Blocks into which strided cuts may cut a dimension, by node, output and dimension."""
+        """Block counts of strided shards, by node, output and dimension."""
         found: dict[tuple[int, int, int], set[int]] = {}
         if not self.strided:
             return {}
@@ -238,7 +242,7 @@ class ShardingProblem:
 
     @cached_property
     def notes(self) -> dict[str, int]:
-        """Operators without a rule, and how many there are of each."""
+        """Operators without a rule, with their counts."""
         found: dict[str, int] = {}
         for number, node in enumerate(self.graph.nodes):
             if node.computes and self._along(self.first[number], 0)[1]:
@@ -338,7 +342,7 @@ class ShardingProblem:
 
     @cached_property
     def rows(self) -> list[tuple[DimPlacement, ...]]:
-        """Cut of each output over the microbatches, [nodes, outputs]."""
+        """Sharding of each output over the microbatches, [nodes, outputs]."""
         found = self.accumulation or accumulate(self.graph, self.microbatches)
         return found.placements
 
@@ -371,23 +375,33 @@ class ShardingProblem:
 
     # Costs
 
-    def move_s(self, number: int, source: Layout, target: Layout, *, once: bool, part: int = 0) -> float:
-        """Seconds of a step in which a tensor gets another layout; infinite: there is no way."""
+    def _ways(
+        self, size: float, once: bool, sources: Collection[Layout], targets: Collection[Layout]
+    ) -> list[list[float]]:
+        """Seconds of a step for moving a tensor of n bytes to other layouts, [sources, targets]."""
+        known: dict[tuple[Layout, Layout], float] = self.__dict__.setdefault("_moves", {}).setdefault(
+            (size, once), {}
+        )
+        rows = []
+        work.charge(_WAY_S * len(sources) * len(targets))
+        for source in sources:
+            row = []
+            for target in targets:
+                seconds = known.get((source, target))
+                if seconds is None:
+                    seconds = known[source, target] = self._way_s(source, target, size, once=once)
+                row.append(seconds)
+            rows.append(row)
+        return rows
+
+    def _way_s(self, source: Layout, target: Layout, size: float, *, once: bool) -> float:
         if source == target:
             return 0.0
-        known: dict[tuple[Layout, Layout, float, bool], float] = self.__dict__.setdefault("_moves", {})
-        often = 1 if once else self.microbatches
-        size = self._bytes(number, part, once=once)
-        key = (source, target, size, once)
-        if key not in known:
-            steps = moved(source, target, size, self.mesh)
-            known[key] = (
-                float("inf")
-                if steps is None
-                else often
-                * (sum(map(self.costs.seconds, steps)) + sum(s.sent_bytes > 0 for s in steps) * self._tiny)
-            )
-        return known[key]
+        steps = layout_steps(source, target, size, self.mesh)
+        if steps is None:
+            return float("inf")
+        tiny = sum(s.sent_bytes > 0 for s in steps) * self._tiny
+        return (1 if once else self.microbatches) * (sum(map(self.costs.seconds, steps)) + tiny)
 
     @cached_property
     def _tiny(self) -> float:
@@ -406,7 +420,7 @@ class ShardingProblem:
 
     @cached_property
     def variables(self) -> dict[int, int]:
-        """Number of the variable of each first copy."""
+        """Index of the variable of each first copy."""
         return {node: variable for variable, node in enumerate(self._originals)}
 
     @cached_property
@@ -416,14 +430,15 @@ class ShardingProblem:
 
     @cached_property
     def versions(self) -> dict[int, tuple[int, list[_Version]]]:
-        """Variable of what of a tensor is shared, and its values, by node; filled by `problem`."""
+        """Variable and values of a tensor's shared layouts, by node; filled by `problem`."""
         _ = self.problem
         return self.__dict__["_versions"]  # type: ignore[no-any-return]
 
     @cached_property
     def problem(self) -> ChoiceProblem:
-        """The choices, with costs in seconds of a step and memory in bytes."""
+        """Choice problem, with costs in seconds per step and memory in bytes."""
         found, graph = ChoiceProblem(), self.graph
+        work.charge(_NODE_S * len(self._originals))
         count = np.bincount(self.first, minlength=len(graph.nodes))
         for node, options in zip(self._originals, self.options, strict=True):
             cost = np.array([self._own_s(node, one) for one in options]) * count[node]
@@ -453,7 +468,7 @@ class ShardingProblem:
         return self.microbatches * (own + sum(map(self.costs.seconds, one.inner))) * again
 
     def output_bytes(self, number: int, one: JointStrategy) -> float:
-        """Bytes of a rank's part of a node's outputs, of the whole batch."""
+        """Bytes of a rank's shard of a node's outputs, for the whole batch."""
         node = self.graph.nodes[number]
         return sum(
             prod(shape) * node.item_bytes * share_of(layout, self.mesh)
@@ -461,7 +476,7 @@ class ShardingProblem:
         )
 
     def own_bytes(self, number: int, one: JointStrategy) -> float:
-        """Bytes that a rank holds of a node: parameters and their like, and what the backward pass takes."""
+        """Bytes that a rank keeps for a node: parameters, buffers, and inputs of the backward pass."""
         node, size = self.graph.nodes[number], self.output_bytes(number, one)
         if node.op == "parameter":
             return size * (2.0 + self.states if node.source in self.graph.gradients else 1.0)
@@ -526,11 +541,11 @@ class ShardingProblem:
                 wanted[layout] = wanted.get(layout, 0) + 1
         once = self._once(producer, gradient=False)
         values, cost = list[_Version](), list[float]()
-        for layout in layouts:
+        ways = self._ways(self._bytes(producer, once=once), once, layouts, wanted)
+        for layout, row in zip(layouts, ways, strict=True):
             values.append(_Version(layout, None))
             cost.append(0.0)
-            for target, times in wanted.items():
-                seconds = self.move_s(producer, layout, target, once=once)
+            for (target, times), seconds in zip(wanted.items(), row, strict=True):
                 # What one user wants, and what takes no message, need not be shared.
                 if times > 1 and seconds > 0 and np.isfinite(seconds) and _worth(layout, target):
                     values.append(_Version(layout, target))
@@ -562,15 +577,13 @@ class ShardingProblem:
             variable, values = version
         distinct = {layout: i for i, layout in enumerate(dict.fromkeys(need))}
         rows = {value: i for i, value in enumerate(dict.fromkeys(values))}
-        small = np.array(
-            [
-                [
-                    0.0 if layout in value else self.move_s(producer, value.own, layout, once=once)
-                    for layout in distinct
-                ]
-                for value in rows
-            ]
-        )
+        # Versions of a tensor are many more than its own layouts, and a way is searched for each pair of layouts.
+        own = {layout: i for i, layout in enumerate(dict.fromkeys(value.own for value in rows))}
+        ways = np.array(self._ways(self._bytes(producer, once=once), once, own, distinct))
+        small = ways[[own[value.own] for value in rows]]
+        for value, row in rows.items():
+            if value.shared in distinct:
+                small[row, distinct[value.shared]] = 0.0
         cost = small[np.ix_([rows[v] for v in values], [distinct[one] for one in need])] * (often * again)
         cost *= 1.0 - _BESIDE * gradient
         if len(places) > 1:
@@ -597,12 +610,12 @@ class ShardingProblem:
 
     # The solution
 
-    def sharded(self, values: Sequence[int], stage_of: Sequence[int] | None = None) -> Sharded:
-        """Strategies and moves of all nodes from values of the variables.
+    def sharded(self, values: Sequence[int], stage_of: Sequence[int] | None = None) -> ShardingSpace:
+        """Convert values of the variables to strategies and moves of all nodes.
 
         Args:
             values: Values of the variables of `problem`.
-            stage_of: Stage of each node; None: all of one.
+            stage_of: Stage of each node. Defaults to one stage for all.
         """
         nodes, first = self.graph.nodes, self.first
         stage = [0] * len(nodes) if stage_of is None else stage_of
@@ -634,7 +647,7 @@ class ShardingProblem:
                 continue
             once = self._once(source, gradient=gradient)
             size = self._bytes(source, once=once)
-            steps = moved(before, need, size, self.mesh) or ()
+            steps = layout_steps(before, need, size, self.mesh) or ()
             if sends:
                 local = round(size * share_of(before, self.mesh))
                 again = (source, home) in brought
@@ -650,10 +663,12 @@ class ShardingProblem:
                     once=once,
                 )
             )
-        return Sharded(tuple(chosen), tuple(sorted(moves, key=lambda one: (one.producer, one.consumers))))
+        return ShardingSpace(
+            tuple(chosen), tuple(sorted(moves, key=lambda one: (one.producer, one.consumers)))
+        )
 
     def values_of(self, other: ShardingProblem, values: Sequence[int]) -> list[int]:
-        """Values of this problem that mean what values of another one with fewer strategies do."""
+        """Translate the values of another problem with fewer strategies to this one."""
         _ = self.versions
         found = [0] * len(self.problem.cost)
         for variable in self.variables.values():

@@ -1,4 +1,4 @@
-"""Stages of any model, not only of chains: an integer programme over the operators of its forward pass.
+"""Stages of any model, also non-chains: an integer programme over the operators of its forward pass.
 
 Variables are the stage of every op, an integer, with stage(op) <= stage(user) along every edge, which keeps no order of
 the ops among each other; a flag for every tensor and later stage that takes it, so a tensor that several ops of a stage
@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.optimize import Bounds, LinearConstraint
 from scipy.sparse import coo_array
 
 from wirewise.errors import PlanError
+from wirewise.planners.solvers import mixed_integer, sparse_iteration_s
 from wirewise.sim.mesh_costs import MeshCosts
 from wirewise.trace.operator_graph import OperatorGraph
 
@@ -33,34 +34,35 @@ __all__ = [
 
 BALANCE = 0.08
 """How much more work than the mean a stage may have."""
+_GAP = 1e-4
 _MOST_OPS = 400
 """Ops of an integer programme at most; neighbours are one op until there are no more."""
 
 
 class StageGraph(NamedTuple):
-    """Ops of a forward pass, coarse or fine, in an order in which they can run."""
+    """Ops of a forward pass, coarse or fine, in topological order."""
 
     work: tuple[float, ...]
-    """Seconds of each op, backward pass and all."""
+    """Seconds of each op, including its backward pass."""
     tensors: tuple[tuple[int, float, tuple[int, ...]], ...]
-    """Op that makes it, bytes or seconds to send it to another stage, and ops that take it."""
+    """Producer of each tensor, its cost to another stage (bytes or seconds), and its consumers."""
     together: tuple[tuple[int, ...], ...] = ()
-    """Ops that have to be of one stage, as those that share a parameter."""
+    """Ops that must be in the same stage, such as those that share a parameter."""
 
 
 class StageCut(NamedTuple):
-    """Stages of all ops."""
+    """Stage of each op."""
 
     stage_of: tuple[int, ...]
     cost: float
-    """What tensors between stages cost."""
+    """Cost of tensors between stages."""
     bound: float
     balance: float
-    """Most work of a stage over the mean's."""
+    """Largest work of a stage over the mean."""
 
 
 def crossing(graph: StageGraph, stage_of: Sequence[int]) -> float:
-    """What tensors between stages cost, each once for every stage that takes it."""
+    """Cost of tensors between stages, counted once per receiving stage."""
     return sum(
         size * len({stage_of[user] for user in users} - {stage_of[op]}) for op, size, users in graph.tensors
     )
@@ -69,16 +71,16 @@ def crossing(graph: StageGraph, stage_of: Sequence[int]) -> float:
 def cut_stages(
     graph: StageGraph, stages: int, *, balance: float = BALANCE, time_limit_s: float = 20.0
 ) -> StageCut:
-    """The stages between which tensors cost least, with work in balance.
+    """Assign ops to stages with the least communication cost, under a balance limit.
 
     Args:
         graph: Ops and tensors.
         stages: Number of stages.
-        balance: How much more work than the mean a stage may have; raised by halves where no cut has it.
-        time_limit_s: Seconds of each programme.
+        balance: Maximum excess of a stage's work over the mean, as a fraction; increased by halves if infeasible.
+        time_limit_s: Work limit of each programme, in seconds of an unloaded CPU (`wirewise.work`).
 
     Raises:
-        PlanError: More stages than ops.
+        PlanError: There are more stages than ops.
     """
     ops = len(graph.work)
     if stages > ops:
@@ -167,12 +169,14 @@ def _programmed(
         ),
         shape=(len(rows), count),
     ).tocsr()
-    found = milp(
+    found = mixed_integer(
         cost,
+        budget_s=time_limit_s,
+        gap=_GAP,
+        iteration_s=sparse_iteration_s(len(rows)),
         integrality=integrality,
         bounds=Bounds(0.0, 1.0),
         constraints=LinearConstraint(matrix, np.array([r[2] for r in rows]), np.array([r[3] for r in rows])),
-        options={"time_limit": time_limit_s},
     )
     if found.x is None:
         return None
@@ -183,15 +187,15 @@ def _programmed(
 def stage_graph(
     graph: OperatorGraph, costs: MeshCosts | None = None, *, share: float = 1.0
 ) -> tuple[StageGraph, list[int]]:
-    """Ops of a training step's forward pass for `cut_stages`, with the op of each forward node (-1: none).
+    """Ops of a training step's forward pass for `cut_stages`, and the op of each forward node (-1 for none).
 
-    Views and what one op alone takes from another belong together until there are few enough ops. A backward node
-    counts to the forward op whose tensors it takes.
+    Views, and tensors with a single user, are merged with their op until there are few enough ops. A backward node
+    belongs to the forward op whose tensors it reads.
 
     Args:
         graph: Training step with seconds.
-        costs: Seconds of messages between stages; None: tensors cost their bytes.
-        share: Part of a tensor that each rank of a stage sends.
+        costs: Costs of messages between stages, in seconds. Defaults to costs proportional to bytes.
+        share: Fraction of a tensor sent by each rank of a stage.
     """
     nodes, users = graph.nodes, graph.users
     forward = [
@@ -252,10 +256,10 @@ def stage_graph(
 
 
 def stages_of_nodes(graph: OperatorGraph, op_of: Sequence[int], stage_of: Sequence[int]) -> list[int]:
-    """Stage of every node: backward ones are where their forward tensors are, parameters where the first user is.
+    """Stage of every node: backward nodes follow their forward tensors, parameters their first user.
 
     Raises:
-        PlanError: A backward node takes a parameter of a later stage than what its gradient comes from.
+        PlanError: A backward node reads a parameter of a later stage than the source of its gradient.
     """
     nodes, last = graph.nodes, max(stage_of)
     found = [stage_of[op] if op >= 0 else -1 for op in op_of]

@@ -1,6 +1,6 @@
-"""Ways in which users split a model themselves as parallel plans, which say what a step is predicted to take.
+"""Users' own ways to split a model (ddp, fsdp, tensor), as parallel plans for predicting the step time.
 
-They are for predictions, not to be carried out: FSDP2's collectives of a block stand at one of its tensors.
+The plans are for prediction only, not execution: FSDP2's collectives of a block are placed at one of its tensors.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["plan_of_way"]
 def plan_of_way(
     way: str, graph: OperatorGraph, links: Links, cuts: Mapping[str, str] | None = None
 ) -> ParallelPlan | None:
-    """The way as a plan of the operators of a step; None: it is not known how.
+    """Express a way as a plan of the step's operators. None if the way is unknown.
 
     Args:
-        way: Name of the way, one of ddp, fsdp and tensor; others are not known.
+        way: Name of the way: ddp, fsdp or tensor.
         graph: Training step with the seconds of its operators.
         links: Links between the ranks.
-        cuts: Placements of parameters that the way tensor cuts, by patterns of their names; others are whole.
+        cuts: Placements of parameters sharded by the way tensor, by name pattern; others are replicated.
     """
     problem = ParallelProblem(graph=graph, links=links, states=1.0)
     if way == "ddp":

@@ -1,4 +1,4 @@
-"""What a plan splits and why, in words."""
+"""Explanation of a plan: which tensors it shards and why, in words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_OTHERS = 3
 
 
 def choices_of(graph: OperatorGraph, plan: ParallelPlan) -> tuple[BlockChoice, ...]:
-    """How each block with parameters is split; blocks that are split alike are one."""
+    """Sharding of each block with parameters; blocks sharded alike are merged."""
     modules: dict[str, list[int]] = {}
     for number, node in enumerate(graph.nodes):
         if node.op == "parameter":
@@ -101,7 +101,7 @@ def _folded(said: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def reasons(graph: OperatorGraph, plan: ParallelPlan, others: Sequence[tuple[str, float]]) -> Iterator[str]:
-    """Sentences: what is split, which collectives remain, what else was compared."""
+    """Sentences that explain the plan: shardings, remaining collectives, compared alternatives."""
     cut = [
         number
         for number, node in enumerate(graph.nodes)

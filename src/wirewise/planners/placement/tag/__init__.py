@@ -1,4 +1,4 @@
-"""Deployment of a model on unequal devices: op groups, their devices, rows of the batch, and how gradients meet."""
+"""Deployment of a model on unequal devices: op groups, their devices, batch rows, and gradient exchange."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Other ways to deploy a model, under the same simulator."""
+"""Baseline deployments of a model, under the same simulator."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ METHODS = ("data-parallel", "proportional", "flexflow", "baechi", "heterog")
 def deploy(
     problem: DeploymentProblem, *, method: str, simulations: int = 2000, seed: int = 0
 ) -> DeploymentPlan:
-    """Deploy without TAG.
+    """Deploy a model by a baseline method.
 
-    data-parallel: everything on all devices, even rows, all-reduces. proportional: rows as devices are fast. flexflow:
-    a Markov chain over sets of devices and all-reduce, servers or model parallelism, even rows (Z. Jia et al., MLSys
-    2019). baechi: each op group where it is done first, as memory allows, without replicas (B. Jeon et al., SoCC 2020).
-    heterog: each op group on one device, or on all of them with even or proportional rows and all-reduce or servers
-    (X. Yi et al., CoNEXT 2020), by descent instead of a learned policy.
+    data-parallel: everything on all devices, even rows, all-reduces. proportional: rows in proportion to device
+    speed. flexflow: a Markov chain over sets of devices and all-reduce, servers or model parallelism, even rows (Z.
+    Jia et al., MLSys 2019). baechi: each op group where it is done first, as memory allows, without replicas (B. Jeon
+    et al., SoCC 2020). heterog: each op group on one device, or on all of them with even or proportional rows and
+    all-reduce or servers (X. Yi et al., CoNEXT 2020), by descent instead of a learned policy.
 
     Args:
         problem: Model, devices and batch.
         method: One of `METHODS`.
-        simulations: Strategies that flexflow and heterog may simulate.
+        simulations: Maximum number of strategies that flexflow and heterog simulate.
         seed: Seed of random choices.
 
     Raises:
@@ -64,7 +64,7 @@ def _chain(problem: DeploymentProblem, simulations: int, seed: int, beta: float 
         tried = (*now[:group], int(random.choice(allowed[group])), *now[group + 1 :])
         try:
             then = times.of(tried)
-        except StrategyTimes.Spent:
+        except StrategyTimes.BudgetExhausted:
             break
         if then <= now_s or random.random() < np.exp(-beta * (then - now_s) / scale):
             now, now_s = tried, then

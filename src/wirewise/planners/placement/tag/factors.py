@@ -1,4 +1,4 @@
-"""Ops that are worth duplicating, so that no gradient of them has to be exchanged."""
+"""Choice of ops to duplicate, so that their gradients need no exchange."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ __all__ = ["FactorProblem", "duplicated_ops", "gain_s"]
 
 
 class FactorProblem(NamedTuple):
-    """What duplicating n ops on all replicas costs and saves."""
+    """Costs and savings of duplicating n ops on all replicas."""
 
     extra_s: Sequence[float]
-    """Seconds that computing the whole batch everywhere takes beyond one's own rows, [n]."""
+    """Extra seconds of computing the whole batch everywhere instead of own rows only, [n]."""
     saved_s: Sequence[float]
-    """Seconds of the exchange of the gradient that an op makes, which a duplicated op needs not, [n]."""
+    """Seconds of the gradient exchange that duplicating an op saves, [n]."""
     broadcast_s: Sequence[float]
     """Seconds to send the output of an op that is not duplicated to all replicas, [n]."""
     edges: Sequence[tuple[int, int]]
-    """Numbers of ops: one, and another that reads its output."""
+    """Pairs of ops, by index: producer and consumer."""
     fixed: Sequence[int] = ()
     """Ops that cannot be duplicated."""
 
 
 def duplicated_ops(problem: FactorProblem) -> list[int]:
-    """Numbers of the ops to duplicate, so that seconds are the fewest.
+    """Find the ops to duplicate for the least total time, as indices.
 
     Sufficient-factor broadcasting, generalised by S. Zhang et al. (TAG, TPDS 2023). Minimise the sum of
     `(extra - saved) x + broadcast b` with `b >= x(reader) - x(op)` and x, b of 0 or 1: a minimum cut, so the linear
@@ -60,7 +60,7 @@ def duplicated_ops(problem: FactorProblem) -> list[int]:
 
 
 def gain_s(problem: FactorProblem, chosen: Sequence[int]) -> float:
-    """Seconds that duplicating some ops saves."""
+    """Seconds saved by duplicating some ops."""
     x: NDArray[np.bool_] = np.zeros(len(problem.extra_s), bool)
     x[list(chosen)] = True
     sent = {u for u, v in problem.edges if x[v] and not x[u]}

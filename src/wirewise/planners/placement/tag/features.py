@@ -1,4 +1,4 @@
-"""What the network sees: op groups, device groups, what lies between them, and the actions of one op group."""
+"""Input features of the network: op groups, device groups, links between them, and actions of one op group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from wirewise.planners.placement.tag.problem import Action, DeploymentProblem, Strategy
 from wirewise.sim.deployments import DeploymentStep
 
-__all__ = ["ACTION", "DEVICE", "LINK", "OP", "PAIR", "TENSOR", "Observation", "see"]
+__all__ = ["ACTION", "DEVICE", "LINK", "OP", "PAIR", "TENSOR", "Observation", "observe"]
 
 Vector = NDArray[np.float64]
 
@@ -21,35 +21,35 @@ _WAYS = ("allreduce", "ps", "duplicate", "mp")
 
 
 class Observation(NamedTuple):
-    """G op groups on m device groups, of which one chooses among A actions."""
+    """G op groups on m device groups, and the A actions of the op group to decide."""
 
     ops: Vector
     """Features of op groups, [G, OP]."""
     devices: Vector
     """Features of device groups, [m, DEVICE]."""
     tensors: Vector
-    """What an op group takes from another one, [G, G, TENSOR]; 0: nothing."""
+    """Features of the tensors that an op group reads from another, [G, G, TENSOR]; 0 if none."""
     links: Vector
     """Features of links between device groups, [m, m, LINK]."""
     pairs: Vector
     """Features of op groups on device groups, [G, m, PAIR]."""
     group: int
-    """Number of the op group that chooses."""
+    """Index of the op group to decide."""
     actions: Vector
     """Features of its actions, [A, ACTION]."""
     places: Vector
-    """1 where an action places it on a device group, [A, m]."""
+    """1 if an action uses a device group, [A, m]."""
 
 
-def see(problem: DeploymentProblem, strategy: Strategy, place: int) -> Observation:
-    """Features of a partly decided strategy, all without units.
+def observe(problem: DeploymentProblem, strategy: Strategy, place: int) -> Observation:
+    """Compute dimensionless features of a partly decided strategy.
 
-    Times are shares of what the model takes on the mean device, bytes what a mean port needs for them.
+    Times are relative to the model's time on the mean device; bytes are the time of a mean port, likewise.
 
     Args:
         problem: Model and devices.
-        strategy: Actions of all op groups, whether decided or inherited.
-        place: Place in the order of the op group that chooses; those before are decided.
+        strategy: Actions of all op groups, decided or inherited.
+        place: Position of the op group to decide; earlier ones are decided.
     """
     step, scale = problem.step(strategy), _Scale.of(problem)
     group, count = problem.order[place], len(problem.op_groups)
@@ -157,7 +157,7 @@ def _ends(problem: DeploymentProblem, strategy: Strategy, step: DeploymentStep) 
 
 
 def _use(problem: DeploymentProblem, step: DeploymentStep) -> Vector:
-    """Share of the step that device groups compute, and share of memory that they need, [m, 2]."""
+    """Fraction of the step that device groups compute, and share of memory that they need, [m, 2]."""
     first = [g[0] for g in problem.device_groups]
     devices = len(problem.devices)
     computing = (step.ops.resource >= 0) & (step.ops.resource < devices)

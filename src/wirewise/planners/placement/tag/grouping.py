@@ -1,15 +1,15 @@
-"""Modules of a model as groups that are placed together."""
+"""Grouping of a model's modules into op groups."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 import numpy as np
-import pymetis
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from wirewise.extras import needed
 from wirewise.trace.stages import StageTrace
 
 __all__ = ["group_modules"]
@@ -19,7 +19,7 @@ _LEAST_BYTES = 1000
 
 
 def group_modules(trace: StageTrace, groups: int) -> list[list[int]]:
-    """Numbers of the modules of each group, groups in an order in which they can run.
+    """Group modules; returns module indices of each group, in topological order.
 
     METIS cuts the graph of modules where few bytes flow, with modules weighted by the root of their seconds (S. Zhang
     et al., TAG, TPDS 2023). Groups that wait for each other are cut again along the order of modules. Where several
@@ -45,6 +45,8 @@ def _cut(trace: StageTrace, groups: int, seconds: NDArray[np.float64]) -> NDArra
     starts = np.cumsum([0, *(len(neighbours[m]) for m in range(n))])
     root = np.sqrt(seconds)
     weights = np.maximum(1000 * root / max(root.max(), 1e-30), 1).astype(int)
+    # Of an extra, which a model of few modules does not need.
+    pymetis = needed("pymetis", "gnn", f"a grouping of {n} modules")
     _, part = pymetis.part_graph(
         groups,
         adjacency=pymetis.CSRAdjacency(starts, [other for m in range(n) for other in neighbours[m]]),

@@ -1,4 +1,4 @@
-"""The network of TAG: attention over op groups and device groups, and a score for each action of one op group.
+"""The network of TAG: attention over op groups and device groups, and a score for each action of an op group.
 
 S. Zhang et al., TPDS 2023, with fewer weights, and with what can be told of an action beforehand as its features. One
 function serves numpy and, in training, torch.
@@ -17,14 +17,23 @@ from numpy.typing import NDArray
 from wirewise.decoding import ArchiveError, read_npz
 from wirewise.errors import InputError
 from wirewise.files import atomic_file
-from wirewise.planners.placement.tag.features import ACTION, DEVICE, LINK, OP, PAIR, TENSOR, Observation, see
+from wirewise.planners.placement.tag.features import (
+    ACTION,
+    DEVICE,
+    LINK,
+    OP,
+    PAIR,
+    TENSOR,
+    Observation,
+    observe,
+)
 from wirewise.planners.placement.tag.problem import DeploymentProblem, Strategy
 from wirewise.planners.placement.tag.search import Policy
 
 __all__ = ["SHIPPED", "new_weights", "read_weights", "scores", "shipped_policy", "write_weights"]
 
 SHIPPED = Path(__file__).parent / "data" / "tag.npz"
-"""Weights by `wirewise.planners.placement.tag.training`."""
+"""Weights by `wirewise_papers.tag.policy_training`."""
 
 _WIDTH, _HEADS, _LAYERS = 32, 2, 2
 _RELATIONS = {
@@ -36,13 +45,13 @@ _RELATIONS = {
 }
 """Kinds of nodes that take from others, those others, and features of the edges between them."""
 _UNIFORM = 0.5
-"""Share of the probability that all actions have alike: where the network is sure and wrong, others are tried soon."""
+"""Fraction of the probability that all actions share equally, so that a network that is sure and wrong tries others."""
 
 Weights = Mapping[str, Any]
 
 
 def new_weights(seed: int) -> dict[str, NDArray[np.float32]]:
-    """Weights before training."""
+    """Initial weights."""
     random = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, int]] = {"ops": (OP, _WIDTH), "devices": (DEVICE, _WIDTH)}
     for layer in range(_LAYERS):
@@ -73,7 +82,7 @@ def new_weights(seed: int) -> dict[str, NDArray[np.float32]]:
 
 
 def scores(weights: Weights, seen: Observation, xp: Any = np) -> Any:
-    """Score of each action, [A]; relabelling op groups or device groups changes none.
+    """Score of each action, [A]; invariant under relabelling of op groups and device groups.
 
     Args:
         weights: Weights by name, arrays of `xp`.
@@ -123,7 +132,7 @@ def scores(weights: Weights, seen: Observation, xp: Any = np) -> Any:
 
 
 def _attention(own: Weights, target: Any, source: Any, edge: Any, there: Any, xp: Any) -> Any:
-    """What targets take from sources, [M, width]; nothing where there is no edge."""
+    """Attention of targets to sources, [M, width]; zero where there is no edge."""
     score = (target @ own["target"])[:, None] + (source @ own["source"])[None] + edge @ own["edge"]
     score = xp.maximum(score, 0.2 * score)
     raised = xp.exp(score - xp.amax(score, axis=1, keepdims=True))
@@ -137,7 +146,7 @@ def _attention(own: Weights, target: Any, source: Any, edge: Any, there: Any, xp
 
 
 def shipped_policy(path: str | os.PathLike[str] | None = None) -> Policy:
-    """Probabilities of actions by the weights of a file; none: those that come with wirewise.
+    """Policy with the weights of a file, which defaults to the shipped ones.
 
     Raises:
         InputError: The file holds no weights.
@@ -145,7 +154,7 @@ def shipped_policy(path: str | os.PathLike[str] | None = None) -> Policy:
     weights = read_weights(SHIPPED if path is None else path)
 
     def policy(problem: DeploymentProblem, strategy: Strategy, place: int) -> NDArray[np.float64]:
-        found = scores(weights, see(problem, strategy, place))
+        found = scores(weights, observe(problem, strategy, place))
         raised = np.exp(found - found.max())
         likely: NDArray[np.float64] = (1 - _UNIFORM) * raised / raised.sum() + _UNIFORM / len(raised)
         return likely
@@ -154,10 +163,10 @@ def shipped_policy(path: str | os.PathLike[str] | None = None) -> Policy:
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, NDArray[np.float32]]:
-    """The weights of a file.
+    """Read the weights in a file.
 
     Raises:
-        InputError: The file cannot be read, or holds something else.
+        InputError: The file is unreadable, or holds something else.
     """
     wanted = {name: array.shape for name, array in new_weights(0).items()}
     try:
@@ -173,11 +182,11 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, NDArray[np.float32]]
     return found
 
 
-_EXPECTED = "expected weights by `python -m wirewise.planners.placement.tag.training`"
+_EXPECTED = "expected weights by `python -m wirewise_papers.tag.policy_training`"
 
 
 def write_weights(weights: Mapping[str, NDArray[np.float32]], path: str | os.PathLike[str]) -> None:
-    """Write the weights in half precision, at once or not at all.
+    """Write the weights in half precision, atomically.
 
     Raises:
         InputError: The folder is missing, not writable or full.

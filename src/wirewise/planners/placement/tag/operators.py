@@ -1,4 +1,4 @@
-"""A captured training step as modules: what a graph of operators says of the model's parts."""
+"""Conversion of a captured training step to modules."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _VIEWS = ("aten.t.", "aten.view.", "aten.permute.", "aten.transpose.", "aten.res
 
 
 def modules_of(graph: OperatorGraph, rows: int | None = None) -> StageTrace:
-    """Runs of forward operators of one module each, with the backward operators that belong to them.
+    """Convert an operator graph to modules: runs of forward operators, with their backward operators.
 
-    Where a module's operators stand in several runs, as the additions of a residual block, seconds of its backward
-    operators are shared out as those of the forward ones. Seconds are in proportion to rows.
+    If a module's operators form several runs, as the additions of a residual block, its backward time is divided like
+    the forward time. Times are proportional to rows.
 
     Args:
         graph: Operators with their times.
-        rows: Rows of the batch that was captured; none: the first dimension of the first input.
+        rows: Rows of the captured batch. Defaults to the first dimension of the first input.
 
     Raises:
-        InputError: No times, or no batch.
+        InputError: Times or the batch are missing.
     """
     if not graph.time_s:
         raise InputError("the operators have no times; fill in costs first, measured or by a roofline")

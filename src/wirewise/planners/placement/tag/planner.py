@@ -1,4 +1,4 @@
-"""TAG: deployment of a model on unequal machines by a learned policy, tree search and simulation."""
+"""TAG: deployment of a model on a heterogeneous cluster by a learned policy, tree search and simulation."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def plan_tag(
     learned: bool = True,
     seed: int = 0,
 ) -> DeploymentPlan:
-    """Choose devices, rows and communication of each op group.
+    """Choose devices, batch rows and communication of each op group.
 
     S. Zhang et al.: Expediting Distributed DNN Training with Device Topology-Aware Graph Deployment, TPDS 2023.
     Objective: seconds of a simulated step. Variables: for each op group a set of device groups; all-reduce, servers,
     sufficient factors or model parallelism; beyond the paper, even or proportional rows. Constraint: memory. A
-    heterogeneous graph network, which has seen other models and topologies, says what is likely, tree search tries it
-    out, and descent changes runs of op groups of the best. Time is that of `simulations`, each in proportion to op
-    groups times devices.
+    heterogeneous graph network, trained on other models and topologies, gives the prior of a tree search, and descent
+    improves runs of op groups of the best result. Time is that of `simulations`, each in proportion to op groups
+    times devices.
 
     Args:
         problem: Model, devices and batch.
-        playouts: Playouts of the tree search.
-        simulations: Strategies that may be simulated, playouts and descent together.
-        weights: File of weights of the network; none: those that come with wirewise.
-        learned: Whether the network leads the search; otherwise all actions are alike.
+        playouts: Maximum number of playouts of the tree search.
+        simulations: Maximum number of simulated strategies, playouts and descent together.
+        weights: File of weights of the network. Defaults to the shipped ones.
+        learned: Whether the network guides the search; otherwise the prior is uniform.
         seed: Seed of random choices.
 
     Raises:
         InputError: The file holds no weights.
-        PlanError: Nothing fits into the memory of the devices; says which is short and by how much.
+        PlanError: Nothing fits into the memory of the devices; the message says which is short, and by how much.
     """
     if playouts < 0 or simulations < 2:
         raise PlanError(f"got {playouts} playouts and {simulations} simulations; expected at least 0 and 2")

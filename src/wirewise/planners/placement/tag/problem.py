@@ -1,4 +1,4 @@
-"""Op groups of a model, groups of unequal devices, and everything that can become of an op group on them."""
+"""Op groups of a model, groups of unequal devices, and the possible actions."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _MOST_SETS = 31
 """Sets of device groups that op groups are placed on, where there are more than five device groups."""
 
 Strategy = tuple[int, ...]
-"""Number of an action for each op group."""
+"""Index of an action for each op group."""
 
 
 class Action(NamedTuple):
-    """What can become of an op group."""
+    """Action for an op group."""
 
     groups: tuple[int, ...]
     """Device groups that it is placed on."""
     communication: Communication
     proportional: bool
-    """Whether rows are as the speeds of the devices; otherwise they are even."""
+    """Whether rows are proportional to the speeds of the devices; otherwise they are even."""
 
 
 class _Placed(NamedTuple):
@@ -64,11 +64,11 @@ class _Placed(NamedTuple):
 
 @dataclass(frozen=True)
 class DeploymentProblem:
-    """A model, unequal devices and a batch.
+    """Model, unequal devices and batch.
 
     Raises:
-        InputError: Devices that are not one a rank, no rows, modules that take no time, or a profile of a type that no
-            device has.
+        InputError: There is not one device per rank, no rows, a module takes no time, or a profile is of a type that
+            no device has.
     """
 
     trace: StageTrace
@@ -110,7 +110,7 @@ class DeploymentProblem:
 
     @cached_property
     def device_groups(self) -> list[list[int]]:
-        """Ranks of equal devices of a host."""
+        """Ranks of equal devices on a host."""
         found: dict[tuple[object, ...], list[int]] = {}
         for rank, one in enumerate(self.devices):
             key = (int(self.links.host_of_rank[rank]), one.type, one.speed, one.memory_bytes)
@@ -119,7 +119,7 @@ class DeploymentProblem:
 
     @cached_property
     def op_groups(self) -> list[list[int]]:
-        """Numbers of the modules of each op group, in an order in which they can run."""
+        """Module indices of each op group, in topological order."""
         return group_modules(self.trace, self.groups)
 
     @cached_property
@@ -131,7 +131,7 @@ class DeploymentProblem:
 
     @cached_property
     def order(self) -> list[int]:
-        """Op groups by their seconds, the longest first."""
+        """Op groups by time, the longest first."""
         return sorted(range(len(self.op_groups)), key=lambda g: -self.seconds[g].mean())
 
     def ranks(self, groups: Sequence[int]) -> list[int]:
@@ -144,11 +144,11 @@ class DeploymentProblem:
         return [self._actions_of(g) for g in range(len(self.op_groups))]
 
     def baseline(self) -> Strategy:
-        """Everything on all devices, even rows, all-reduces; on few devices where there are not as many rows."""
+        """Baseline: everything on all devices, even rows, all-reduces; fewer devices if there are fewer rows."""
         return self.everywhere("allreduce", proportional=False)
 
     def everywhere(self, communication: Communication, *, proportional: bool) -> Strategy:
-        """One way and one rule of rows for all op groups on all devices."""
+        """Strategy with one communication scheme and row rule for all op groups on all devices."""
         wanted = Action(tuple(range(len(self.device_groups))), communication, proportional)
         even = wanted._replace(proportional=False)
         return tuple(
@@ -157,12 +157,12 @@ class DeploymentProblem:
         )
 
     def seconds_of(self, strategy: Strategy) -> float:
-        """Simulated seconds of a step; infinite where a device has too little memory."""
+        """Simulated step time in seconds; infinite if a device runs out of memory."""
         step = self.step(strategy)
         return inf if (step.memory > self.simulator.room).any() else step.step_s
 
     def step(self, strategy: Strategy) -> DeploymentStep:
-        """A simulated step, whatever memory it takes; the last one is kept."""
+        """Simulate a step regardless of memory; the last result is cached."""
         if self._kept.get("strategy") != strategy:
             self._kept["strategy"], self._kept["step"] = strategy, self.simulator.step(self.spread(strategy))
         kept: DeploymentStep = self._kept["step"]
@@ -173,16 +173,16 @@ class DeploymentProblem:
         return {}
 
     def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
-        """What was made of the problem before under this name, or is made now."""
+        """Cached value under this name, computed by `make` on first use."""
         if name not in self._kept:
             self._kept[name] = make()
         kept: Kept = self._kept[name]
         return kept
 
     def first_rows(self, group: int) -> tuple[Ints, Ints]:
-        """First row and rows of an op group on each device under each of its actions, [actions, D].
+        """First row and number of rows of an op group on each device under each of its actions, [actions, D].
 
-        Under mp, those of all its modules together.
+        Under mp, rows of all its modules together.
         """
         return self.keep(
             f"rows {group}",
@@ -193,12 +193,12 @@ class DeploymentProblem:
         )
 
     def slowest_port(self, groups: Sequence[int]) -> float:
-        """Rate of the slowest link that the ranks of some device groups share rows and gradients over."""
+        """Bandwidth of the slowest link between device groups for rows and gradients, in bytes per second."""
         hosts = self.links.host_of_rank[self.ranks(groups)]
         return min(self._ring(hosts)[0], 1e11) if len(hosts) > 1 else 1e11
 
     def spread(self, strategy: Strategy) -> Spread:
-        """Arrays of a strategy for the simulator."""
+        """Convert a strategy to arrays for the simulator."""
         parts = [self._placed[g][a] for g, a in enumerate(strategy)]
         unit, owner, duplicated = (np.empty(len(self.trace.modules), np.int64) for _ in range(3))
         base = 0
@@ -220,10 +220,10 @@ class DeploymentProblem:
     def plan(
         self, strategy: Strategy, planner: str, seed: int, notes: tuple[str, ...] = ()
     ) -> DeploymentPlan:
-        """The plan that a strategy is, with what is simulated of it.
+        """Build the plan of a strategy, with its simulated figures.
 
         Raises:
-            PlanError: It needs more memory than a device has; says which and by how much.
+            PlanError: A device runs out of memory; the message says which, and by how much.
         """
         step = self.step(strategy)
         over = step.memory - self.simulator.room
@@ -247,7 +247,7 @@ class DeploymentProblem:
         )
 
     def shares(self, ranks: Sequence[int], *, proportional: bool) -> Ints:
-        """Rows of each of some ranks, at least 1; proportional ones let all end a pass of the model together."""
+        """Rows of each rank, at least 1; proportional ones equalise the time of a pass."""
         return self.keep(f"shares {list(ranks)} {proportional}", lambda: self._shares(ranks, proportional))
 
     def _shares(self, ranks: Sequence[int], proportional: bool) -> Ints:
@@ -440,18 +440,18 @@ def problem_of(
     profiles: Mapping[str, StageTrace] | None = None,
     groups: int = 12,
 ) -> DeploymentProblem:
-    """The problem on the devices of a topology.
+    """Build the problem on the devices of a topology.
 
     Args:
         trace: Modules of the model, measured on a device of speed 1, or its captured operators with times.
         topology: Hosts, devices with their types, speeds and memory, and links.
-        batch: Rows of a step; none: 8 for each device.
-        profiles: The modules measured on other types of devices, by name of the type; those of all others take the
-            times of `trace` over their speed.
-        groups: Largest number of op groups.
+        batch: Rows per step. Defaults to 8 per device.
+        profiles: Profiles of the modules on other device types, by type name; other types use the times of `trace`
+            divided by their speed.
+        groups: Maximum number of op groups.
 
     Raises:
-        InputError: No topology, or as `DeploymentProblem`.
+        InputError: The topology is missing, or raised by `DeploymentProblem`.
     """
     if isinstance(trace, OperatorGraph):
         trace = modules_of(trace)

@@ -1,4 +1,4 @@
-"""Monte Carlo tree search over strategies, and descent from what it finds."""
+"""Monte Carlo tree search over strategies, and descent from its result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wirewise.planners.placement.tag.problem import Action, DeploymentProblem, Strategy
 
-__all__ = ["Policy", "StrategyTimes", "TreeSearchResult", "descend", "inherited", "tree_search", "value"]
+__all__ = ["Policy", "StrategyTimes", "TreeSearchResult", "descend", "fill_undecided", "tree_search", "value"]
 
 Vector = NDArray[np.float64]
 
@@ -21,42 +21,42 @@ places are decided."""
 
 
 class StrategyTimes:
-    """Simulated seconds of strategies, each simulated once.
+    """Cache of simulated step times by strategy.
 
     Args:
-        problem: What strategies are for.
-        most: Largest number of strategies to simulate; asking for more raises `StrategyTimes.Spent`.
+        problem: Problem of the strategies.
+        most: Maximum number of simulations; exceeding it raises `StrategyTimes.BudgetExhausted`.
     """
 
-    class Spent(Exception):
-        """No more strategies may be simulated."""
+    class BudgetExhausted(Exception):
+        """Simulation budget exhausted."""
 
     def __init__(self, problem: DeploymentProblem, most: float = inf) -> None:
         self.problem, self.most = problem, most
         self.known: dict[Strategy, float] = {}
 
     def of(self, strategy: Strategy) -> float:
-        """Seconds of a step; infinite where it does not fit."""
+        """Step time in seconds; infinite if the strategy does not fit."""
         found = self.known.get(strategy)
         if found is None:
             if len(self.known) >= self.most:
-                raise StrategyTimes.Spent
+                raise StrategyTimes.BudgetExhausted
             found = self.known[strategy] = self.problem.seconds_of(strategy)
         return found
 
     @property
     def best(self) -> Strategy:
-        """The quickest one so far."""
+        """The fastest strategy so far."""
         return min(self.known, key=lambda one: self.known[one])
 
 
 class TreeSearchResult(NamedTuple):
-    """What a tree search found."""
+    """Result of a tree search."""
 
     strategy: Strategy
     seconds: float
     trail: list[float]
-    """Fewest seconds so far after each playout."""
+    """Best time so far after each playout, in seconds."""
 
 
 class _Node:
@@ -70,12 +70,12 @@ class _Node:
         self.children: dict[int, _Node] = {}
 
 
-def inherited(problem: DeploymentProblem, decided: Strategy) -> Strategy:
-    """The strategy in which op groups that are not decided follow the first one.
+def fill_undecided(problem: DeploymentProblem, decided: Strategy) -> Strategy:
+    """Complete a strategy by letting undecided op groups follow the first one.
 
     Args:
-        problem: What is decided.
-        decided: Actions of the op groups at the first places of the order.
+        problem: Op groups and their possible actions.
+        decided: Actions of the first op groups of the order.
     """
     if not decided:
         return problem.baseline()
@@ -100,7 +100,7 @@ def _like(actions: list[Action], wanted: Action) -> int:
 
 
 def value(seconds: float, baseline_s: float) -> float:
-    """What a leaf is worth: the gain over the baseline, large ones flattened; -1 where memory is short."""
+    """Value of a leaf: the gain over the baseline, compressed for large gains; -1 if memory is exceeded."""
     if seconds == inf:
         return -1.0
     gain = baseline_s / seconds - 1.0
@@ -110,19 +110,19 @@ def value(seconds: float, baseline_s: float) -> float:
 def tree_search(
     times: StrategyTimes, *, playouts: int, policy: Policy | None = None, seed: int = 0, until_s: float = 0.0
 ) -> TreeSearchResult:
-    """Decide op groups in order, the longest first, each playout ending in a simulation.
+    """Decide op groups in order, the longest first, with a simulation at the end of each playout.
 
     A playout follows `Q + c p sqrt(N) / (1 + n)` with `c = sqrt(actions / 10)` (PUCT, as in TAG, TPDS 2023) until it
-    comes to a new node, whose undecided groups follow the first one. An action that was not tried is taken to be worth
-    what its node is in the mean: at 0, as little as the baseline, those that a policy thinks unlikely were never tried
-    beside a good one. Subtrees that were seen whole are left out.
+    reaches a new node, whose undecided groups follow the first one. An untried action starts with its node's mean
+    value: starting at 0, the value of the baseline, actions that the policy thinks unlikely would never be tried once
+    a good one is known. Exhausted subtrees are skipped.
 
     Args:
         times: Simulated seconds of strategies.
-        playouts: Largest number of playouts.
-        policy: Probabilities of actions; none: all alike.
-        seed: Seed of the order among equals.
-        until_s: Seconds at which to stop.
+        playouts: Maximum number of playouts.
+        policy: Prior probabilities of actions. Defaults to uniform.
+        seed: Seed of tie-breaking.
+        until_s: Time at which to stop, in seconds.
     """
     problem, random = times.problem, np.random.default_rng(seed)
     order, actions = problem.order, problem.actions
@@ -136,7 +136,7 @@ def tree_search(
         group = order[len(decided)]
         if policy is None:
             return _Node(np.full(len(actions[group]), 1.0 / len(actions[group])))
-        return _Node(policy(problem, inherited(problem, decided), len(decided)))
+        return _Node(policy(problem, fill_undecided(problem, decided), len(decided)))
 
     root = node(())
     best, best_s, trail = problem.baseline(), times.of(problem.baseline()), list[float]()
@@ -162,10 +162,10 @@ def tree_search(
                 at.children[chosen] = node(decided)
                 break
             at = at.children[chosen]
-        strategy = inherited(problem, decided)
+        strategy = fill_undecided(problem, decided)
         try:
             seconds = times.of(strategy)
-        except StrategyTimes.Spent:
+        except StrategyTimes.BudgetExhausted:
             break
         if seconds < best_s:
             best, best_s = strategy, seconds
@@ -182,13 +182,13 @@ def tree_search(
 def descend(
     times: StrategyTimes, start: Strategy, *, seed: int = 0, allowed: Callable[[int, int], bool] | None = None
 ) -> Strategy:
-    """Change runs of neighbouring op groups alike as long as steps get shorter; the fastest strategy that was met.
+    """Improve a strategy by changing runs of adjacent op groups while steps get shorter; returns the fastest seen.
 
     Args:
-        times: Simulated seconds of strategies, whose limit ends the descent.
+        times: Cache of simulated times, whose budget ends the descent.
         start: Strategy to begin with.
         seed: Seed of the order of changes.
-        allowed: Whether an op group may have an action, by their numbers; none: always.
+        allowed: Whether an op group may take an action, by their indices. Defaults to always.
     """
     problem, random = times.problem, np.random.default_rng(seed)
     best, best_s = start, times.of(start)
@@ -202,7 +202,7 @@ def descend(
                     continue
                 if (seconds := times.of(tried)) < best_s * (1 - 1e-9):
                     best, best_s, better = tried, seconds, True
-    except StrategyTimes.Spent:
+    except StrategyTimes.BudgetExhausted:
         pass
     return best
 

@@ -1,1 +1,0 @@
-"""Published systems as compositions of the parts: no algorithm lives here."""

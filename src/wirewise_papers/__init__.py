@@ -1,0 +1,1 @@
+"""Published systems as experiments on the library, each compared with baselines."""

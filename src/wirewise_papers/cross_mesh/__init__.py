@@ -1,0 +1,1 @@
+"""Cross-mesh resharding (Zhuang et al., MLSys 2023)."""

@@ -1,0 +1,1 @@
+"""Replay of a recorded job, and plans of its gradient buckets (dPRO; Hu et al., MLSys 2022)."""

@@ -1,0 +1,1 @@
+"""Task placement of distributed GNN training (Luo, Bao, Wu)."""

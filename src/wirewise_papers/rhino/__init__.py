@@ -1,0 +1,1 @@
+"""Rhino: automatic parallelization of a model over ranks."""

@@ -1,0 +1,1 @@
+"""SEA-ER: rehearsal of old nodes as a graph grows."""

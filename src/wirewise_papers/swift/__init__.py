@@ -1,0 +1,1 @@
+"""SWIFT: recovery from the loss of ranks."""

@@ -1,0 +1,1 @@
+"""TAG: deployment of a model on heterogeneous hosts."""

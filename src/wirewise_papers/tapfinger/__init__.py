@@ -1,0 +1,1 @@
+"""TapFinger: placement of jobs on edge clusters, and their resources."""
