@@ -110,7 +110,8 @@ def test_a_rank_is_killed_at_its_time_and_again_once_it_trains_again(tmp_path):
         assert [kill.process.pid for kill in killer.kills] == [process.pid for process in processes]
         # The third was due when the second struck, late; between them is as much time as was drawn.
         assert killer.kills[2].at_s - killer.kills[1].at_s >= 0.3
-        assert killer.spared == 1 and read_steps(tmp_path, 0)[-1].at_s <= killer.kills[2].at_s
+        # A rank may note one more step between the instant of its kill and the signal.
+        assert killer.spared == 1 and read_steps(tmp_path, 0)[-1].process == killer.kills[2].process
     finally:
         for process in processes:
             process.kill()
