@@ -8,8 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from wirewise import lab
+from wirewise.cli.main import app
+from wirewise.sim.traces import replay_trace
+from wirewise.trace.sources import on_one_clock, open_trace
 
 FOLDER = Path(__file__).parents[2] / "examples" / "by_feature"
 RANKS = {"collectives": 4, "redistribute": 4}
@@ -45,6 +49,22 @@ def test_an_example_runs(name, tmp_path, monkeypatch):
         )
     assert result.ok, result.tails
     assert re.search(SAID[name], "\n".join("\n".join(tail) for tail in result.tails)), result.tails
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("name", ["full_graph", "pipeline"])
+def test_an_example_is_recorded_and_replayed(name, tmp_path):
+    """Models that check their own hooks and messages that other threads receive, as the README's first command does."""
+    ranks = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", FOLDER / f"{name}.py"]
+    words = ["profile", "trace", "-o", tmp_path / "run", "--warmup", 2, "--steps", 6, "--", *ranks]
+    done = CliRunner().invoke(app, list(map(str, words)))
+    assert done.exit_code == 0, done.output
+    trace = open_trace([tmp_path / "run"])
+    assert len(trace.steps()) >= 4
+    waits = {(op.kind, op.name) for rank in trace.ranks for op in rank.ops if op.thread == "main"}
+    assert ("wait", "recv") in waits
+    report = replay_trace(on_one_clock(trace))
+    assert [step.step for step in report.per_step] == trace.steps()
 
 
 def test_a_plan_is_predicted_on_any_links():

@@ -10,6 +10,7 @@ from typing import Any
 __all__ = [
     "accumulation_lines",
     "bucket_lines",
+    "graph_lines",
     "loader_lines",
     "pinned_lines",
     "plan_lines",
@@ -66,3 +67,8 @@ def accumulation_lines(times: int) -> tuple[str, ...]:
         f"    (loss / {times}).backward()",
         f"if (number + 1) % {times} == 0: optimizer.step(); optimizer.zero_grad()",
     )
+
+
+def graph_lines(mode: str) -> tuple[str, ...]:
+    """Lines that send rows of a graph in another mode."""
+    return (f'job = pyg.Job(data, mode="{mode}")',)

@@ -76,7 +76,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Lines to write into the script; empty if the change is to machines instead."""
     work: float = 1.0
     """Samples per step, as a multiple of the current number."""
-    arguments: Mapping[str, bool | int | float] = {}
+    arguments: Mapping[str, bool | int | float | str] = {}
     """Arguments of the script's calls that a trial changes, such as `num_workers`; empty if no restart can try it."""
     baseline_step_s: float | None = None
     """Seconds of an unchanged step measured in the same trial. None if the advice's own step is the baseline."""

@@ -19,7 +19,7 @@ from wirewise.errors import PeerError
 from wirewise.files import make_folder
 from wirewise.report.figures import count, seconds
 from wirewise.trials.inside import Restart, environment
-from wirewise.trials.inside.changing import LOADER, WRAPPER
+from wirewise.trials.inside.changing import GRAPH, LOADER, WRAPPER
 from wirewise.trials.inside.restarting import RestartResult, read_results, result_file
 from wirewise.trials.start import run_command
 from wirewise.trials.windows import alternate
@@ -76,7 +76,7 @@ def _chosen(advice: Advice, asked: AdviceOptions) -> list[Candidate]:
     """Candidates that a restart can try: those predicted to pay, then those of whose time nothing is predicted."""
     known = [one for one in advice.candidates if one.arguments and one.measured_step_s is None]
     paying = [one for one in known if one.gain(advice.step_s) >= LEAST_GAIN]
-    unknown = [one for one in known if one.family == "bucket-view"]
+    unknown = [one for one in known if one.family == "bucket-view" or one.predicted_step_s is None]
     return sorted(
         {_key(one): one for one in (*paying, *unknown)}.values(), key=lambda one: -one.gain(advice.step_s)
     )[: asked.restarts]
@@ -163,7 +163,7 @@ class _Trials:
         self._say(text)
         self.notes.append(text)
 
-    def _measure(self, name: str, arguments: Mapping[str, bool | int | float]) -> RestartResult:
+    def _measure(self, name: str, arguments: Mapping[str, bool | int | float | str]) -> RestartResult:
         """Run the command once, and add the seconds of its steps to those of the name."""
         self._runs += 1
         folder = self._folder / f"{self._runs:02d}"
@@ -232,6 +232,8 @@ class _Trials:
 def _adapted(one: Candidate, first: RestartResult) -> Candidate | str:
     """The change as it is for what the script calls; a reason if there is nothing to change."""
     (name,) = one.arguments
+    if name in GRAPH:
+        return one
     if name in LOADER:
         if first.workers is None:
             return "the script iterates no DataLoader"

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
+from wirewise.instruments import add_wait_observer, remove_wait_observer
 from wirewise.profile.clock import Mark
 from wirewise.profile.recorder import Pending, Recorder, calling_thread
 
@@ -113,10 +114,12 @@ class CollectiveHooks:
         self._libraries[1].impl(_WAIT, self._waited_by_tensor(), _KEY, with_keyset=True)
         self._wait = dist.Work.wait
         dist.Work.wait = self._waited(self._wait)  # type: ignore[method-assign, assignment]
+        add_wait_observer(self._blocked)
 
     def remove(self) -> None:
         """Remove the hooks."""
         dist.Work.wait = self._wait  # type: ignore[method-assign]
+        remove_wait_observer(self._blocked)
         for library in self._libraries:
             library._destroy()
         self._held.clear()
@@ -219,6 +222,14 @@ class CollectiveHooks:
             return result
 
         return wait
+
+    def _blocked(self, name: str) -> Callable[[], None]:
+        """A thread begins to wait for messages that another thread receives."""
+        # Waits inside a recorded sum follow from its messages.
+        if not self._recorder.active or calling_thread() in self.inside:
+            return lambda: None
+        start, form = self._recorder.mark(), self._recorder.form(name, "wait", thread=calling_thread())
+        return lambda: self._recorder.add(form, start, self._recorder.mark())
 
     def _waited_by_tensor(self) -> Callable[..., torch.Tensor]:
         original = getattr(torch.ops._c10d_functional, _WAIT).default

@@ -20,6 +20,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from wirewise.codec.gradients import GradientCodec, Segments, make
 from wirewise.cost.gradients import WIRES, CodecTimes, GradientCosts
 from wirewise.errors import InputError
+from wirewise.instruments import observer
 from wirewise.profile.rounds import Bench, Communicator, collective_times, concurrent_times, rising
 from wirewise.trace.gradients import GradientTensor, GradientTrace
 
@@ -270,7 +271,7 @@ class GradientWatch:
         # A hook on the model itself would keep `torch.save` from writing the model.
         self._hook(register_module_forward_hook(ended))
         for name, parameter in self._trained.items():
-            note = lambda _, name=name: self._ready(name)  # noqa: E731
+            note = observer(lambda _, name=name: self._ready(name))
             self._hook(parameter.register_post_accumulate_grad_hook(note))
 
     def _hook(self, handle: Any) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from wirewise.instruments import observer
 from wirewise.profile.clock import Mark
 from wirewise.profile.recorder import Recorder
 
@@ -172,7 +173,7 @@ class ModuleHooks:
         frozen = []
         for name, parameter in self._frozen:
             if parameter.requires_grad:
-                hook = self._ready(name, parameter.numel() * parameter.element_size())
+                hook = observer(self._ready(name, parameter.numel() * parameter.element_size()))
                 self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
             else:
                 frozen.append((name, parameter))

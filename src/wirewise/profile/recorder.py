@@ -15,6 +15,7 @@ import torch
 
 from wirewise.errors import TraceError
 from wirewise.files import make_folder
+from wirewise.instruments import FACTS
 from wirewise.profile.clock import Clock, Mark
 from wirewise.profile.processor import ProcessorTimes
 from wirewise.trace.files import RankWriter, rank_file
@@ -96,6 +97,7 @@ class Recorder:
         self._pending: list[Pending] = []
         self._steps: list[tuple[int, Mark, Mark, ProcessorTimes]] = []
         self._groups = dict(first_line.groups)
+        self._facts: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -195,6 +197,9 @@ class Recorder:
         for step, short in sorted(by_step.items()):
             self._writer.times(step, short)
         self._write_steps()
+        if self._facts != FACTS:
+            self._facts = dict(FACTS)
+            self._writer.environment(self._facts)
         if self.step % _STEPS_A_CLOCK_READING == 0:
             self._writer.clock(time.perf_counter(), time.time_ns())
         self._writer.flush()

@@ -19,6 +19,7 @@ from torch.utils.data import dataloader
 
 from wirewise.cost.drift import DriftRule, LinkWindow, StepWindow, WatchEvent
 from wirewise.errors import InputError
+from wirewise.instruments import observer
 from wirewise.log import logger
 from wirewise.memory import resident_bytes
 from wirewise.profile.connection_rates import LinkFigures, LinkReader, own_addresses
@@ -119,7 +120,7 @@ class Watch:
         self._sent: deque[tuple[int, Any, list[torch.Tensor]]] = deque()
         # Gradients of the first parameters come last.
         self._undo: list[Callable[[], None]] = [
-            first.register_post_accumulate_grad_hook(self._on_last_gradient).remove,
+            first.register_post_accumulate_grad_hook(observer(self._on_last_gradient)).remove,
             optimizer.register_step_pre_hook(self._before_step).remove,
             optimizer.register_step_post_hook(self._after_step).remove,
             self._hook_data(),

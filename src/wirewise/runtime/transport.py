@@ -24,6 +24,7 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 
 from wirewise.errors import InputError, PeerError
+from wirewise.instruments import blocked
 from wirewise.log import logger
 from wirewise.runtime.alike import description, digests, first_and_last, replace_in_groups
 from wirewise.runtime.calls import CallLog
@@ -547,7 +548,8 @@ class PendingExchange:
                 while self._works:
                     self.transport.guard(self._works.pop().wait, self.what)
             else:
-                peer, at = self._next_arrival()
+                with blocked("recv"):
+                    peer, at = self._next_arrival()
             self._open.discard(peer)
             if peer in self._staged:
                 target, host = self._staged.pop(peer)

@@ -48,6 +48,18 @@ def remove_communication(flow: Dataflow) -> Dataflow:
     )
 
 
+def scale_messages(flow: Dataflow, factor: float) -> Dataflow:
+    """Multiply the bytes of messages between two ranks."""
+    ours = flow.collective == COLLECTIVES.index("send")
+    flows = np.repeat(ours, np.diff(flow.flow_indptr))
+    return replace(
+        flow,
+        duration_s=np.where(ours, factor * flow.duration_s, flow.duration_s),
+        size_bytes=np.where(ours, factor * flow.size_bytes, flow.size_bytes),
+        flow_bytes=np.where(flows, factor * flow.flow_bytes, flow.flow_bytes),
+    )
+
+
 def with_algorithm(flow: Dataflow, algorithm: str, *, servers: int = 1) -> Dataflow:
     """Execute all-reduces by another algorithm (`collective.named`)."""
     sketch, belongs = GraphSketch.of(flow), members(flow)

@@ -183,8 +183,9 @@ def _parts(trace: Trace, step: int, chosen: Sequence[Match]) -> list[dict[Key, C
         known = {id(part.op) for part in own.values()}
         for op in trace.ranks[rank].ops:
             if op.kind == "communication" and op.step == step and id(op) not in known:
+                which = op.seq if op.seq >= 0 else f"with tag {op.tag}"
                 raise TraceError(
-                    f"rank {rank} has {op.collective or op.name} {op.seq} of group {op.group!r} in step {step} "
+                    f"rank {rank} has {op.collective or op.name} {which} of group {op.group!r} in step {step} "
                     "without its counterparts on the other ranks; choose a step that all ranks recorded whole"
                 )
     return parts

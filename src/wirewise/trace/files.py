@@ -22,6 +22,7 @@ import msgspec
 from wirewise.decoding import decode_json
 from wirewise.errors import TraceError
 from wirewise.files import exclusive_folder
+from wirewise.trace.messages import messages_in_one_step
 from wirewise.trace.packed import Row, Unpacker, pack_form, pack_times
 from wirewise.trace.records import COLLECTIVES, FORMAT, KINDS, Header, Op, Probe, RankTrace, Trace
 
@@ -59,6 +60,7 @@ class _Extra(msgspec.Struct):
     group: dict[str, list[int]] = {}
     form: Op | None = None
     times: tuple[int, list[list[int]]] | None = None
+    environment: dict[str, str] = {}
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -113,6 +115,10 @@ class RankWriter:
     def group(self, name: str, ranks: list[int]) -> None:
         """Add a process group created after the header was written."""
         self._lines.append(_ENCODER.encode({"group": {name: ranks}}))
+
+    def environment(self, known: dict[str, str]) -> None:
+        """Add to the environment of the header what became known after it was written."""
+        self._lines.append(_ENCODER.encode({"environment": known}))
 
     def form(self, op: Op) -> None:
         """Add the common part of many ops; forms are numbered from 0 in this order (`packed.pack_form`)."""
@@ -282,7 +288,8 @@ def assemble(ranks: list[RankTrace], source: str, *, partial: str = "") -> Trace
         for rank in ordered
         if not rank.complete
     ]
-    return Trace(ranks=ordered, notes=notes + _clock_notes(ordered), partial=partial)
+    trace = Trace(ranks=ordered, notes=notes + _clock_notes(ordered), partial=partial)
+    return trace if partial else messages_in_one_step(trace)
 
 
 def read_rank(path: str | os.PathLike[str]) -> RankTrace:
@@ -312,6 +319,7 @@ def _take(line: bytes, header: Header, ops: list[Op], unpacker: Unpacker) -> Non
     if line.startswith(_EXTRA_STARTS):
         extra = _EXTRA.decode(line)
         header.groups.update(extra.group)
+        header.environment.update(extra.environment)
         if extra.probe:
             header.probes.append(extra.probe)
         if extra.clock:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from wirewise.errors import TraceError
+from wirewise.trace.messages import sent_and_received
 from wirewise.trace.records import Op, Trace
 
 __all__ = ["ENDS_TOGETHER", "Match", "causes", "match", "slot_starts", "transfer_starts"]
@@ -205,16 +206,7 @@ def _what(op: Op) -> str:
 
 def _messages(trace: Trace) -> list[Match]:
     """Messages between two ranks with one tag arrive in the order in which they were sent."""
-    sent: dict[tuple[str, int, int, int], list[Op]] = defaultdict(list)
-    received: dict[tuple[str, int, int, int], list[Op]] = defaultdict(list)
-    for rank, recorded in enumerate(trace.ranks):
-        for op in sorted(recorded.ops, key=lambda op: op.start_s):
-            if op.kind != "communication" or op.peer < 0:
-                continue
-            if op.collective == "send":
-                sent[op.group, rank, op.peer, op.tag].append(op)
-            elif op.collective == "recv":
-                received[op.group, op.peer, rank, op.tag].append(op)
+    sent, received = sent_and_received(trace)
     matches = []
     for key, ops in sorted(sent.items()):
         group, source, target, tag = key

@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from wirewise import instruments
 from wirewise.errors import InputError, PeerError
 from wirewise.files import write_json
 from wirewise.trials.inside import Restart
@@ -121,3 +122,11 @@ def test_steps_end_with_the_optimizer_that_steps_first(tmp_path, monkeypatch):
         for optimizer in ("one", "other"):
             run.after_step(optimizer)
     assert len(ended) == 1 and len(read_results(tmp_path).seconds) == 3
+
+
+def test_the_mode_of_a_graph_is_that_of_the_trial(monkeypatch):
+    monkeypatch.setattr(instruments, "CHANGES", {})
+    assert instruments.argument("graph_mode", "fp32") == "fp32"
+    calls = change({"graph_mode": "uniform-8"})
+    assert not calls.changed
+    assert instruments.argument("graph_mode", "fp32") == "uniform-8" and calls.changed == {"graph_mode"}

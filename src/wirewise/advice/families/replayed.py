@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from wirewise.advice.families import gradients
+from wirewise.advice.families import gradients, graphs
 from wirewise.advice.families.combined import combine
 from wirewise.advice.lines import accumulation_lines, loader_lines
 from wirewise.advice.ranking import Answers
@@ -110,6 +110,10 @@ class ReplayedJob:
 def answer_by_replay(job: ReplayedJob) -> Answers:
     """Find the candidates of all families by replay."""
     answers = {family: _answer(make, job) for family, make in _FAMILIES.items()}
+    if graphs.mode_of(job.trace):
+        answers |= dict.fromkeys(
+            _OF_WRAPPERS, "gradients are summed by pyg.Job, not by DistributedDataParallel"
+        )
     return answers | {"combinations": _answer(lambda own: combine(own, answers), job)}
 
 
@@ -240,14 +244,12 @@ def _parallel(job: ReplayedJob) -> Answer:
     return "a trace does not hold the model's operators; capture it: wirewise profile stages, wirewise plan parallel"
 
 
-def _graph(job: ReplayedJob) -> Answer:
-    return "no exchange of rows of a graph was recorded"
-
-
 def _protection(job: ReplayedJob) -> Answer:
     return "it costs time and saves it only at a rate of failures: wirewise plan recovery"
 
 
+_OF_WRAPPERS = ("buckets", "bucket-view", "codecs", "collectives", "accumulation", "sharding")
+"""Families whose changes are those of a wrapper around the model."""
 _FAMILIES: dict[str, Callable[[Any], Answer]] = {
     "loader": _loader,
     "stragglers": _stragglers,
@@ -262,6 +264,6 @@ _FAMILIES: dict[str, Callable[[Any], Answer]] = {
     "kernels": _kernels,
     "sharding": gradients.sharding,
     "parallel": _parallel,
-    "graph": _graph,
+    "graph": graphs.modes,
     "protection": _protection,
 }

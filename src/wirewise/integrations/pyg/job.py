@@ -20,6 +20,7 @@ from wirewise import graph as graphs
 from wirewise.errors import InputError
 from wirewise.graph import Part
 from wirewise.hosts import OwnedFolder
+from wirewise.instruments import FACTS, argument
 from wirewise.integrations.pyg import losses
 from wirewise.integrations.pyg.budget import Interval
 from wirewise.integrations.pyg.edges import EdgeLists
@@ -110,9 +111,9 @@ class Job:
             if self._temporary is not None:
                 self._temporary.close()
         self.tensors = full_graph.PartTensors(part, dense=True)
-        self.exchange = full_graph.HaloExchange(
-            part, self.transport, full_graph.mode(mode, gradient_bits=gradient_bits), seed=seed
-        )
+        exchange_mode = full_graph.mode(argument("graph_mode", mode), gradient_bits=gradient_bits)
+        FACTS.update(graph_mode=exchange_mode.name, graph_bits=str(exchange_mode.bits))
+        self.exchange = full_graph.HaloExchange(part, self.transport, exchange_mode, seed=seed)
         self.bits = full_graph.BitController(self.exchange, self.tensors, replan_every=replan_every)
         self._pairs = _local_pairs(part)
         self.data = own_data(self.tensors, self._pairs.shape[1])

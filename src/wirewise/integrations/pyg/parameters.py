@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from wirewise.errors import InputError
+from wirewise.instruments import is_observer
 from wirewise.runtime.data_parallel import Reducer
 from wirewise.runtime.data_parallel.hooks import WeakHook
 
@@ -119,6 +120,8 @@ class ParameterGuard:
 
     def _has_hooks(self, parameter: Any) -> bool:
         after = parameter._post_accumulate_grad_hooks or {}
-        return bool(parameter._backward_hooks) or any(
-            not isinstance(hook, WeakHook) or hook.owner not in self.owners for hook in after.values()
-        )
+        return bool(parameter._backward_hooks) or not all(map(self._is_ours, after.values()))
+
+    def _is_ours(self, hook: object) -> bool:
+        """Whether a hook is that of an owner, or of a recording, which reads no gradient."""
+        return is_observer(hook) or (isinstance(hook, WeakHook) and hook.owner in self.owners)

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from wirewise.errors import InputError
+from wirewise.instruments import blocked
 from wirewise.runtime.pipeline.stage import MicrobatchKey
 from wirewise.runtime.transport import Transport
 
@@ -332,9 +333,12 @@ class Inbox(_Line):
         self._jobs.put((works[0], self.transport.timeout, buffer, self._arrived, self._arrived))
 
     def _next(self, key: MicrobatchKey) -> Tensor:
-        what = self.name(key)
         self.journal.awaits(self._number, key)
         self.journal.waits(lambda: not self._arrived.empty())
+        with blocked("recv"):
+            return self._await_next(self.name(key))
+
+    def _await_next(self, what: str) -> Tensor:
         deadline = time.monotonic() + self.transport.timeout_s + _GRACE_S
         while time.monotonic() < deadline:
             try:

@@ -13,10 +13,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
 from wirewise.errors import InputError
+from wirewise.instruments import CHANGES
 
-__all__ = ["LOADER", "WRAPPER", "Calls", "change"]
+__all__ = ["GRAPH", "LOADER", "WRAPPER", "Calls", "change"]
 
 LOADER = ("num_workers",)
+GRAPH = ("graph_mode",)
 WRAPPER = ("gradient_as_bucket_view", "static_graph", "bucket_cap_mb")
 _ACCUMULATION = "accumulation"
 _PREFETCHED = 4
@@ -37,23 +39,27 @@ class Calls:
         """Reasons of arguments that were left as they are."""
 
 
-def change(arguments: Mapping[str, bool | int | float]) -> Calls:
+def change(arguments: Mapping[str, bool | int | float | str]) -> Calls:
     """Change arguments of the script's future calls; returns the intercepted calls.
 
     Args:
         arguments: `num_workers`: least number of workers of each DataLoader, which then persist and prefetch;
             `gradient_as_bucket_view`, `static_graph`, `bucket_cap_mb` of DistributedDataParallel; `accumulation`: calls
-            of an optimizer's step of which one is executed, and of which only that one's gradients are exchanged.
+            of an optimizer's step of which one is executed, and of which only that one's gradients are exchanged;
+            `graph_mode`: the mode of each `integrations.pyg.Job`.
 
     Raises:
         InputError: Another name.
     """
-    known = (*LOADER, *WRAPPER, _ACCUMULATION)
+    known = (*LOADER, *GRAPH, *WRAPPER, _ACCUMULATION)
     if unknown := [name for name in arguments if name not in known]:
         raise InputError(f"cannot change the argument {unknown[0]!r}; expected some of: {', '.join(known)}")
     calls = Calls()
     _change_loader(int(arguments.get("num_workers", 0)), calls)
     _change_wrapper({name: arguments[name] for name in WRAPPER if name in arguments}, calls)
+    for name in GRAPH:
+        if name in arguments:
+            _change_graph(str(arguments[name]), calls)
     if _ACCUMULATION in arguments:
         _accumulate(int(arguments[_ACCUMULATION]), calls)
     return calls
@@ -99,7 +105,15 @@ def _change_loader(workers: int, calls: Calls) -> None:
     DataLoader.__iter__ = noted  # type: ignore[method-assign]
 
 
-def _change_wrapper(changes: Mapping[str, bool | int | float], calls: Calls) -> None:
+def _change_graph(mode: str, calls: Calls) -> None:
+    def changed(_mode: str) -> str:
+        calls.changed.update(GRAPH)
+        return mode
+
+    CHANGES["graph_mode"] = changed
+
+
+def _change_wrapper(changes: Mapping[str, bool | int | float | str], calls: Calls) -> None:
     def rearrange(_model: Any, given: dict[str, Any]) -> None:
         given.update(changes)
         calls.changed.update(changes)

@@ -97,7 +97,7 @@ class Restart(msgspec.Struct, frozen=True, kw_only=True, tag="restart"):
 
     folder: str
     """Folder for a `restarting.RestartResult` per rank."""
-    arguments: dict[str, bool | int | float] = {}
+    arguments: dict[str, bool | int | float | str] = {}
     """Changed arguments, by name as in `changing.change`. Empty for the unchanged script."""
     warmup: int = 5
     steps: int = 10
