@@ -16,6 +16,7 @@ from tests.integrations.pyg.spread import a_model
 from tests.integrations.pyg_models import CLASSES
 from tests.integrations.test_pyg_law import a_graph, distance
 from wirewise.errors import InputError
+from wirewise.instruments import observer
 from wirewise.integrations import pyg
 
 WEIGHTS = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
@@ -245,5 +246,25 @@ def test_parameters_without_a_gradient_have_none() -> None:
                 "unused.weight",
                 "unused.bias",
             ]
+
+    run_ranks_as_threads(2, body)
+
+
+def test_hooks_that_only_observe_are_let_pass() -> None:
+    """A recording notes when gradients are ready, with hooks that are added and removed while a script trains."""
+    data, copies = a_graph("undirected"), [a_model() for _ in range(2)]
+
+    def body(rank: int, group: Any, store: Any) -> None:
+        job = pyg.Job(data if rank == 0 else None, mode="fp32", group=group, store=store, timeout_s=20)
+        mine = job.distribute(copies[rank])
+        _, plain = gradients(mine, job.data, plain_of_outputs, job)
+        mine.zero_grad()
+        ready: list[Tensor] = []
+        handle = mine.head.bias.register_post_accumulate_grad_hook(observer(ready.append))
+        _, observed = gradients(mine, job.data, plain_of_outputs, job)
+        assert distance(observed, plain) == 0.0 and len(ready) == 1
+        handle.remove()
+        gradients(mine, job.data, plain_of_outputs, job)
+        assert len(ready) == 1
 
     run_ranks_as_threads(2, body)
