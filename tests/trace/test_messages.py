@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wirewise.trace.files import assemble
 from wirewise.trace.match import match
+from wirewise.trace.messages import messages_in_one_step
 from wirewise.trace.records import Header, Op, RankTrace, Trace
 
 
@@ -20,7 +21,7 @@ def trace_of(sent: list[Op], received: list[Op], steps: range) -> Trace:
         header = Header(rank=rank, world_size=2, host="h", groups={"g": [0, 1]})
         marks = [Op(name="step", kind="step", start_s=10.0 * n, end_s=10.0 * n + 10, step=n) for n in steps]
         ranks.append(RankTrace(header, ops + marks))
-    return assemble(ranks, "run")
+    return messages_in_one_step(assemble(ranks, "run"))
 
 
 def test_a_receive_posted_a_step_ahead_belongs_to_the_step_of_its_message() -> None:
@@ -45,3 +46,12 @@ def test_first_and_last_steps_that_the_recording_cut_are_left_out() -> None:
 def test_the_only_step_stays() -> None:
     trace = trace_of([message("send", 0, 1.0, 1, tag=0)], [], range(1))
     assert trace.steps() == [0] and not trace.notes
+
+
+def test_messages_of_one_tag_stay_where_an_end_is_missing() -> None:
+    """Which end is missing is not known, so that none may be moved to another step."""
+    sent = [message("send", step, 10.0 * step + 1, 1, tag=0) for step in (0, 1, 2)]
+    received = [message("recv", step, 10.0 * step + 1, 0, tag=0) for step in (1, 2)]
+    trace = trace_of(sent, received, range(4))
+    assert [op.step for rank in trace.ranks for op in rank.ops if op.collective] == [0, 1, 2, 1, 2]
+    assert trace.steps() == [0, 1, 2, 3]

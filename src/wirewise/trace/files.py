@@ -250,7 +250,7 @@ def read_files(
                 f"again or name it {named}"
             )
         ranks.append(rank)
-    trace = assemble(ranks, source)
+    trace = messages_in_one_step(assemble(ranks, source))
     if not trace.steps():
         raise TraceError(
             f"no steps in {source} that all ranks have: the run ended before the first step was over, or nothing "
@@ -288,8 +288,7 @@ def assemble(ranks: list[RankTrace], source: str, *, partial: str = "") -> Trace
         for rank in ordered
         if not rank.complete
     ]
-    trace = Trace(ranks=ordered, notes=notes + _clock_notes(ordered), partial=partial)
-    return trace if partial else messages_in_one_step(trace)
+    return Trace(ranks=ordered, notes=notes + _clock_notes(ordered), partial=partial)
 
 
 def read_rank(path: str | os.PathLike[str]) -> RankTrace:

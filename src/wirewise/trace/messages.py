@@ -43,12 +43,14 @@ def messages_in_one_step(trace: Trace) -> Trace:
     moved: dict[int, int] = {}
     cut: set[int] = set()
     for key in sent.keys() | received.keys():
-        ends = sent.get(key, []), received.get(key, [])
-        pairs = list(zip(*ends, strict=False))
-        for out, into in pairs:
-            if out.step != into.step:
-                moved[id(out)] = moved[id(into)] = max(out.step, into.step)
-        cut |= {op.step for side in ends for op in side[len(pairs) :]}
+        outs, intos = sent.get(key, []), received.get(key, [])
+        both = min(len(outs), len(intos))
+        if len(outs) == len(intos):
+            for out, into in zip(outs, intos, strict=True):
+                if out.step != into.step:
+                    moved[id(out)] = moved[id(into)] = max(out.step, into.step)
+        # Of unequal numbers nobody knows which belong together, unless there is none on one side.
+        cut |= {op.step for op in (*outs[both:], *intos[both:])}
     if not moved and not cut:
         return trace
     for rank in trace.ranks:
