@@ -57,3 +57,14 @@ def test_notebooks_and_pages_escape_what_traces_say():
     found = advised(candidate("links", 0.5, note="<b>"))
     for text in (found._repr_html_(), found.page()):
         assert "&lt;b&gt;</" in text and "<b></" not in text
+
+
+def test_bars_of_a_page_say_what_its_table_says():
+    """A trial's gain is over the steps beside it, also where the machine was faster when the job was recorded."""
+    one = candidate("buckets", 0.9, measured_step_s=1.1, baseline_step_s=1.25, lines=("b",))
+    page = advised(one).page()
+    assert (
+        "1.10 s measured (\N{MINUS SIGN}12.0 % of 1.25 s)" in page
+        and "0.900 s predicted (\N{MINUS SIGN}10.0 %)" in page
+    )
+    assert "\N{MINUS SIGN}12.0 %" in next(row for row in advised(one).table()[1] if row[0] == "buckets: x")

@@ -88,9 +88,13 @@ def _break_even(curve: StepCurve, times: bool) -> str:
 def _bars(advice: Advice) -> Iterator[Bar]:
     for one in advice.candidates:
         for source, value, colour in _values(one):
-            length = value / one.work
-            words = f"{seconds(length)} {source} ({signed(length / advice.step_s - 1)})"
-            yield Bar(f"{one.family}: {one.planner}", length, words, colour)
+            length, step_s = value / one.work, advice.step_s
+            beside = ""
+            if source == "measured" and one.baseline_step_s:
+                # Against the steps beside it; the machine may have been faster before.
+                step_s, beside = one.baseline_step_s, f" of {seconds(one.baseline_step_s)}"
+            words = f"{seconds(length)} {source} ({signed(length / step_s - 1)}{beside})"
+            yield Bar(f"{one.family}: {one.planner}", length * advice.step_s / step_s, words, colour)
 
 
 def _values(one: Candidate) -> Iterator[tuple[str, float, str]]:
