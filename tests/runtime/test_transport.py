@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -219,6 +221,42 @@ def test_a_collective_that_ends_just_after_a_wait_is_no_failure() -> None:
         transport.close()
 
     run_ranks_as_threads(2, body)
+
+
+_ENDING = """
+import threading, time, weakref
+import torch, torch.distributed as dist
+from wirewise.runtime.transport import Transport
+
+store, options = dist.HashStore(), dist.ProcessGroupGloo._Options()
+options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+groups = [None, None]
+
+def start(rank):
+    groups[rank] = dist.ProcessGroupGloo(store, rank, 2, options)
+
+threads = [threading.Thread(target=start, args=(rank,)) for rank in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+transport = Transport(groups[0])
+tensor = transport.lend(torch.zeros(1))
+slow = weakref.ref(tensor, lambda _: time.sleep(1.0))
+groups[0].allreduce([tensor])
+del tensor
+groups[1].allreduce([torch.zeros(1)]).wait()
+print("end", flush=True)
+"""
+
+
+@pytest.mark.dist
+@pytest.mark.cold  # it looks at the end of the interpreter
+@pytest.mark.slow
+def test_a_program_ends_once_the_group_has_let_go_of_its_tensors() -> None:
+    """Of one that only the group's thread has, and is slow to let go of."""
+    done = subprocess.run([sys.executable, "-c", _ENDING], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
 
 
 def _state(rank: int) -> dict[str, torch.Tensor]:
