@@ -255,6 +255,41 @@ def test_a_group_is_closed_while_a_callback_waits():
     on_ranks(2, run)
 
 
+def test_who_begins_to_wait_while_the_group_is_closed_is_told_so():
+    over = threading.Event()
+
+    def run(group):
+        if group.rank:
+            assert over.wait(30)
+            return None
+        work, settle, found = group.all_reduce(torch.ones(10), async_op=True), group._engine._settle, []
+
+        def waits():
+            try:
+                work.wait()
+            except Exception as error:
+                found.append(error)
+
+        waiter = threading.Thread(target=waits)
+
+        def settle_late():
+            # The connections are closed, and nobody knows that the operation has failed.
+            if threading.current_thread() is not waiter and not waiter.is_alive():
+                waiter.start()
+                waiter.join(0.5)
+                group._engine._settle = settle
+            settle()
+
+        group._engine._settle = settle_late
+        group.close()
+        waiter.join(30)
+        over.set()
+        return found[0]
+
+    error = on_ranks(2, run)[0]
+    assert isinstance(error, PeerError) and "the group was closed" in str(error), error
+
+
 def test_the_future_and_the_work_tell_of_an_error():
     def run(group):
         if group.rank == 0:
