@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ import pytest
 from tests.runtime.recovery.trained import alone, outcomes, run, train
 from wirewise.errors import InputError, PeerError
 from wirewise.runtime.recovery import Agent, run_script
+from wirewise.runtime.recovery import agent as module
+from wirewise.runtime.recovery.limits import AgentLimits
 
 
 def test_numbers_that_do_not_fit_each_other_are_refused():
@@ -28,6 +31,29 @@ def test_numbers_that_do_not_fit_each_other_are_refused():
     ):
         with pytest.raises(InputError, match=told):
             Agent(train, **options)
+
+
+def test_a_machine_that_stood_still_makes_nobody_silent(monkeypatch):
+    now_s, takes_s = [100.0], [1.5, 60.0, 0.1, *[0.5] * 9]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(module, "is_computing", lambda pid: False)
+
+    def select(_timeout_s):
+        now_s[0] += takes_s.pop(0)
+        return []
+
+    killed_s = []
+    process = module._Process((0, 0), SimpleNamespace(pid=1, kill=lambda: killed_s.append(now_s[0])), None)
+    process.ready = True
+    agent = object.__new__(Agent)
+    agent._selector, agent._processes, agent._end = SimpleNamespace(select=select), {(0, 0): process}, None
+    agent._limits, agent._looked_s = AgentLimits(silence_s=2.0), now_s[0]
+    while takes_s:
+        agent._look()
+    # Looks that last half a second are late by less than a pause.
+    assert (
+        killed_s == [pytest.approx(100.0 + 1.5 + 60.0 + 0.1 + 4 * 0.5)] and process.cause == "silent for 2 s"
+    )
 
 
 @pytest.mark.slow
