@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 
 from tests.runtime.recovery.trained import alone, outcomes, run, train
 from wirewise.errors import InputError, PeerError
+from wirewise.hosts import free_port
 from wirewise.runtime.recovery import Agent, run_script
 from wirewise.runtime.recovery import agent as module
 from wirewise.runtime.recovery.limits import AgentLimits
@@ -148,9 +148,7 @@ def hosts(tmp_path):
     def start(faults: list[dict], **settings: Any) -> list[subprocess.Popen]:
         script = tmp_path / "host.py"
         script.write_text(HOST)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port("127.0.0.1")
         for number, fault in enumerate(faults):
             fault["claim"] = str(tmp_path / f"claim-{number}")
         paths = os.pathsep.join(["src", str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
