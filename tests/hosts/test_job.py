@@ -38,10 +38,11 @@ def test_others_are_ended_when_the_grace_period_is_over():
 
 
 def test_the_exit_code_is_that_of_the_first_failure_in_time(tmp_path):
-    # The first process fails when it is ended, which happens once the job has noticed the failure of the second.
-    ready = tmp_path / "ready"
-    fails_late = f"trap 'exit 4' TERM; touch {ready}; while :; do sleep 0.05; done"
-    result = job(fails_late, f"until [ -e {ready} ]; do sleep 0.02; done; exit 7", grace_s=0).wait()
+    noticed = tmp_path / "noticed"
+    running = job(f"until [ -e {noticed} ]; do sleep 0.02; done; exit 4", "exit 7", grace_s=60)
+    assert soon(lambda: running.states.first_failed is not None)
+    noticed.touch()
+    result = running.wait()
     assert (result.exit_codes, result.exit_code) == ([4, 7], 7)
 
 
