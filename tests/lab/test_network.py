@@ -104,10 +104,10 @@ def test_links_differ_in_both_directions_and_change() -> None:
 
 def test_a_link_changes_while_a_job_runs() -> None:
     with Lab(2, "10mbit") as lab:
-        # At the first rate the job would take eight seconds and be ended.
+        # At the first rate the job would take 24 seconds and be ended.
         faults = [HostFault(kind="link", host=h, at_s=0.3, rate="200mbit") for h in (0, 1)]
-        commands = traffic(lab.address(0), 10_000_000, receives=0, sends=1)
-        result = lab.run(commands, launcher="none", timeout_s=7, faults=faults)
+        commands = traffic(lab.address(0), 30_000_000, receives=0, sends=1)
+        result = lab.run(commands, launcher="none", timeout_s=20, faults=faults)
         assert result.ok
         assert float(result.tails[0][0]) > 1.5 * units.parse_rate("10mbit")
 
