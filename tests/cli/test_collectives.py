@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
@@ -16,6 +15,7 @@ from wirewise.cli.sources import plan_of
 from wirewise.collective import COLLECTIVES, network, save
 from wirewise.collective.builders import algorithms, build
 from wirewise.errors import InputError
+from wirewise.hosts import free_port
 from wirewise.lab import Lab
 from wirewise.planners.collective import PLANNERS, CollectiveProblem
 from wirewise.topology import lab_hosts
@@ -66,9 +66,8 @@ def test_a_program_next_to_torch_in_a_lab(tmp_path):
 @pytest.mark.slow
 @pytest.mark.dist
 def test_a_rank_that_never_joins_ends_the_others_and_is_named():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    words = [sys.executable, "-m", "wirewise", "run", "collective", "all_reduce:ring:3", "--timeout", "3"]
+    port = free_port("127.0.0.1")
+    words = [sys.executable, "-m", "wirewise", "run", "collective", "all_reduce:ring:3", "--timeout", "6"]
     place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     ranks = [
         subprocess.Popen(words, env={**os.environ, **place, "RANK": rank}, stderr=subprocess.PIPE, text=True)
@@ -81,7 +80,7 @@ def test_a_rank_that_never_joins_ends_the_others_and_is_named():
             rank.kill()
     assert all(rank.returncode for rank in ranks)
     for rank, words_of_rank in zip("02", said, strict=True):
-        assert f"rank {rank} waited 3 s for rank 1 of 3, which did not start" in " ".join(
+        assert f"rank {rank} waited 6 s for rank 1 of 3, which did not start" in " ".join(
             words_of_rank.split()
         )
 

@@ -74,7 +74,7 @@ class Browser:
         try:
             if kind is None:
                 self.call("Browser.close")
-                self._process.wait(timeout=20)
+                self._process.wait(timeout=60)
         finally:
             self._process.kill()
             self._process.wait()
@@ -126,6 +126,7 @@ class Browser:
         tab = Tab(self, session)
         for domain in ("Page", "Runtime", "Log", "Network"):
             tab.call(f"{domain}.enable")
+        tab.call("Page.setLifecycleEventsEnabled", enabled=True)
         tab.call("Emulation.setDeviceMetricsOverride", **{**_SIZE, "width": width, "height": height})
         wishes = {
             "prefers-color-scheme": "dark" if dark else "light",
@@ -156,14 +157,20 @@ class Browser:
 
     def visit(self, address: str, session: str) -> None:
         """Load an address in a tab, and wait for its load event."""
-        event = "Page.loadEventFired"
-        loads = sum(one.get("method") == event for one in self.events(session))
-        self.call("Page.navigate", session, url=address)
-        if sum(one.get("method") == event for one in self.events(session)) > loads:
+        # The empty page that a tab begins with has one too, which may come late.
+        loader = self.call("Page.navigate", session, url=address)["loaderId"]
+
+        def is_loaded(message: dict[str, Any]) -> bool:
+            what = message.get("params", {})
+            return message.get("method") == "Page.lifecycleEvent" and (
+                (what["loaderId"], what["name"], message.get("sessionId")) == (loader, "load", session)
+            )
+
+        if any(map(is_loaded, self.events(session))):
             return
         for message in self._messages():
             self._events.append(message)
-            if message.get("method") == event and message.get("sessionId") == session:
+            if is_loaded(message):
                 return
 
     def _messages(self) -> Iterator[dict[str, Any]]:
@@ -223,7 +230,9 @@ class Tab:
 
     def picture(self) -> bytes:
         """What is shown, as PNG."""
-        self.run("await sleep(50);")
+        self.run(
+            "for (let n = 0; n < 2; n++) await new Promise((drawn) => requestAnimationFrame(drawn)); await sleep(50);"
+        )
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def pages(self) -> bytes:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _NAMESPACES = Path("/run/netns")
-_GRACE_S = 3.0
+# Only what is left costs it; namespaces of a process that was killed in another worker are being removed by its keeper.
+_GRACE_S = 15.0
 _OWNED = re.compile(r"ww-(\d+)-")
 # Kept for the whole session: fork servers, the codec's pool; waiters end with their group.
 _LASTING_PROCESSES = (

@@ -25,14 +25,25 @@ def test_all_end_well():
 
 
 def test_others_have_a_grace_period_after_a_failure():
-    result = job("exit 3", "sleep 0.3; echo I saw it; exit 5", "sleep 300", grace_s=1.0).wait()
-    assert result.exit_codes == [3, 5, -signal.SIGTERM]
+    result = job("exit 3", "sleep 0.3; echo I saw it; exit 5", grace_s=60).wait()
+    assert result.exit_codes == [3, 5]
     assert (result.first_failed, result.exit_code) == (0, 3)
     assert result.tails[1] == ["I saw it"]
 
 
-def test_the_exit_code_is_that_of_the_first_failure_in_time():
-    assert job("sleep 0.4; exit 4", "exit 7", grace_s=5).wait().exit_code == 7
+def test_others_are_ended_when_the_grace_period_is_over():
+    result = job("exit 3", "sleep 300", grace_s=0.3).wait()
+    assert result.exit_codes == [3, -signal.SIGTERM]
+    assert (result.first_failed, result.exit_code) == (0, 3)
+
+
+def test_the_exit_code_is_that_of_the_first_failure_in_time(tmp_path):
+    noticed = tmp_path / "noticed"
+    running = job(f"until [ -e {noticed} ]; do sleep 0.02; done; exit 4", "exit 7", grace_s=60)
+    assert soon(lambda: running.states.first_failed is not None)
+    noticed.touch()
+    result = running.wait()
+    assert (result.exit_codes, result.exit_code) == ([4, 7], 7)
 
 
 def test_a_job_that_takes_too_long_is_ended():
@@ -56,7 +67,11 @@ def test_what_a_process_started_in_a_session_of_its_own_ends_with_the_job():
 
 def test_what_ignores_sigterm_is_killed(monkeypatch):
     monkeypatch.setattr("wirewise.hosts.job._STOP_S", 0.3)
-    running = job("trap '' TERM; echo ready; while :; do sleep 0.05; done", timeout_s=1.0)
+    ready = threading.Event()
+    script = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
+    running = job(script, listener=lambda *_: ready.set())
+    assert ready.wait(30)
+    running.stop()
     assert running.wait().exit_codes == [-signal.SIGKILL]
 
 
@@ -82,9 +97,16 @@ def test_a_job_outlives_the_thread_that_started_it():
     assert found[0].wait().tails == [["done"]]
 
 
-def test_the_timeline_is_kept_in_order_and_its_errors_are_raised():
-    struck = []
-    job("sleep 0.5", timeline=[(0.2, lambda: struck.append(2)), (0.1, lambda: struck.append(1))]).wait()
+def test_the_timeline_is_kept_in_order_and_its_errors_are_raised(tmp_path):
+    struck, last = [], tmp_path / "last"
+
+    def strike_last():
+        struck.append(2)
+        last.touch()
+
+    # A job that ends keeps no timeline, so this one ends after its last entry.
+    script = f"until [ -e {last} ]; do sleep 0.02; done"
+    job(script, timeline=[(0.2, strike_last), (0.1, lambda: struck.append(1))], timeout_s=60).wait()
     assert struck == [1, 2]
 
     def spoil():

@@ -7,12 +7,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from wirewise.hosts import children_of, end_session, is_computing, processes
 from wirewise.hosts.processes import is_cleaner, is_own_child, signal_group, signal_process
 
 SLEEP = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)"]
+
+
+def soon(condition: Callable[[], bool], patience_s: float = 30.0) -> bool:
+    """Whether the condition comes true."""
+    deadline = time.monotonic() + patience_s
+    while not (met := condition()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return met
 
 
 def test_a_session_ends_with_all_that_is_in_it():
@@ -29,19 +38,16 @@ def test_a_session_ends_with_all_that_is_in_it():
 
 
 def test_a_computing_process_is_told_from_a_sleeping_one():
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        deadline = time.monotonic() + 30
-        while not is_computing(busy.pid) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert is_computing(busy.pid)
+    loop = "print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", loop], stdout=subprocess.PIPE) as busy:
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        assert soon(lambda: is_computing(busy.pid))
         busy.kill()
     with subprocess.Popen(SLEEP, stdout=subprocess.PIPE) as calm:
         assert calm.stdout is not None
         calm.stdout.readline()
-        deadline = time.monotonic() + 30
-        while is_computing(calm.pid) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not is_computing(calm.pid)
+        assert soon(lambda: not is_computing(calm.pid))
         assert not is_cleaner(calm.pid)
         calm.kill()
 
@@ -75,15 +81,14 @@ def test_the_group_of_a_child_that_has_ended_is_let_alone():
 
 def test_the_first_process_of_a_host_reaps_orphans_and_ends_as_its_daemon():
     # The orphan of the shell would stay a zombie of whoever adopts it.
-    script = 'sh -c "true & echo \\$!"; sleep 0.3; exit 3'
+    script = 'sh -c "true & echo \\$!"; read line; exit 3'
     argv = [sys.executable, "-ISs", processes.__file__, "sh", "-c", script]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout is not None
-        orphan = int(first.stdout.readline())
-        deadline = time.monotonic() + 10
-        while Path(f"/proc/{orphan}").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not Path(f"/proc/{orphan}").exists() and first.poll() is None
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdin is not None and first.stdout is not None
+        orphan = Path(f"/proc/{first.stdout.readline().strip()}")
+        assert soon(lambda: not orphan.exists()) and first.poll() is None
+        first.stdin.write("end\n")
+        first.stdin.flush()
         assert first.wait() == 3
     assert subprocess.run([*argv[:-3], "sh", "-c", "kill -KILL $$"], check=False).returncode == 128 + 9
 

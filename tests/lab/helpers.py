@@ -30,7 +30,7 @@ def start_owner(script, *arguments, **options):
             owner.kill()
 
 
-def soon(condition, patience_s=10.0):
+def soon(condition, patience_s=60.0):
     """Whether the condition comes true."""
     deadline = time.monotonic() + patience_s
     while not condition():

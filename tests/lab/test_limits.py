@@ -51,12 +51,15 @@ def test_a_limited_process_has_its_share(grouped):
     groups = control_groups() if grouped else None
     if grouped and groups is None:
         pytest.skip("no control group can be made here")
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    # It computes only once the limit holds; what Python's start took is in what it used.
+    process = subprocess.Popen([sys.executable, "-c", "input()\nwhile True: pass"], stdin=subprocess.PIPE)
     limit = CpuLimit([process.pid], 0.1, groups)
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    process.stdin.close()
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=1.0)
     process.kill()
     _, process.returncode, used = os.wait4(process.pid, 0)
     limit.close()
-    # What it used before the limit held is in it.
     assert used.ru_utime + used.ru_stime < 0.5

@@ -53,19 +53,25 @@ def test_nothing_is_left_when_the_owner_is_ended(number):
 def test_the_next_start_removes_what_is_stale_and_nothing_else():
     mark = f"300.{os.getpid()}0"
     ours = [f"ww-foreign-{os.getpid()}", f"{namespaces.owner_name()}-living"]
-    with start_owner(OWNER, mark) as owner:
-        built, *keepers = json.loads(owner.stdout.readline())
-        for pid in [*keepers, owner.pid]:
-            os.kill(pid, signal.SIGKILL)
-        owner.wait(timeout=30)
-    assert set(built) <= names()
+    for _ in range(5):
+        with start_owner(OWNER, mark) as owner:
+            built, *keepers = json.loads(owner.stdout.readline())
+            for pid in [*keepers, owner.pid]:
+                os.kill(pid, signal.SIGKILL)
+            owner.wait(timeout=30)
+        # A lab that starts in another process meanwhile may remove them already.
+        if set(built) <= names():
+            break
+    else:
+        raise AssertionError("no owner left its namespaces")
     try:
         for name in ours:
             subprocess.run(["ip", "netns", "add", name], check=True)
         with lab.Lab(1, "100mbit"):
             assert not set(built) & names()
             assert set(ours) <= names()
-            assert lab.clean() == []
+            # Others may have left something meanwhile.
+            assert not {*built, *ours} & {*lab.clean()}
     finally:
         for name in ours:
             subprocess.run(["ip", "netns", "delete", name], check=True)
@@ -84,7 +90,7 @@ def test_labs_of_two_processes_do_not_touch_each_other():
             ours = set(network.names)
         assert theirs <= names()
         assert not ours & names()
-        assert len(processes_with(f"sleep\0{mark}")) == 4
+        assert soon(lambda: len(processes_with(f"sleep\0{mark}")) == 4)
         owner.terminate()
     assert soon(lambda: not theirs & names())
 

@@ -1,16 +1,21 @@
 """Run as a script on two hosts: one sends bytes over TCP, the other prints the bytes a second it received.
 
+Time begins when the sender does, by a clock that both read: who waits for a processor makes the stream slower, never
+faster.
+
 Arguments: "send" or "receive", the receiver's address, the number of bytes.
 """
 
 from __future__ import annotations
 
 import socket
+import struct
 import sys
 import time
 from pathlib import Path
 
 _PORT = 5000
+_BEGIN = struct.Struct("<d")
 
 
 def traffic(receiver: str, size_bytes: int, *, receives: int, sends: int, hosts: int = 2) -> list[list[str]]:
@@ -26,17 +31,18 @@ def _receive(address: str) -> None:
     with socket.create_server((address, _PORT)) as server:
         peer, _ = server.accept()
         with peer:
-            got, started = len(peer.recv(1)), time.perf_counter()
+            (started,) = _BEGIN.unpack(peer.recv(_BEGIN.size, socket.MSG_WAITALL))
+            got = _BEGIN.size
             while chunk := peer.recv(1 << 20):
                 got += len(chunk)
-            print(got / (time.perf_counter() - started))  # noqa: T201
+            print(got / (time.monotonic() - started))  # noqa: T201
 
 
 def _send(address: str, size_bytes: int) -> None:
     for _ in range(200):
         try:
             with socket.create_connection((address, _PORT)) as peer:
-                peer.sendall(bytes(size_bytes))
+                peer.sendall(_BEGIN.pack(time.monotonic()) + bytes(size_bytes - _BEGIN.size))
                 peer.shutdown(socket.SHUT_WR)
                 peer.recv(1)
             return

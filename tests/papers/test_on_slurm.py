@@ -74,7 +74,8 @@ def test_e1_plans_of_gradients_are_carried_out_as_in_the_lab(slurm_cluster, tmp_
 
 def killed(folder: str) -> None:
     """On the head: a protected training, whose host h1 loses its rank; says in one line what was found."""
-    job = SwiftJob(hosts=2, kills=1, steps=60, width=32, network="slurm")
+    # It trains for seconds, so that the kill finds it training.
+    job = SwiftJob(hosts=2, kills=1, steps=200, width=32, network="slurm")
     with SlurmHosts() as hosts:
         found = by_spares(hosts, Path(folder), job, kills=[(0.2, 1)])
     ((kill, one),) = match_recoveries(Path(folder), found)

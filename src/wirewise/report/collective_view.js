@@ -3,6 +3,8 @@
 const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("views").textContent);
 const STEP_S = 1.1, RUN_S = 9;
+/* A frame that comes late, in a busy or hidden window, skips no step. */
+const FRAME_S = 0.1;
 /* Most pictures of the strip. */
 const STRIP = 36;
 /* Ranks above which pictures of the strip wait until they are seen. */
@@ -221,7 +223,7 @@ const play = () => {
     let before = null;
     const tick = (now) => {
       if (!state.playing) return;
-      const passed = ((now - (before ?? now)) / 1000) * state.speed;
+      const passed = Math.min((now - (before ?? now)) / 1000, FRAME_S) * state.speed;
       before = now;
       const rate = state.steps ? 1 / STEP_S : span() / RUN_S;
       state.position = Math.min(state.position + passed * rate, span());

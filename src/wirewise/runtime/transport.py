@@ -9,6 +9,7 @@ it was.
 from __future__ import annotations
 
 import datetime
+import itertools
 import queue
 import re
 import threading
@@ -88,8 +89,11 @@ class Transport:
             watch(self.calls)
         self._jobs: dict[int, queue.SimpleQueue] = {}
         self._threads: list[threading.Thread] = []
+        self._lent: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+        """Aliases of tensors that a thread of the group has not let go of."""
+        self._calls_made = itertools.count()
         # Also at the end of a program that never calls `close`.
-        weakref.finalize(self, _end, self._jobs, self._threads)
+        weakref.finalize(self, _end, self._jobs, self._threads, self._lent)
 
     def open(self, what: str, tag: int, receives: Mapping[int, torch.Tensor]) -> PendingExchange:
         """Start an exchange: receives are posted at once, sends follow by `PendingExchange.send`.
@@ -101,6 +105,24 @@ class Transport:
         """
         self._note(what)
         return PendingExchange(self, what, tag, receives)
+
+    def lend(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Alias of a tensor for a collective of the group.
+
+        A thread of gloo lets go of its tensors just after their collective has ended. If nobody else has a tensor then,
+        the thread needs the interpreter, and aborts the process ("terminate called without an active exception") if the
+        interpreter is shutting down. An alias shows when that is over, which the end of the program waits for.
+        """
+        if self.on_device:
+            return tensor
+        alias = tensor.detach()
+        self._lent[next(self._calls_made)] = alias
+        return alias
+
+    def _leak_group(self) -> None:
+        """Leak the group and what a blocked thread of it holds, instead of waiting for that thread."""
+        leak_group(self.group)
+        self._lent.clear()
 
     def _note(self, what: str) -> None:
         if self.calls is not None:
@@ -130,7 +152,7 @@ class Transport:
             return
         options = dist.AllreduceOptions()
         options.reduceOp = op or dist.ReduceOp.SUM  # type: ignore[assignment]
-        self._carry_out(lambda: self.group.allreduce([tensor], options), what)
+        self._carry_out(lambda: self.group.allreduce([self.lend(tensor)], options), what)
 
     def all_gather(self, tensor: torch.Tensor, what: str) -> list[torch.Tensor]:
         """Gather equal-shaped tensors of all ranks, in rank order."""
@@ -139,7 +161,8 @@ class Transport:
         if tensor.is_cuda != self.on_device:
             return [t.to(tensor.device) for t in self.all_gather(self.staged(tensor), what)]
         out = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        self._carry_out(lambda: self.group.allgather([out], [tensor]), what)
+        lent = [self.lend(one) for one in out]
+        self._carry_out(lambda: self.group.allgather([lent], [self.lend(tensor)]), what)
         return out
 
     def slowest(self, values: ArrayLike, what: str = _MEASURED) -> NDArray[np.float64]:
@@ -246,7 +269,7 @@ class Transport:
         options = dist.BroadcastOptions()
         options.rootRank = 0
         bits = staged.view(torch.uint8)
-        self.complete(lambda: self.group.broadcast([bits], options), what)
+        self.complete(lambda: self.group.broadcast([self.lend(bits)], options), what)
         return staged.to(flat.device)
 
     def staged(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -322,11 +345,11 @@ class Transport:
                 self.check_group(what)
                 return
             if lost:
-                leak_group(self.group)
+                self._leak_group()
                 raise self.failure(what, None, _LOST)
             lost = self.is_lost()
             self.check_peers(what, time.monotonic() - start_s)
-        leak_group(self.group)
+        self._leak_group()
         raise self.failure(what, None, "timed out")
 
     def check_peers(self, what: str, waits_s: float) -> None:
@@ -341,7 +364,7 @@ class Transport:
         """
         gave_up = self.others_gave_up()
         if gave_up or (self.calls is not None and self.calls.fault(waits_s)):
-            leak_group(self.group)
+            self._leak_group()
             raise self.failure(what, None, _GAVE_UP if gave_up else _APART)
 
     def leave(self, error: Exception, where: str) -> None:
@@ -370,7 +393,7 @@ class Transport:
 
     def close(self) -> None:
         """End the waiting threads; one that is blocked on a hung peer is left to its timeout."""
-        _end(self._jobs, self._threads)
+        _end(self._jobs, self._threads, self._lent)
 
     def failure(self, what: str, peer: int | None, cause: str) -> PeerError:
         """Make the error of a failed wait, which names the rank that failed first if the store has it."""
@@ -442,7 +465,11 @@ def _other_side(buffer: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(buffer, device="cuda")
 
 
-def _end(jobs: dict[int, queue.SimpleQueue], threads: list[threading.Thread]) -> None:
+def _end(
+    jobs: dict[int, queue.SimpleQueue],
+    threads: list[threading.Thread],
+    lent: weakref.WeakValueDictionary[int, torch.Tensor],
+) -> None:
     for of_peer in jobs.values():
         of_peer.put(None)
     # A thread that lets go of torch's objects while the interpreter shuts down would abort the process. Those that wait
@@ -452,6 +479,8 @@ def _end(jobs: dict[int, queue.SimpleQueue], threads: list[threading.Thread]) ->
         # The collector may come to a transport in any thread, also in one of its own.
         if thread is not threading.current_thread():
             thread.join(max(0.0, deadline - time.monotonic()))
+    while len(lent) and time.monotonic() < deadline:
+        time.sleep(0.001)
     jobs.clear()
     threads.clear()
 
@@ -584,7 +613,7 @@ class PendingExchange:
                 peer, at, error = self._arrived.get(timeout=_LOOK_S)
             except queue.Empty:
                 if lost:
-                    leak_group(self.transport.group)
+                    self.transport._leak_group()
                     raise self.transport.failure(self.what, None, _LOST) from None
                 lost = self.transport.is_lost()
                 self.transport.check_peers(self.what, time.monotonic() - start_s)

@@ -43,15 +43,14 @@ def test_a_silent_rank_is_named_by_all_within_the_timeout():
 
     def run(group):
         if group.rank == 1:
+            # Far longer than the timeout: the others do not end because this one leaves.
             assert ended.wait(30)
             return None
-        start = time.monotonic()
         found = message(group, lambda g: g.broadcast(torch.ones(10), program=chain))
         with lock:
             left.discard(group.rank)
             if not left:
                 ended.set()
-        assert time.monotonic() - start < 4 * 1.0
         return found
 
     chain = build("broadcast", "chain", 4)
@@ -63,9 +62,10 @@ def test_a_silent_rank_is_named_by_all_within_the_timeout():
             return None
         return run(group)
 
-    for found in on_ranks(4, without_the_root, timeout_s=1.0)[2:]:
+    # Within half of the timeout rank 2 must answer rank 3, or it is the one that is silent.
+    for found in on_ranks(4, without_the_root, timeout_s=4.0)[2:]:
         assert found.startswith("edge 1->2"), found
-        assert "sent nothing for 1 s" in found
+        assert "sent nothing for 4 s" in found
 
 
 def test_a_rank_that_only_sends_hears_that_the_others_failed():
@@ -86,12 +86,13 @@ def test_a_rank_that_only_sends_hears_that_the_others_failed():
 def test_a_late_rank_is_waited_for():
     def run(group):
         if group.rank == 1:
-            time.sleep(0.6)
+            # The others ask after a quarter and after half of the timeout whether this one is there.
+            time.sleep(2.4)
         tensor = torch.ones(10)
         group.all_reduce(tensor)
         return tensor[0].item()
 
-    assert on_ranks(3, run, timeout_s=1.0) == [3.0] * 3
+    assert on_ranks(3, run, timeout_s=4.0) == [3.0] * 3
 
 
 @pytest.mark.parametrize("count", [10, 1_000_000])
@@ -254,6 +255,41 @@ def test_a_group_is_closed_while_a_callback_waits():
     on_ranks(2, run)
 
 
+def test_who_begins_to_wait_while_the_group_is_closed_is_told_so():
+    over = threading.Event()
+
+    def run(group):
+        if group.rank:
+            assert over.wait(30)
+            return None
+        work, settle, found = group.all_reduce(torch.ones(10), async_op=True), group._engine._settle, []
+
+        def waits():
+            try:
+                work.wait()
+            except Exception as error:
+                found.append(error)
+
+        waiter = threading.Thread(target=waits)
+
+        def settle_late():
+            # The connections are closed, and nobody knows that the operation has failed.
+            if threading.current_thread() is not waiter and not waiter.is_alive():
+                waiter.start()
+                waiter.join(0.5)
+                group._engine._settle = settle
+            settle()
+
+        group._engine._settle = settle_late
+        group.close()
+        waiter.join(30)
+        over.set()
+        return found[0]
+
+    error = on_ranks(2, run)[0]
+    assert isinstance(error, PeerError) and "the group was closed" in str(error), error
+
+
 def test_the_future_and_the_work_tell_of_an_error():
     def run(group):
         if group.rank == 0:
@@ -272,14 +308,17 @@ def test_the_future_and_the_work_tell_of_an_error():
 
 
 def test_a_wait_can_be_cut_short():
+    cut_short = threading.Event()
+
     def run(group):
         if group.rank == 0:
-            time.sleep(0.3)
+            assert cut_short.wait(15)
         tensor = torch.ones(3)
         work = group.all_reduce(tensor, async_op=True)
         if group.rank == 1:
             with pytest.raises(PeerError, match=r"had not ended after 0.05 s; it goes on"):
                 work.wait(0.05)
+            cut_short.set()
         assert work.wait()
         assert work.result()[0] is tensor
         return tensor.tolist()

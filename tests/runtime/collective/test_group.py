@@ -1,5 +1,6 @@
 """F1: all collectives, ranks, types and sizes against what they mean."""
 
+import threading
 import time
 
 import pytest
@@ -214,9 +215,12 @@ def test_a_used_program_is_taken_from_its_size_on():
 
 
 def test_lateness_names_the_edge_of_the_late_rank():
+    begun = threading.Barrier(3)
+
     def run(group):
+        begun.wait(20)
         if group.rank == 1:
-            time.sleep(0.2)
+            time.sleep(1.5)
         group.broadcast(torch.ones(10), root=1, program=flat)
         return {(e.source, e.target): e.late_s for e in group.statistics() if e.target == group.rank}
 

@@ -82,7 +82,7 @@ def test_a_silent_host_is_named():
     def work(peers):
         if peers.rank == 1:
             peers.transport.barrier("the start of a plan")
-            time.sleep(2.5)
+            time.sleep(4)
             return None
         return execute(found, tasks, peers, problem.links)
 

@@ -1,4 +1,4 @@
-"""A job of a few numbers, whose ranks can be told to fail: `train` is what each of them calls."""
+"""A job of a few numbers, whose ranks can be told to fail or to wait: `train` is what each of them calls."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ class Counting:
 
     parts = ("sum", "count")
 
-    def __init__(self, settings, transport):
-        self.settings, self.transport = settings, transport
+    def __init__(self, settings, transport, go):
+        self.settings, self.transport, self.go = settings, transport, go
         self.sum, self.count = torch.zeros(1, dtype=torch.float64), torch.zeros(1)
 
     def step(self, number):
         if number == self.settings.get("fail_at") and self.transport.rank == 0:
             raise ValueError("this job always fails at its step")
+        while number == self.settings.get("waits_at") and not self.go.exists():
+            time.sleep(0.01)
         own = torch.full((1,), number / self.transport.world_size, dtype=torch.float64)
         self.transport.all_reduce(own, "the share of a step")
         self.sum += own
@@ -46,7 +48,7 @@ class Counting:
 def train(folder: Path) -> None:
     settings = json.loads((folder / "job.json").read_text())
     train_resumably(
-        lambda transport: Counting(settings, transport),
+        lambda transport: Counting(settings, transport, folder / "go"),
         folder,
         steps=settings["steps"],
         every_s=settings.get("every_s", 0.3),

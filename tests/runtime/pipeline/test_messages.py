@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -31,6 +32,7 @@ def _ends(rank: int, group: Any, store: Any, timeout_s: float = 20.0) -> Any:
 
 def test_messages_are_taken_in_the_order_in_which_they_were_posted() -> None:
     keys = [(update, k) for update in range(2) for k in range(4)]
+    taken = threading.Event()
 
     def body(rank: int, group: Any, store: Any) -> Any:
         line = _ends(rank, group, store)
@@ -39,12 +41,14 @@ def test_messages_are_taken_in_the_order_in_which_they_were_posted() -> None:
             # Sent in another order than they are taken in: tags tell them apart.
             for key in reversed(keys):
                 line.send(key, torch.tensor([1.0 * key[0], key[1]]))
-            time.sleep(0.5)
+            # Its connections end with it.
+            assert taken.wait(20)
         else:
             line.ask()
             for key in keys:
                 line.post(key)
             found = [tuple(line.take(key).int().tolist()) for key in keys]
+            taken.set()
             assert line.description.wants_gradient
             line.close()
             return found
@@ -55,16 +59,20 @@ def test_messages_are_taken_in_the_order_in_which_they_were_posted() -> None:
 
 
 def test_empty_tensors_are_not_sent() -> None:
+    taken = threading.Event()
+
     def body(rank: int, group: Any, store: Any) -> Any:
         line = _ends(rank, group, store)
         if rank == 0:
             line.describe(ValueSpec(torch.Size([0, 3]), torch.int64, False))
             line.send((0, 0), torch.empty(0, 3, dtype=torch.int64))
-            time.sleep(0.3)
+            assert taken.wait(20)
             return None
         line.ask()
         line.post((0, 0))
-        return line.take((0, 0)).shape
+        shape = line.take((0, 0)).shape
+        taken.set()
+        return shape
 
     assert run_ranks_as_threads(2, body)[1] == (0, 3)
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.runtime.recovery.trained import alone, outcomes, run, train
 from wirewise.errors import InputError, PeerError
+from wirewise.hosts import free_port
 from wirewise.runtime.recovery import Agent, run_script
+from wirewise.runtime.recovery import agent as module
+from wirewise.runtime.recovery.limits import AgentLimits
 
 
 def test_numbers_that_do_not_fit_each_other_are_refused():
@@ -27,6 +31,29 @@ def test_numbers_that_do_not_fit_each_other_are_refused():
     ):
         with pytest.raises(InputError, match=told):
             Agent(train, **options)
+
+
+def test_a_machine_that_stood_still_makes_nobody_silent(monkeypatch):
+    now_s, takes_s = [100.0], [1.5, 60.0, 0.1, *[0.5] * 9]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(module, "is_computing", lambda pid: False)
+
+    def select(_timeout_s):
+        now_s[0] += takes_s.pop(0)
+        return []
+
+    killed_s = []
+    process = module._Process((0, 0), SimpleNamespace(pid=1, kill=lambda: killed_s.append(now_s[0])), None)
+    process.ready = True
+    agent = object.__new__(Agent)
+    agent._selector, agent._processes, agent._end = SimpleNamespace(select=select), {(0, 0): process}, None
+    agent._limits, agent._looked_s = AgentLimits(silence_s=2.0), now_s[0]
+    while takes_s:
+        agent._look()
+    # Looks that last half a second are late by less than a pause.
+    assert (
+        killed_s == [pytest.approx(100.0 + 1.5 + 60.0 + 0.1 + 4 * 0.5)] and process.cause == "silent for 2 s"
+    )
 
 
 @pytest.mark.slow
@@ -76,9 +103,9 @@ def test_a_start_is_given_up_by_its_own_limit_alone(tmp_path):
         "        model(batch).sum().backward()\n"
     )
     # Other limits are those of processes that are missing or silent, and these live.
-    limits = {"wait_s": 0.5, "silence_s": 0.5}
+    limits = {"wait_s": 2.0, "silence_s": 2.0}
     assert (
-        Agent(run_script, [str(script), ["3"]], ranks=2, spares=0, folder=tmp_path, **limits)
+        Agent(run_script, [str(script), ["5"]], ranks=2, spares=0, folder=tmp_path, **limits)
         .run()
         .generations
         == 1
@@ -121,9 +148,7 @@ def hosts(tmp_path):
     def start(faults: list[dict], **settings: Any) -> list[subprocess.Popen]:
         script = tmp_path / "host.py"
         script.write_text(HOST)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port("127.0.0.1")
         for number, fault in enumerate(faults):
             fault["claim"] = str(tmp_path / f"claim-{number}")
         paths = os.pathsep.join(["src", str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
@@ -147,11 +172,11 @@ def hosts(tmp_path):
 
 def descendants(pid: int) -> set[int]:
     """Processes that a process has started, and that those have."""
-    children = {
-        int(one)
-        for listing in Path(f"/proc/{pid}/task").glob("*/children")
-        for one in listing.read_text().split()
-    }
+    children: set[int] = set()
+    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+        # A thread may end between the two looks.
+        with contextlib.suppress(OSError):
+            children.update(map(int, listing.read_text().split()))
     return children.union(*map(descendants, children))
 
 

@@ -175,13 +175,19 @@ class Engine:
         """Stop the thread and close the connections; operations in flight fail."""
         self._closing = True
         self._end_threads(lambda: self._calling)
-        with self._lock:
-            if self._error is None:
-                self._error = PeerError("the group was closed; make another one with `connect`")
-            self._drop_all(self._error)
-            for link in self._links.values():
-                link.socket.close()
-            self._epoll.close()
+        # Nobody polls what is closed; not for ever, as who calls this may be the one.
+        alone = self._driver.acquire(timeout=_GRACE_S)
+        try:
+            with self._lock:
+                if self._error is None:
+                    self._error = PeerError("the group was closed; make another one with `connect`")
+                self._drop_all(self._error)
+                for link in self._links.values():
+                    link.socket.close()
+                self._epoll.close()
+        finally:
+            if alone:
+                self._driver.release()
         self._settle()
         # Callbacks that waited for an operation go on now that it has failed.
         self._end_threads(lambda: 0)
@@ -233,6 +239,8 @@ class Engine:
 
     def _turn(self, patience_s: float) -> None:
         """Wait for events, and handle those that came."""
+        if self._epoll.closed:
+            return
         events = self._epoll.poll(patience_s)
         with self._lock:
             try:

@@ -104,7 +104,7 @@ class AllReduces:
             return
 
         def launch() -> None:
-            self._works.append((what, self.transport.group.allreduce([tensor])))
+            self._works.append((what, self.transport.group.allreduce([self.transport.lend(tensor)])))
 
         self.transport.guard(launch, "all-reduce")
 

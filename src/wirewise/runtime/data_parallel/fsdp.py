@@ -166,8 +166,8 @@ class _Compressed(ReduceScatter):
     def _exchange(self, payloads: Tensor, group: dist.ProcessGroup) -> Tensor:
         if self._transport is None:
             self._transport = Transport(group, timeout_s=self._timeout_s)
-        came = torch.empty_like(payloads)
+        came, lend = torch.empty_like(payloads), self._transport.lend
         what = "the reduce-scatter of gradients"
-        self._transport.complete(lambda: group.alltoall_base(came, payloads, [], []), what)
+        self._transport.complete(lambda: group.alltoall_base(lend(came), lend(payloads), [], []), what)
         self.sent_bytes += payloads.nbytes - payloads[0].nbytes
         return came

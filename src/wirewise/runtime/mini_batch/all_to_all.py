@@ -67,7 +67,10 @@ class AllToAll:
         landed = came
         if transport.on_device:
             sends, landed = sends.cuda(), torch.empty_like(came, device="cuda")
-        transport.complete(lambda: transport.group.alltoall_base(landed, sends, into, out), what)
+        transport.complete(
+            lambda: transport.group.alltoall_base(transport.lend(landed), transport.lend(sends), into, out),
+            what,
+        )
         if landed is not came:
             came.copy_(landed)
 

@@ -116,21 +116,26 @@ class RankGroups:
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM  # type: ignore[assignment]
         found = tensor.clone(memory_format=torch.contiguous_format)
+        lend = self._transports[axis].lend
         return InFlightTensor(
-            self._started(axis, lambda group: group.allreduce([found], options), lambda: found)
+            self._started(axis, lambda group: group.allreduce([lend(found)], options), lambda: found)
         )
 
     def all_gather(self, axis: int, tensor: Tensor) -> Callable[[], list[Tensor]]:
         """Start gathering the tensors of all ranks in order; calling the result waits."""
         own = tensor.contiguous()
         found = [torch.empty_like(own) for _ in range(self.mesh[axis])]
-        return self._started(axis, lambda group: group.allgather([found], [own]), lambda: found)
+        lend = self._transports[axis].lend
+        return self._started(
+            axis, lambda group: group.allgather([list(map(lend, found))], [lend(own)]), lambda: found
+        )
 
     def all_to_all(self, axis: int, parts: list[Tensor]) -> Callable[[], list[Tensor]]:
         """Start sending each rank its part; calling the result waits for the parts of all ranks."""
         given = torch.stack(parts)
         found = torch.empty_like(given)
-        start = partial(self._swap, found, given)
+        lend = self._transports[axis].lend
+        start = partial(self._swap, lend(found), lend(given))
         return self._started(axis, start, lambda: list(found.unbind(0)))
 
     @staticmethod

@@ -74,6 +74,8 @@ _LOOK_S = 0.05
 _DECIDE_S, _HOLD_S = 0.1, 1.0
 """Seconds within which a generation follows a loss if there are spares for it, and from it to its first step."""
 _GRACE_S = 5.0
+_PAUSE_S = 0.5
+"""An agent that looks so much later than it meant to was kept from its processor, as its processes may have been."""
 _BUSY = 10.0
 """A process that computes may be silent so many times longer: it waits for a processor, or holds Python's lock."""
 _PREFIX = "wirewise-recovery-"
@@ -201,6 +203,7 @@ class Agent:
         self._end: Command | None = None
         self._refused = False
         self._waits_since: float | None = None
+        self._looked_s = time.monotonic()
         self._held_until = 0.0
         self._late = ""
         self.outcome = Recoveries(world_size=ranks)
@@ -303,7 +306,9 @@ class Agent:
 
     def _look(self) -> None:
         """Take in what has come, and see who is silent."""
-        for key, _ in self._selector.select(_LOOK_S):
+        ready = self._selector.select(_LOOK_S)
+        self._excuse_pause()
+        for key, _ in ready:
             if key.data == "launched":
                 self._take_in()
             elif key.data == "bus":
@@ -318,6 +323,14 @@ class Agent:
         for one in list(self._processes.values()):
             if not one.cause:
                 self._check(one)
+
+    def _excuse_pause(self) -> None:
+        """Count a time in which nobody looked as nobody's silence: a machine that stood still stood still for all."""
+        now = time.monotonic()
+        late_s, self._looked_s = now - self._looked_s - _LOOK_S, now
+        if late_s > _PAUSE_S:
+            for one in self._processes.values():
+                one.heard_s = min(one.heard_s + late_s, now)
 
     def _check(self, one: _Process) -> None:
         """Kill a process that is silent or late; it counts as dead only once the kernel reports its exit."""
