@@ -66,17 +66,14 @@ def test_a_lossy_plan_says_what_its_codec_keeps_and_what_it_is_compared_with(tra
     assert "each gradient alone, randomk\t" in shown and "without plan" not in shown
 
 
-def test_a_plan_without_codecs_is_compared_with_gradients_without_codecs(tmp_path):
-    """Codecs do not pay for small tensors, of which each alone, compressed, would take longer still."""
+def test_a_plan_without_codecs_says_that_it_is_compared_with_compressed_gradients(tmp_path):
+    """Codecs do not pay for small tensors, each of which alone, compressed, takes longer still."""
     tensors = [{"name": f"t{i}", "elements": 1000 * (i % 5 + 1) ** 3, "gap_us": 300} for i in range(8)]
     (tmp_path / "small.json").write_text(json.dumps({"model": "m", "tensors": tensors}))
     words = ("plan", "fusion", "--trace", tmp_path / "small.json", "--ranks", 2, "--bandwidth", "10gbit")
-    dgc, plain = (
-        json.loads(call(*words, "--codec", codec, "--json", "-").stdout) for codec in ("dgc", "none")
-    )
-    assert {group["codec"] for group in dgc["groups"]} == {"none"}
-    assert dgc["layer_wise_step_s"] == pytest.approx(plain["layer_wise_step_s"], rel=1e-9)
-    assert "with each gradient on its own;" in call(*words, "--codec", "dgc").stdout
+    dgc, plain = (call(*words, "--codec", codec).stdout for codec in ("dgc", "none"))
+    assert "Lossy" not in dgc and "with each gradient on its own under dgc;" in dgc
+    assert "with each gradient on its own;" in plain
 
 
 @pytest.mark.slow

@@ -154,7 +154,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     """Simulated seconds of a step under the plan; 0: not simulated."""
     baseline_step_s: float = 0.0
     """Predicted step without the plan, in seconds: a recorded run's own buckets, a captured step unfused, or gradients
-    each alone, with codecs if the plan has some."""
+    each alone, compressed if the planner had a codec to choose."""
     lower_bound_s: float = 0.0
     """Lower bound of the step in the planner's cost model, in seconds; 0: not known."""
     compressed_step_s: float = 0.0
@@ -374,7 +374,7 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
             rows.append(["accumulation", str(self.accumulation), "micro-steps", "-", "-", "-"])
         for codec in self.codecs:
             rows.append([f"lossy: {codec}", "-", f"sends {LOSSES.get(codec, 'less')}", "-", "-", "-"])
-        baseline = "each gradient alone" if self._from_gradients else "without plan"
+        baseline = "each gradient alone, compressed if offered" if self._from_gradients else "without plan"
         if self.codecs:
             baseline = f"each gradient alone, {', '.join(self.codecs)}"
         figures = {"predicted": self.predicted_step_s, baseline: self.baseline_step_s}

@@ -293,12 +293,6 @@ def _plan(
         buckets=buckets,
         splits=dict(problem.splits),
         predicted_step_s=step_s(problem, groups),
-        baseline_step_s=_each_alone_s(problem, any(bucket.codec != "none" for bucket in buckets)),
+        baseline_step_s=step_s(problem, by_rule(problem, "layer-wise")),
         lower_bound_s=bound_s,
     )
-
-
-def _each_alone_s(problem: CompressionProblem, compresses: bool) -> float:
-    """Step of the layer-wise plan, in seconds, with codecs only if the plan that it is compared with has some."""
-    plain = problem if compresses or not problem.uncompressed_options else problem.uncompressed()
-    return step_s(plain, by_rule(plain, "layer-wise"))
