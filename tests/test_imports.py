@@ -74,6 +74,9 @@ def test_a_protected_rank_loads_no_planner_no_simulator_and_no_compiler():
 
 def test_a_check_of_a_program_needs_no_compiler():
     assert "numba" not in loaded_by("import wirewise.collective, wirewise.plans.collective")
+    assert "numba" not in loaded_by(
+        "from wirewise.cli.main import app\napp(['check', 'broadcast:binomial:8'], standalone_mode=False)"
+    )
 
 
 def test_a_name_of_a_package_is_not_that_of_a_module_in_it():

@@ -6,12 +6,13 @@ import pytest
 from benchmarks.random_tasks import random_tasks
 from typer.testing import CliRunner
 
+from tests.trace.test_operator_graph import GOOD
 from wirewise.cli.main import app
 from wirewise.planners.placement import PLANNERS, problem_of
-from wirewise.plans import BitWidthPlan, ChannelBits, save
+from wirewise.plans import BitWidthPlan, ChannelBits, ParallelPlan, save
 from wirewise.topology import lab_hosts
 from wirewise.topology import save as save_topology
-from wirewise.trace import write_tasks
+from wirewise.trace import write_operator_graph, write_tasks
 
 
 def call(*words):
@@ -72,6 +73,30 @@ def test_plans_of_other_families_are_checked_against_a_topology(tmp_path):
     refused = call("check", tmp_path / "p.json", "--job", tmp_path / "p.json")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "got --job for a plan of bitwidth" in refused.stderr
+
+
+def test_a_parallel_plan_that_lacks_an_entry_is_found_by_its_graph(tmp_path):
+    write_operator_graph(GOOD, tmp_path / "graph.json")
+    nodes = len(GOOD.nodes)
+    for name, count in (("whole", nodes), ("short", nodes - 1)):
+        plan = ParallelPlan(
+            world_size=2,
+            planner="by hand",
+            graph=GOOD.digest,
+            mesh=(2,),
+            mesh_names=("model",),
+            ranks=((0, 1),),
+            stage_of=(0,) * count,
+            placements=(("R",),) * count,
+        )
+        save(plan, tmp_path / f"{name}.json")
+        alone = call("check", tmp_path / f"{name}.json")
+        assert "right in itself; --job compares it with its graph" in alone.stdout, alone.output
+    right = call("check", tmp_path / "whole.json", "--job", tmp_path / "graph.json")
+    assert right.exit_code == 0 and "it is right and fits" in right.stdout, right.output
+    short = call("check", tmp_path / "short.json", "--job", tmp_path / "graph.json")
+    assert short.exit_code == 1
+    assert f"has {nodes - 1} entries - at `$.placements`" in short.stdout
 
 
 def test_an_inconsistent_plan_is_refused(files):

@@ -53,6 +53,29 @@ def test_groups_are_told_to_scripts(trace, method):
         assert len(found["groups"]) == 30 and found["predicted_step_s"] == found["layer_wise_step_s"]
 
 
+def test_a_lossy_plan_says_what_its_codec_keeps_and_what_it_is_compared_with(trace, tmp_path):
+    plan = tmp_path / "plan.json"
+    result = call("plan", "fusion", "--trace", trace, *WORDS, "--codec", "randomk", "-o", plan)
+    assert result.exit_code == 0, result.output
+    kept = "randomk sends random values, 1 % of them by default"
+    assert (
+        "with each gradient on its own under randomk" in result.stdout and f"Lossy: {kept}" in result.stdout
+    )
+    assert f"lossy: {kept}; it is right" in call("check", plan).stdout
+    shown = call("show", plan).stdout
+    assert "each gradient alone, randomk\t" in shown and "without plan" not in shown
+
+
+def test_a_plan_without_codecs_says_that_it_is_compared_with_compressed_gradients(tmp_path):
+    """Codecs do not pay for small tensors, each of which alone, compressed, takes longer still."""
+    tensors = [{"name": f"t{i}", "elements": 1000 * (i % 5 + 1) ** 3, "gap_us": 300} for i in range(8)]
+    (tmp_path / "small.json").write_text(json.dumps({"model": "m", "tensors": tensors}))
+    words = ("plan", "fusion", "--trace", tmp_path / "small.json", "--ranks", 2, "--bandwidth", "10gbit")
+    dgc, plain = (call(*words, "--codec", codec).stdout for codec in ("dgc", "none"))
+    assert "Lossy" not in dgc and "with each gradient on its own under dgc;" in dgc
+    assert "with each gradient on its own;" in plain
+
+
 @pytest.mark.slow
 def test_a_plan_is_written_and_told(trace, tmp_path):
     words = [

@@ -131,6 +131,34 @@ def test_the_table_shows_every_decision():
     assert len(GOOD.table()[1]) == 2
 
 
+def with_codec(codec: str, planner: str) -> FusionPlan:
+    buckets = tuple(msgspec.structs.replace(one, codec=codec) for one in GOOD.buckets)
+    changes = {"planner": planner, "buckets": buckets, "predicted_step_s": 0.1, "baseline_step_s": 0.2}
+    return msgspec.structs.replace(GOOD, **changes)
+
+
+@pytest.mark.parametrize(
+    ("codec", "planner", "baseline"),
+    [
+        ("randomk", "cupcake", "each gradient alone, randomk"),
+        ("none", "cupcake", "each gradient alone, compressed if offered"),
+        ("none", "even:4", "each gradient alone, compressed if offered"),
+        ("none", "dpro", "without plan"),
+    ],
+)
+def test_the_row_of_the_baseline_says_what_it_is(codec, planner, baseline):
+    rows = {row[0]: row[2] for row in with_codec(codec, planner).table()[1]}
+    assert rows[baseline] == "200.000 ms a step"
+    assert [row for row in rows if row.startswith(("without plan", "each gradient"))] == [baseline]
+
+
+def test_the_headline_says_what_a_lossy_codec_keeps():
+    lossy = with_codec("randomk", "cupcake")
+    said = "fusion plan by 'cupcake' for 2 ranks, lossy: randomk sends random values, 1 % of them by default"
+    assert lossy.headline == said == lossy.summary().splitlines()[0]
+    assert with_codec("none", "cupcake").headline == "fusion plan by 'cupcake' for 2 ranks"
+
+
 def test_buckets_by_size_are_closed_once_they_are_full():
     sizes = {"a": 10, "b": 60, "c": 40, "d": 200, "e": 1}
     plan = FusionPlan.by_size(sizes, 4, 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -12,114 +13,23 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.harness.processes import run_ranks_as_processes
-from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.nn.parallel import DistributedDataParallel
+from tests.profile.script_jobs import (
+    JOBS,
+    WARMUP,
+    gan,
+    mlp,
+    sharded,
+    state,
+    stepping_inside,
+    tensor_parallel,
+    unfrozen_later,
+)
+from torch import Tensor
 from typer.testing import CliRunner
 
 from wirewise.cli.main import app
 from wirewise.profile import Tracer
 from wirewise.trace import Op, Trace, read
-
-STEPS, WARMUP = 8, 3
-
-
-def samples(step: int, rank: int, width: int = 8) -> Tensor:
-    return torch.randn(16, width, generator=torch.Generator().manual_seed(2 * step + rank))
-
-
-def mlp(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(inputs, 32), nn.ReLU(), nn.Linear(32, outputs))
-
-
-def gan(rank: int) -> list[nn.Module]:
-    """Two models that are frozen in turn, as each learns while the other does not."""
-    models = [DistributedDataParallel(mlp(8, 16)), DistributedDataParallel(mlp(16, 1))]
-    optimizers = [torch.optim.Adam(model.parameters(), 1e-2) for model in models]
-    generator, discriminator = models
-    for step in range(STEPS):
-        fake = generator(samples(step, rank))
-        discriminator.requires_grad_(True)
-        optimizers[1].zero_grad()
-        (discriminator(fake.detach()).exp() - discriminator(samples(step, rank, 16))).mean().backward()
-        optimizers[1].step()
-        discriminator.requires_grad_(False)
-        optimizers[0].zero_grad()
-        discriminator(fake).square().mean().backward()
-        optimizers[0].step()
-    return models
-
-
-def train(model: nn.Module, rank: int, *, clip: bool = False) -> list[nn.Module]:
-    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        model(samples(step, rank)).square().mean().backward()
-        if clip:
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        optimizer.step()
-    return [model]
-
-
-def tensor_parallel(_rank: int) -> list[nn.Module]:
-    """One forward pass has one all-reduce; all ranks have the same samples."""
-    model, mesh = mlp(8, 4), init_device_mesh("cpu", (2,))
-    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    return train(model, 0, clip=True)
-
-
-def sharded(rank: int) -> list[nn.Module]:
-    return train(fully_shard(mlp(8, 4)), rank, clip=True)
-
-
-def stepping_inside(rank: int) -> list[nn.Module]:
-    """Each parameter has an optimizer of its own, which steps as soon as its gradient is there."""
-    model = DistributedDataParallel(mlp(8, 4))
-    for parameter in model.parameters():
-        optimizer = torch.optim.SGD([parameter], 1e-2)
-
-        def step(_: Tensor, optimizer: torch.optim.Optimizer = optimizer) -> None:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=False)
-
-        parameter.register_post_accumulate_grad_hook(step)
-    for step in range(STEPS):
-        model(samples(step, rank)).square().mean().backward()
-    return [model]
-
-
-def unfrozen_later(rank: int) -> list[nn.Module]:
-    model = mlp(8, 4)
-    model[0].requires_grad_(False)
-    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
-    for step in range(STEPS):
-        model[0].requires_grad_(step >= WARMUP + 2)
-        optimizer.zero_grad()
-        model(samples(step, rank)).square().mean().backward()
-        optimizer.step()
-    return [model]
-
-
-def sparse(rank: int) -> list[nn.Module]:
-    model = DistributedDataParallel(nn.Sequential(nn.Embedding(50, 8, sparse=True), nn.Linear(8, 2)))
-    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        # A rank has other words, and another number of them, than its peer.
-        model(torch.arange(2 + rank) + step).square().mean().backward()
-        optimizer.step()
-    return [model]
-
-
-JOBS = [gan, tensor_parallel, sharded, stepping_inside, unfrozen_later, sparse]
-
-
-def state(models: list[nn.Module]) -> list[Tensor]:
-    parameters = [parameter.detach() for model in models for parameter in model.parameters()]
-    return [one.full_tensor() if isinstance(one, DTensor) else one.clone() for one in parameters]
 
 
 def twice(rank: int, folder: str) -> dict[str, tuple[list[Tensor], list[Tensor]]]:
@@ -265,13 +175,64 @@ if trainer.is_world_process_zero():
 """
 
 
+OF_THE_JOBS = """
+import sys
+import torch
+import torch.distributed as dist
+from tests.profile import script_jobs
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+found = script_jobs.state(getattr(script_jobs, "JOB")(dist.get_rank()))
+if dist.get_rank() == 0:
+    torch.save(dict(enumerate(found)), sys.argv[1])
+dist.destroy_process_group()
+"""
+
+LIGHTNING = """
+import sys
+import lightning
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.1), nn.Linear(16, 3))
+    def training_step(self, batch, number):
+        return self.net(batch[0]).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+lightning.seed_everything(0, verbose=False)
+trainer = lightning.Trainer(
+    accelerator="cpu", devices=2, strategy="ddp", max_steps=8, logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False,
+)
+module = Module()
+trainer.fit(module, DataLoader(TensorDataset(torch.randn(64, 6)), batch_size=4))
+if trainer.is_global_zero:
+    torch.save(module.state_dict(), sys.argv[1])
+"""
+
+SCRIPTS = {job.__name__: OF_THE_JOBS.replace("JOB", job.__name__) for job in (gan, tensor_parallel, sharded)}
+SCRIPTS |= {"transformers": TRAINER, "lightning": LIGHTNING}
+
+
 @pytest.mark.dist
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # two jobs of two ranks that import transformers
-def test_a_script_of_hugging_faces_trainer_is_recorded_and_trains_as_without(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_a_script_under_the_command_is_recorded_and_trains_as_without(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind in ("transformers", "lightning"):
+        pytest.importorskip(kind)
     script = tmp_path / "train.py"
-    script.write_text(TRAINER)
+    script.write_text(SCRIPTS[kind])
+    here = str(Path(__file__).resolve().parents[2])
+    monkeypatch.setenv("PYTHONPATH", f"{here}:{os.environ.get('PYTHONPATH', '')}")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     plain, traced, run = (str(tmp_path / name) for name in ("plain.pt", "traced.pt", "run"))
     done = subprocess.run([*torchrun, str(script), plain], capture_output=True, text=True, timeout=250)

@@ -39,12 +39,14 @@ def make(
     bytes_per_s: float = 250e6,
     step_jitter_s: float = 0.0,
     slowdown: dict[int, float] | None = None,
+    slow_in_turns: float = 1.0,
     data_s: float = 0.0,
     seed: int = 0,
 ) -> Run:
     """Forward, backward of three layers whose buckets are reduced one after the other, waits, optimizer.
 
-    `slowdown`: factors of the compute of some ranks; `data_s`: what every step waits for its data.
+    `slowdown`: factors of the compute of some ranks; `slow_in_turns`: factor of one rank's in each step, of the next
+    rank's in the next; `data_s`: what every step waits for its data.
     """
     draw = np.random.default_rng(seed)
     factors = np.array([(slowdown or {}).get(rank, 1.0) for rank in range(ranks)])
@@ -53,7 +55,10 @@ def make(
     begin = np.full(ranks, 100.0)
     for step in range(steps):
         begin = begin + draw.exponential(step_jitter_s, ranks) if step_jitter_s else begin
-        begin = _step(ops, begin, step, step_s * factors, data_s, sizes, jitter, lag_s, bytes_per_s, draw)
+        turn = np.where(np.arange(ranks) == step % ranks, slow_in_turns, 1.0)
+        begin = _step(
+            ops, begin, step, step_s * factors * turn, data_s, sizes, jitter, lag_s, bytes_per_s, draw
+        )
     groups = {"world": list(range(ranks))}
     true = Trace(
         ranks=[

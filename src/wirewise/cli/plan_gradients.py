@@ -13,7 +13,7 @@ from wirewise.cli.topo import open_topology
 from wirewise.cost.gradients import load_costs
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
-from wirewise.planners.fusion.cupcake import compression_problem, parse_split
+from wirewise.planners.fusion.cupcake import CompressionProblem, by_rule, compression_problem, parse_split
 from wirewise.plans import DECODES, FusionPlan
 from wirewise.plans.fusion import LOSSES
 from wirewise.report.figures import seconds
@@ -139,14 +139,18 @@ def gradients(trace: Path, method: str, words: GradientOptions, out: Path | None
     planning_s = time.perf_counter() - begin
     said = (
         f"A step of {found.world_size} ranks takes {seconds(found.predicted_step_s)} simulated under the plan and "
-        f"{seconds(found.baseline_step_s)} with each gradient on its own{_of_codecs(found)}; no plan takes less than "
-        f"{seconds(found.lower_bound_s)} (gap {_gap(found):.2%})." + _of_splits(found) + _of_losses(found)
+        f"{seconds(found.baseline_step_s)} with each gradient on its own{_of_baseline(problem)}; no plan takes "
+        f"less than {seconds(found.lower_bound_s)} (gap {_gap(found):.2%})."
+        + _of_splits(found)
+        + _of_losses(found)
     )
     print_plan(found, out, json, said, found.table(), record=_record(found, planning_s))
 
 
-def _of_codecs(found: FusionPlan) -> str:
-    return f" under {' and '.join(found.codecs)}" if found.codecs else ""
+def _of_baseline(problem: CompressionProblem) -> str:
+    """Name the codecs of the layer-wise plan, which compresses if it can, also where the plan found does not."""
+    codecs = {problem.options[group.option].codec for group in by_rule(problem, "layer-wise")} - {"none"}
+    return f" under {' and '.join(sorted(codecs))}" if codecs else ""
 
 
 def _of_losses(found: FusionPlan) -> str:

@@ -12,7 +12,6 @@ from wirewise import topology
 from wirewise.cli.options import need_ranks
 from wirewise.cli.output import JsonOption, print_table, print_text, writable_file, write_json, write_out
 from wirewise.errors import InputError, TopologyError
-from wirewise.sim.message_costs import PROBE_BYTES, fit_messages, probe_programs
 from wirewise.topology.machines import MACHINES
 from wirewise.units import format_rate, parse_rate
 
@@ -110,6 +109,7 @@ def probe(
     # These need torch, which takes seconds to import.
     from wirewise.profile.pairs import probe_topology
     from wirewise.runtime.collective.measure import program_seconds, shared_processors
+    from wirewise.sim.message_costs import PROBE_BYTES, fit_messages, probe_programs
     from wirewise.trials.rank import joined
 
     with joined(_TIMEOUT_S) as transport:

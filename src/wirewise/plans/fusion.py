@@ -36,6 +36,9 @@ DECODES = ("inline", "lazy", "queue")
 own."""
 
 
+_EACH_ALONE = ("cupcake", "layer-wise", "even", "bucket", "mg-wfbp", "mergecomp")
+"""Planners of gradients, whose `baseline_step_s` sends each gradient alone."""
+
 LOSSES = {
     "fp16": "16 bits of each value",
     "bf16": "16 bits of each value",
@@ -150,7 +153,8 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     predicted_step_s: float = 0.0
     """Simulated seconds of a step under the plan; 0: not simulated."""
     baseline_step_s: float = 0.0
-    """Predicted seconds of a step without the plan."""
+    """Predicted step without the plan, in seconds: a recorded run's own buckets, a captured step unfused, or gradients
+    each alone, compressed if the planner had a codec to choose."""
     lower_bound_s: float = 0.0
     """Lower bound of the step in the planner's cost model, in seconds; 0: not known."""
     compressed_step_s: float = 0.0
@@ -337,6 +341,16 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
         """Lossy codecs of the buckets, without duplicates."""
         return tuple(dict.fromkeys(bucket.codec for bucket in self.buckets if bucket.codec != "none"))
 
+    @property
+    def headline(self) -> str:
+        """Kind of the plan, and what each of its lossy codecs keeps of the gradients."""
+        lossy = "; ".join(f"{codec} sends {LOSSES.get(codec, 'less')}" for codec in self.codecs)
+        return f"{super().headline}, lossy: {lossy}" if lossy else super().headline
+
+    @property
+    def _from_gradients(self) -> bool:
+        return self.planner.partition(":")[0] in _EACH_ALONE
+
     def table(self) -> tuple[list[str], list[list[str]]]:
         """One row per bucket, then one for each other decision that changes the step."""
         plain = all(bucket.way == "all_reduce" for bucket in self.buckets)
@@ -360,7 +374,9 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
             rows.append(["accumulation", str(self.accumulation), "micro-steps", "-", "-", "-"])
         for codec in self.codecs:
             rows.append([f"lossy: {codec}", "-", f"sends {LOSSES.get(codec, 'less')}", "-", "-", "-"])
-        baseline = f"each gradient alone, {', '.join(self.codecs)}" if self.codecs else "without plan"
+        baseline = "each gradient alone, compressed if offered" if self._from_gradients else "without plan"
+        if self.codecs:
+            baseline = f"each gradient alone, {', '.join(self.codecs)}"
         figures = {"predicted": self.predicted_step_s, baseline: self.baseline_step_s}
         figures |= {"best with codecs": self.compressed_step_s, "best without": self.uncompressed_step_s}
         figures["best without splits"] = self.unsplit_step_s
