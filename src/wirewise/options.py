@@ -61,7 +61,7 @@ def about(
         description: Noun phrase for the help; a field without one is no command-line option.
         option: Name on the command line. Defaults to the field's name.
         also: Second name on the command line.
-        words: Allowed texts, or allowed elements of several.
+        words: Allowed strings, or allowed elements of several.
         once: Whether at least one entry is required, without duplicates.
         check: Function of the value that raises InputError.
         read: Function from the command line's text to the value.
@@ -78,7 +78,7 @@ Positive = Annotated[float, about(gt=0)]
 Share = Annotated[float, about(ge=0, le=1)]
 Rate = Annotated[str, about(check=parse_rate)]
 Distinct = Annotated[tuple[str, ...], about(once=True)]
-"""Words, at least one and none twice."""
+"""Distinct words, at least one."""
 
 Dataset = Annotated[str, about("Dataset name (`wirewise data list`) or path of an .npz file.")]
 Link = Annotated[Rate, about("Rate of each host's link in the lab.")]
@@ -142,16 +142,16 @@ class Field(NamedTuple):
 
     name: str
     kind: Any
-    """Type without what says more of it, and without None."""
+    """Type without metadata and without None."""
     optional: bool
     default: Any
-    """`msgspec.NODEFAULT` of a field that has to be given."""
+    """Default value; `msgspec.NODEFAULT` if the field is required."""
     annotated: Any
-    """Type as it was written."""
+    """Type as written, with its metadata."""
     bounds: Mapping[str, float]
-    """Numbers by the names that `Meta` has for them."""
+    """Numeric bounds, by their names in `msgspec.Meta`."""
     description: str
-    """Nothing: the field is no option of the command line."""
+    """Text for the help; empty if the field is no command-line option."""
     extra: Mapping[str, Any]
 
     @property
@@ -161,7 +161,7 @@ class Field(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Allowed texts; empty if any text is allowed."""
+        """Allowed strings; empty if any string is allowed."""
         return tuple(get_args(self.kind) if get_origin(self.kind) is Literal else self.extra.get("words", ()))
 
     @property

@@ -48,8 +48,8 @@ def advise(
     Args:
         run: Run folder, one or more torch.profiler files, or an open trace.
         topology: Another cluster for which to predict the job too. Defaults to none.
-        folder: Folder for plans. Defaults to none: plans are not saved.
-        costs: Measured codec times. Defaults to none: codecs are not predicted.
+        folder: Folder for plans. Defaults to none, so that plans are not saved.
+        costs: Measured codec times. Defaults to none, so that codecs are not predicted.
         step_s: Step time without recording overhead, in seconds. Defaults to the recorded step time.
         log: Called with progress messages.
 

@@ -110,7 +110,7 @@ class StepCurve(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted step time, of the baseline and under its best script change, against another quantity."""
 
     over: str
-    """"rate of links", as a multiple of that now, or "ranks"."""
+    """"rate of links", as a multiple of the current rate, or "ranks"."""
     values: tuple[float, ...]
     as_it_is_s: tuple[float | None, ...]
     """Seconds of a step at each value. None where the job cannot be replayed."""
@@ -156,7 +156,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def plans(self) -> dict[str, Plan]:
-        """Saved plans by family and name, as "buckets/dpro"."""
+        """Saved plans by family and name, such as "buckets/dpro"."""
         return {
             f"{one.family}/{one.planner}": plans.load(one.plan_file)
             for one in self.candidates

@@ -26,7 +26,7 @@ def advise_trace(source: TraceSource, command: Sequence[str], out: Path | None, 
     """Advise on a recorded run.
 
     Raises:
-        InputError: A command was given with the run, or the run cannot be used.
+        InputError: A command was given with the run, or the run is unusable.
     """
     from wirewise.advice import reading
     from wirewise.cost.gradients import load_costs

@@ -65,7 +65,7 @@ def deployment(
         json: Target of `JsonOption`.
 
     Raises:
-        InputError: A file that cannot be used.
+        InputError: A file is unusable.
         PlanError: No plan fits the memory.
     """
     find_planner("deployment", method)

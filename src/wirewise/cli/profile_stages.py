@@ -70,7 +70,7 @@ def measure_stages(source: str, sizes: Sequence[int] | None = (1,), repeats: int
     """Measure the modules of a function's model; sizes default to 1, 2, 4, ... up to the input's samples.
 
     Raises:
-        InputError: No such file or function, an error in it, or a return value other than a model and its input.
+        InputError: The file or function does not exist, raises an error, or does not return a model and its input.
     """
     from torch import Tensor
 
@@ -109,7 +109,7 @@ def user_function(file: str, name: str) -> Callable[..., Any]:
     """Load a function from a Python file, by running the file.
 
     Raises:
-        InputError: No such file or function, or an error in the file.
+        InputError: The file or function does not exist, or the file raises an error.
     """
     if not Path(file).is_file():
         raise InputError(f"there is no file {file!r}; expected FILE.py:NAME with a function NAME in it")

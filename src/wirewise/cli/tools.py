@@ -53,7 +53,7 @@ class Argument(NamedTuple):
     """Argument of a tool: an option of the command, or a positional argument."""
 
     option: str
-    """Option of the command, such as --what-if or --keep/--no-keep. Empty if it is a word."""
+    """Option of the command, such as --what-if or --keep/--no-keep. Empty for a positional argument."""
     schema: dict[str, Any]
     required: bool
 

@@ -64,8 +64,8 @@ JOBS: tuple[tuple[str, ...], ...] = (
     ("sampling",),
     (f"plan pipeline {_MODULES} --topology lab-2@100mbit",),
 )
-"""Jobs that compile all kernels, the longest first: commands that follow each other in a folder, on inputs as small as
-they come, and names of `_CALLS` for what no command reaches."""
+"""Jobs that compile all kernels, the longest first: commands that run in one folder on minimal inputs, and names of
+`_CALLS` for kernels that no command compiles."""
 
 
 def warm_kernels(jobs: Sequence[tuple[str, ...]] = JOBS) -> list[str]:

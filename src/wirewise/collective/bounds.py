@@ -52,7 +52,7 @@ class Bound(NamedTuple):
     vertices: tuple[int, ...] = ()
     """All vertices inside: the ranks, and the hosts and switches on their side."""
     parts: tuple[tuple[int, ...], ...] = ()
-    """Partition of the ranks if there is no cut; empty: each rank alone, including non-participants."""
+    """Partition of the ranks if there is no cut; empty if each rank is a part, including non-participants."""
     exact: bool = True
     """Whether no tighter cut exists; False if not all could be tried (all-to-all on large networks)."""
 

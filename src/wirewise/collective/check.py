@@ -25,7 +25,7 @@ class Fault(NamedTuple):
     kind: Literal["nothing to send", "added twice", "race", "incomplete", "deadlock"]
     message: str
     transfer: Transfer | None = None
-    """Where; None: at the end."""
+    """Faulty transfer. None if the fault is in the final state."""
 
 
 class HeldPart(NamedTuple):
@@ -34,7 +34,7 @@ class HeldPart(NamedTuple):
     ranks: int
     """Bit mask of the ranks whose values it includes."""
     fault: Fault | None = None
-    """First fault that spoilt it."""
+    """First fault that made it wrong."""
 
 
 State = dict[tuple[int, int], HeldPart]

@@ -28,7 +28,7 @@ class SegmentOp(NamedTuple):
     """Send or receive of one segment of a message."""
 
     message: int
-    """Place in `Program.messages`."""
+    """Index in `Program.messages`."""
     sends: bool
     segment: int = 0
 
@@ -117,9 +117,9 @@ def _crossed(messages: list[Message], channels: dict[tuple[int, int], _Channel])
 
 
 Waits = list[int]
-"""How many others each act, and each gate after the acts, waits for."""
+"""Number of acts and gates that each act, and each gate after the acts, waits for."""
 Wakes = list[list[int]]
-"""Whom each of them wakes."""
+"""Acts and gates that each of them wakes."""
 
 
 def _data_waits(program: Program, messages: int) -> tuple[Waits, Wakes]:

@@ -84,7 +84,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     fabric: tuple[int, ...] = ()
     """Switches between hosts, which choose paths themselves; hosts and ranks choose explicitly."""
     hashing: Hashing | None = None
-    """ECMP hashing. Defaults to none: each pair's bytes spread evenly, as with many connections or packet spraying."""
+    """ECMP hashing. Defaults to none: each pair's bytes are spread evenly, as with many connections or packet
+    spraying."""
     mirrored: bool = False
     """Whether all edges are reversed, and the routes with them."""
 

@@ -27,7 +27,7 @@ REGULAR: tuple[tuple[Collective, str], ...] = tuple(
     if of in ("all_gather", "reduce_scatter", "all_reduce")
     and name in ("ring", "bruck", "hierarchical", "hierarchical_bruck")
 )
-"""Collectives and algorithms that a rule can say."""
+"""Collectives and algorithms that a rule can express."""
 
 
 class RegularProgram(

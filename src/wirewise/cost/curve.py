@@ -116,4 +116,4 @@ def _through(sizes: Sequence[float], value: Callable[[list[float]], Vector]) -> 
 
 
 ZERO = Curve(((0.0, 0.0),))
-"""Nothing, whatever the size."""
+"""Curve that is zero at all sizes."""

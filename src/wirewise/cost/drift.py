@@ -33,14 +33,14 @@ class LinkWindow(msgspec.Struct, frozen=True, kw_only=True):
     peer: int
     """First rank of the other host."""
     bytes_per_s: float
-    """Bytes a second of a connection while it had bytes under way."""
+    """Bytes per second of a connection while it had bytes in flight."""
     usual_bytes_per_s: float
     limit_bytes_per_s: float
     """Rate below which it is slower than noise explains."""
 
     @property
     def fell(self) -> bool:
-        """Whether it is slower than noise explains."""
+        """Whether the rate is lower than noise explains."""
         return self.bytes_per_s < self.limit_bytes_per_s
 
 

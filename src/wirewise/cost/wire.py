@@ -28,17 +28,17 @@ class Channels(NamedTuple):
     """Link table in arrays for the compiled exchange, for P ranks."""
 
     latency_s: Matrix
-    """[sender, receiver]; the diagonal is ignored."""
+    """Latency in seconds, [sender, receiver]; the diagonal is ignored."""
     s_per_byte: Matrix
-    """[sender, receiver]."""
+    """Seconds per byte, [sender, receiver]."""
     out_s: Matrix
-    """Seconds a byte on the interface out of each rank's host, [P]."""
+    """Seconds per byte on the interface out of each rank's host, [P]."""
     in_s: Matrix
-    """Seconds a byte on the interface into each rank's host, [P]."""
+    """Seconds per byte on the interface into each rank's host, [P]."""
     host: NDArray[np.int64]
     """Number below P of each rank's host, [P]. Channels inside a host do not use its interface."""
     ring: bool
-    """Rounds of a ring; otherwise all channels at once."""
+    """Whether messages are sent in the rounds of a ring; otherwise all channels at once."""
 
     @property
     def crosses(self) -> NDArray[np.bool_]:

@@ -78,11 +78,11 @@ class Part:
     indices: NDArray[np.int32]
     """[edges] sorted columns: below `num_own` an own row, else `num_own` plus a halo row.
 
-    No self loops and each once, but for a multigraph."""
+    Without self loops and duplicates, except in a multigraph."""
     edge_weight: NDArray[np.float32] | None
     """[edges]. None if every edge has weight 1."""
     in_degree: NDArray[np.int64]
-    """[own + halo] degrees in the whole graph: the edges that are kept, so no self loops but for a multigraph."""
+    """[own + halo] degrees in the whole graph: of the kept edges, so without self loops except in a multigraph."""
     out_degree: NDArray[np.int64]
     x: SparseRows | NDArray[np.float32]
     """[own + halo, features]: input features never change, so those of the halo are stored with the part."""

@@ -116,7 +116,7 @@ class HostNetwork(ABC):
     """Context manager of hosts on which ranks are started: of a lab, of Slurm, or this machine alone."""
 
     network: ClassVar[str]
-    """Name of its kind, as options have it."""
+    """Name of the kind of network, as in options."""
     num_hosts: int
 
     def __enter__(self) -> Self:

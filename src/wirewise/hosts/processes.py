@@ -117,7 +117,7 @@ def signal_process(pid: int, number: int, is_ours: Callable[[int], bool]) -> boo
     Args:
         pid: Process id, which may have been reused.
         number: Number of the signal.
-        is_ours: Tells by its id whether a process is the intended one.
+        is_ours: Whether the process of this id is the intended one.
 
     Returns:
         False if the process is gone, is another one, or may not be signalled.

@@ -19,7 +19,7 @@ def integer_variable(
         name: Name of the variable.
         default: Value if the variable is not set. None if it must be set.
         least: Smallest accepted value.
-        variables: Variables of the process that is asked about. Defaults to those of this one.
+        variables: Environment of the process. Defaults to that of this process.
 
     Raises:
         InputError: The variable is not set, not an integer, or too small.

@@ -48,8 +48,8 @@ class Lab(HostNetwork):
         hosts: Number of hosts, 1 to 200.
         link: Rate of every host's link, such as "200mbit"; with `pairs`, of every pair not named there.
         links: Rates of individual hosts, by host.
-        pairs: Rates of pairs of hosts, the same both ways: each two hosts then have a dedicated link, and nothing is
-            shared.
+        pairs: Rates of pairs of hosts, the same both ways: each pair of hosts then has a dedicated link, and nothing
+            is shared.
         servers: Hosts of each server, which share a switch and one link to the other servers. Defaults to one switch
             for all hosts.
         uplink: Rate of that link of each server.

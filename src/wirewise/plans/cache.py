@@ -33,7 +33,7 @@ class MachineCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     nodes: bytes
     """Global ids of the cached remote nodes, ascending, 8 bytes each, little endian."""
     budget: int
-    """Capacity in rows."""
+    """Capacity, in rows."""
     needed: tuple[float, ...]
     """Mean number of rows of each machine that its batches need, [machines]; 0 for itself."""
     fetched: tuple[float, ...]

@@ -11,8 +11,8 @@ from typing import NamedTuple
 __all__ = ["PIECE_BLOCK", "Piece", "piece_name", "piece_of", "pieces", "splits_of"]
 
 PIECE_BLOCK = 4096
-"""Every piece but the last holds a multiple of so many elements: blocks of 256, 512, ... elements that have a scale of
-their own are then the same with pieces as without."""
+"""Number of elements of which every piece but the last holds a multiple: blocks of 256, 512, ... elements with a scale
+of their own are then the same with pieces as without."""
 
 
 class Piece(NamedTuple):

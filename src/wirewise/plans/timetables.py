@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 ActionKind = Literal["F", "B", "I", "W"]
-"""Forward pass; whole backward pass; gradient of the inputs alone; gradient of the weights alone."""
+"""Kinds of passes: forward; whole backward; input gradients alone; weight gradients alone."""
 
 
 class StageAction(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -62,7 +62,7 @@ Timetable = tuple[tuple[StageAction, ...], ...]
 """Actions of each position in their order."""
 
 Edges = Iterable[tuple[int, int]]
-"""Pairs of stages: one that sends activations, and one that gets them and sends gradients back."""
+"""Pairs of stages: one sends activations, the other receives them and sends gradients back."""
 
 
 class StagePass(NamedTuple):

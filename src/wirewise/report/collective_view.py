@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 MOST_BYTES = 2_000_000
-"""A page that is larger is refused: browsers and mail choke on it."""
+"""Maximum size of a page, in bytes; browsers and mail programs cannot handle larger ones."""
 
 _SCRIPTS = ("collective_state.js", "collective_draw.js", "collective_view.js")
 _ALPHA, _BETA, _GAMMA = "\N{GREEK SMALL LETTER ALPHA}\N{GREEK SMALL LETTER BETA}\N{GREEK SMALL LETTER GAMMA}"

@@ -71,7 +71,7 @@ def fastest(name: str, of: int, noun: str, took: str) -> str:
         name: Name of the fastest variant.
         of: Number of variants.
         noun: Name of a variant in the singular.
-        took: Time of the fastest variant, such as "0.250 s a step".
+        took: Time of the fastest variant, such as "0.250 s per step".
     """
     return f"{name} is the fastest of {of} {noun}s: {took}" if of > 1 else f"{name} takes {took}"
 

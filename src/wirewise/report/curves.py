@@ -20,7 +20,7 @@ class Curve(NamedTuple):
 
     label: str
     seconds: Sequence[float | None]
-    """Seconds at each place. None if unknown, which breaks the line."""
+    """Seconds at each point. None if unknown, which breaks the line."""
 
 
 def curves_chart(curves: Sequence[Curve], places: Sequence[str], label: str, x_title: str) -> str:

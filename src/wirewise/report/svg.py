@@ -77,7 +77,7 @@ def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start"
 
 
 def text_width(content: str, pixels: float = 12.0) -> float:
-    """Approximate width of a text in a sans-serif font of that size, in pixels; an upper estimate."""
+    """Upper estimate of the width of a text in a sans-serif font of that size, in pixels."""
     return 0.62 * pixels * len(content)
 
 
@@ -97,7 +97,7 @@ def circle(x: float, y: float, radius: float, kind: str, tip: str = "") -> str:
 
 
 def horizontal_line(frame: Frame, y: float, kind: str) -> str:
-    """A line from the left to the right of a frame."""
+    """Line from the left to the right of a frame."""
     return f'<path d="M{number(frame.left)} {number(y)}H{number(frame.right)}" class="{kind}"/>'
 
 

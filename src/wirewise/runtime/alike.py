@@ -1,4 +1,4 @@
-"""Named tensors: which to communicate together, and whether ranks have the same ones."""
+"""Named tensors: groups to communicate together, and a check that ranks have the same ones."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def replace_in_groups(tensors: Mapping[str, Tensor], exchange: Callable[[list[st
 
     Args:
         tensors: Tensors by name.
-        exchange: Takes the names of a group and a copy of its elements, [elements], and returns as many new ones.
-            Tensors of a group whose exchange raises keep their values.
+        exchange: Function of the names of a group and a copy of its elements, [elements], that returns as many new
+            ones. Tensors of a group whose exchange raises keep their values.
     """
     for names in alike_groups(tensors):
         group = [tensors[name] for name in names]

@@ -30,10 +30,10 @@ __all__ = ["TRACING", "ChangesError", "PythonState", "refuse_changes", "traced_a
 T = TypeVar("T")
 
 TRACING = threading.Lock()
-"""Held while torch traces: ranks that are threads share the state of its tracers.
+"""Lock held while torch traces, as ranks that are threads share the state of its tracers.
 
-`torch.fx` replaces `nn.Module.__call__` for all threads. Of two traces that overlap, the later one to end puts the
-replacement of the other back, and every model of the process fails from then on.
+`torch.fx` replaces `nn.Module.__call__` for all threads. If two traces overlap, the one that ends last restores the
+other's replacement, and every model of the process then fails.
 """
 
 _OWN = frozenset(vars(nn.Module())) | {"forward", "training"}
@@ -44,7 +44,7 @@ _DEEP, _LONG = 3, 1000
 
 
 class ChangesError(InputError):
-    """Forward pass that changes state invisible to a tracer."""
+    """Error for a forward pass that changes state invisible to a tracer."""
 
 
 class _Held(NamedTuple):

@@ -22,7 +22,8 @@ from wirewise.runtime.calls import CallLog
 __all__ = ["Handler", "intercept", "leak_group", "watch"]
 
 Handler = Callable[[str, Callable[..., Any], ProcessGroup, tuple[Any, ...], dict[str, Any]], Any]
-"""Takes name, method, group and arguments of a call; gives its result, or NotImplemented to leave it to others."""
+"""Function of name, method, group and arguments of a call that returns its result, or NotImplemented to leave the call
+to other handlers."""
 
 _NAMES = (
     "allreduce allreduce_coalesced broadcast reduce allgather _allgather_base allgather_coalesced "

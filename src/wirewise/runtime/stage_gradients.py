@@ -31,7 +31,7 @@ __all__ = [
 Reduction = Callable[[Tensor], Tensor]
 
 NUMBERS = {"__bool__", "__float__", "__int__", "item", "tolist"}
-"""Functions after which a tensor's values are Python numbers."""
+"""Functions that return a tensor's values as Python numbers."""
 REDUCTIONS = {"all", "amax", "any", "linalg_vector_norm", "norm", "sum", "vector_norm"}
 """Functions of a row of numbers, one for each parameter, that are executed over all stages."""
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)
@@ -102,7 +102,7 @@ class TrackedMixin:
     """Tensor that knows its parameter, or the parameters of which it has one number each."""
 
     scope: GradientScope | None = None
-    """None if the parameters of all stages are here."""
+    """Scope of the parameters. None if the parameters of all stages are here."""
     owners: tuple[str, ...] = ()
     is_row = False
     """Whether it has one number for each owner."""
@@ -153,7 +153,7 @@ class TrackedMixin:
         return result
 
     def whole(self) -> Tensor:
-        """A plain tensor of all values."""
+        """Convert to a plain tensor of all values."""
         return self.plain()
 
     def alike(self, value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Serialisation of nested states without code: dictionaries, lists and tuples of tensors, numbers and texts."""
+"""Serialisation of nested states without code: dictionaries, lists and tuples of tensors, numbers and strings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BLOCK = 2**16
 _FACTOR = 0x9E3779B97F4A7C15
 
 Tree = Any
-"""Nest of dictionaries, lists and tuples of tensors, numbers and texts."""
+"""Nested dictionaries, lists and tuples of tensors, numbers and strings."""
 
 
 def pack(tree: Tree) -> tuple[bytes, list[Tensor]]:

@@ -35,7 +35,7 @@ class Decision:
     """First and last module of each fused op, in the order of the modules."""
     precision: str = "float32"
     recompute: frozenset[int] = frozenset()
-    """Modules that are computed again."""
+    """Modules whose forward pass is recomputed."""
     accumulation: int = 1
 
 
@@ -54,7 +54,7 @@ class StepSegments(NamedTuple):
     """Seconds before the backward ops whose gradients are reduced."""
     parts: tuple[BucketPart, ...]
     tail_s: float
-    """Seconds after the last bucket's last gradient."""
+    """Seconds after the last gradient of the last bucket."""
 
 
 def groups_of(job: ModuleTrace, decision: Decision) -> list[tuple[int, int]]:

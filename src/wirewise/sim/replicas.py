@@ -1,9 +1,9 @@
 """Equivalent replicas of a pipeline on equal interfaces: one of each class is simulated for all.
 
-Replicas and interfaces are two sides of a graph, and a transfer's use of an interface is an edge. Where colours that
-no refinement splits put two replicas in one class, each use of one has a counterpart of the other on an interface that
-the same classes use as much. Then max-min sharing gives both the same speeds from their first transfers on, and all
-that one does the other does at the same time.
+Replicas and interfaces are two sides of a graph, and a transfer's use of an interface is an edge. If stable colour
+refinement puts two replicas in one class, each use of one has a counterpart of the other on an interface that the same
+classes use equally. Max-min sharing then gives both the same speeds throughout, so that they do the same at the same
+time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MessageLoad(NamedTuple):
     duration_s: float
     """Seconds before bytes flow."""
     work: float
-    """Bytes of the largest flow; 0: its time is `duration_s`."""
+    """Bytes of the largest flow; 0 if the time is `duration_s` alone."""
     interface: tuple[int, ...]
     """Indices of the used interfaces."""
     weight: tuple[float, ...]
@@ -60,7 +60,7 @@ def fold_replicas(
         own: Transfers of each replica, [replicas], by kind.
         joint: Transfers of all replicas together, by position.
         capacity: Bandwidth of each interface, in bytes per second.
-        does: Properties that distinguish replicas beside their transfers, [replicas].
+        does: Properties that distinguish replicas besides their transfers, [replicas].
     """
     uses = [
         (replica, kind, interface, weight)

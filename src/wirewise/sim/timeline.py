@@ -46,7 +46,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Spans of the first rank of each class."""
     world_size: int
     classes: tuple[tuple[int, ...], ...] = ()
-    """Partition of the ranks into classes with equal spans; empty: each rank is a class of its own."""
+    """Partition of the ranks into classes with equal spans; empty if each rank is a class."""
     source: str = "simulated"
     """"simulated", "emulated" or "measured"; reports print it with every figure."""
 

@@ -24,7 +24,7 @@ class Items(NamedTuple):
     """Heaps of waiting items, one per place."""
 
     low: Ints
-    """Children in the heap of an item's place, or -1, [items]."""
+    """Children of each item in the heap of its place, or -1, [items]."""
     high: Ints
     waits_at: Ints
     """Place at which an item waits, or -1, [items]."""

@@ -44,7 +44,7 @@ __all__ = [
 _FILE = re.compile(r"rank-(\d+)\.jsonl")
 _FAR_APART_S = 3600.0
 MOST_RANKS = 1 << 20
-"""Most ranks of a run; groups are lists of them."""
+"""Maximum number of ranks of a run; groups are lists of them."""
 _MOST_S, _MOST_STEPS, _MOST_BYTES = 1e11, 1 << 31, 1 << 60
 """Most seconds, steps and bytes of any clock, job or payload; numbers beyond come from damaged files."""
 _MOST_NAMED = 8

@@ -10,7 +10,7 @@ from wirewise.errors import InputError
 __all__ = ["INPUT", "is_list", "layer_sources", "named_layers"]
 
 INPUT = "input"
-"""Name of what the model is given, among the sources of a module."""
+"""Name of the model's input among the sources of a module."""
 
 
 def is_list(modules: Any) -> bool:
@@ -28,7 +28,7 @@ def named_layers(modules: Any) -> dict[str, Any]:
             modules are named by index.
 
     Raises:
-        InputError: The argument is something else, has no modules, or one is named like the model's input.
+        InputError: The argument is no such list, has no modules, or one is named like the model's input.
     """
     if not is_list(modules):
         raise InputError(

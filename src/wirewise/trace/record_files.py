@@ -34,7 +34,7 @@ def read_record(path: str | os.PathLike[str], kind: type[R], what: str) -> R:
         what: Description of the contents, for the message.
 
     Raises:
-        InputError: The file cannot be read, or holds something else; the message names the file and the place.
+        InputError: The file cannot be read or is malformed; the message names the file and the place.
     """
     try:
         return decode_json(Path(path).read_bytes(), kind)

@@ -45,7 +45,7 @@ class SlurmScript(opt.Options, frozen=True, kw_only=True):
     """Resource requests of a batch job.
 
     Raises:
-        InputError: A value that cannot be used.
+        InputError: A value is invalid.
     """
 
     hosts: Annotated[int, opt.about("Hosts of the job.", ge=1)] = 2
@@ -71,8 +71,8 @@ def batch_script(command: Sequence[str], asked: SlurmScript) -> str:
     """Generate an sbatch file.
 
     A command of wirewise that starts its ranks runs once, on the first host; torchrun on each host, with a rendezvous
-    on the first; anything else as so many ranks, each with its place in its variables. A stopped `wirewise run adaqp`
-    with `--out` and `--checkpoint-every` goes on when Slurm runs the job again.
+    on the first; any other command runs once per rank, with the rank in its environment variables. A stopped `wirewise
+    run adaqp` with `--out` and `--checkpoint-every` resumes when Slurm reruns the job.
 
     Args:
         command: Program and arguments.

@@ -37,7 +37,7 @@ def read_job(folder: Path, given: Mapping[str, object]) -> FullGraphJob:
 
     Args:
         folder: Folder of the run.
-        given: Settings that the user named again, by field of `FullGraphJob`.
+        given: Settings given on the command line, by field of `FullGraphJob`.
 
     Raises:
         InputError: The folder holds no job, or a setting contradicts it.

@@ -30,7 +30,7 @@ __all__ = ["CrossMesh"]
 class CrossMesh(Interleaved[ReshardJob, "ReshardRun"]):
     """Move tensors between meshes by a plan, compared with other strategies (cross-mesh resharding).
 
-    Links, TCP and bytes are real; every part is compared with what slicing gives.
+    Links, TCP and bytes are real; every part is compared with the result of slicing.
     """
 
     name = "reshard"
@@ -72,7 +72,7 @@ class CrossMesh(Interleaved[ReshardJob, "ReshardRun"]):
         return job.first.world_size
 
     def turns(self, job: ReshardJob) -> list[int]:
-        """One move a turn."""
+        """Number of moves per turn."""
         return [1] * job.turns
 
     def subjects(self, rank: Rank[ReshardJob]) -> Mapping[str, Subject]:

@@ -48,15 +48,15 @@ AUTO = ("fp16", "topk", "efsign")
 
 
 class CupcakeJob(opt.Options, frozen=True, kw_only=True):
-    """Everything that the ranks of one run must know.
+    """Settings of the ranks of a run.
 
     Raises:
-        InputError: A value that cannot be used.
-        PlanError: A plan that nobody makes.
+        InputError: A value is invalid.
+        PlanError: A plan is of no known planner.
     """
 
     trace: GradientTrace
-    """Gradients, already scaled."""
+    """Gradient trace, already scaled."""
     hosts: Annotated[int, opt.about("Hosts to use, one rank on each.", ge=2)] = 4
     link: opt.Link = "100mbit"
     network: opt.HostNetwork = "auto"
@@ -105,7 +105,7 @@ class CupcakeJob(opt.Options, frozen=True, kw_only=True):
     steps: Annotated[opt.Count, opt.about("Steps measured in each window of a plan.")] = 7
     rounds: Annotated[opt.Count, opt.about("Windows of each plan, interleaved.")] = 2
     warmup: opt.Natural = 1
-    """Steps at the start of a window that do not count."""
+    """Number of steps at the start of a window that are not counted."""
     trace_steps: opt.Count = 10
     timeout_s: opt.Timeout = 120.0
 
@@ -128,7 +128,7 @@ class CupcakeJob(opt.Options, frozen=True, kw_only=True):
         """Codecs and planner of a plan's name.
 
         Raises:
-            InputError: An unknown codec.
+            InputError: A codec is unknown.
         """
         first, _, rest = plan.partition(":")
         named = first in WIRES or first == "auto"
@@ -148,7 +148,7 @@ class CupcakeJob(opt.Options, frozen=True, kw_only=True):
 
 
 class JobCosts(NamedTuple):
-    """Measurements of the ranks before anything is planned."""
+    """Measurements of the ranks before planning."""
 
     trace: GradientTrace
     forward_s: float
@@ -198,7 +198,7 @@ def groups_of(
 ) -> list[GroupRecord]:
     """Groups of a plan with predicted and measured times.
 
-    What is predicted for encoding holds the delay of back-propagation by the group's collective.
+    The predicted encoding time includes the delay of back-propagation by the group's collective.
     """
     problem = problem if plan.compresses else problem.plain
     options = {(o.codec, o.scheme, o.decode): o for o in problem.options}

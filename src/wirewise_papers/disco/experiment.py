@@ -31,7 +31,7 @@ __all__ = ["Disco", "DiscoOptions", "DiscoRun", "verdict_of"]
 
 DDP, PLANNED = "ddp", "disco"
 SLOWER = 0.01
-"""Fraction of a step of DistributedDataParallel by which a plan may be slower without being called so."""
+"""Fraction of a step of DistributedDataParallel by which a plan may be slower without being reported as slower."""
 
 
 class DiscoOptions(opt.Options, frozen=True, kw_only=True):
@@ -86,8 +86,8 @@ def verdict_of(gain: float, ci95: tuple[float, float], predicted: float) -> tupl
 
     Args:
         gain: Mean fraction of a step that the plan saves.
-        ci95: Interval of 95 % of it.
-        predicted: Gain that the plan promised.
+        ci95: 95 % interval of it.
+        predicted: Gain predicted for the plan.
     """
     told = f"{signed(-gain)} of a step of DDP (95 %: {signed(-ci95[1])} to {signed(-ci95[0])})"
     if ci95[0] > 0:
@@ -102,7 +102,7 @@ def verdict_of(gain: float, ci95: tuple[float, float], predicted: float) -> tupl
 class Disco(Interleaved[DiscoOptions, DiscoRun]):
     """Plan fused operators and buckets together, and measure the compiled step against DistributedDataParallel (DisCo).
 
-    Operators, messages and links are real. The plan is advised only where its gain is beyond chance.
+    Operators, messages and links are real. The plan is advised only if its gain is significant.
     """
 
     name = "disco"
@@ -124,7 +124,7 @@ class Disco(Interleaved[DiscoOptions, DiscoRun]):
         return (job.link,) * job.hosts
 
     def subjects(self, rank: Rank[DiscoOptions]) -> Mapping[str, Subject]:
-        """The step by DistributedDataParallel, and by the plan for what the ranks measured."""
+        """Variants: the step with DistributedDataParallel, and with the plan for the ranks' measurements."""
         from wirewise_papers.disco.training import subjects
 
         return subjects(rank)

@@ -1,7 +1,7 @@
 """Recording and replay of a training command, and a plan of its buckets, kept only if measured steps get shorter.
 
-dPRO (Hu et al., MLSys 2022) profiles, replays and optimises data-parallel training. Here all three come together
-for a script that knows nothing of it: the plan is executed in place of its DistributedDataParallel.
+dPRO (Hu et al., MLSys 2022) profiles, replays and optimises data-parallel training. Here all three are applied to an
+unmodified script: the plan is executed in place of its DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def run(
     """Record, replay and plan, and measure the plan alternately with the unmodified script.
 
     Args:
-        command: The program and its arguments; started once for each measurement and stopped after the last step.
-        folder: Takes the traces, the plan and `result.json`.
-        wish: Options of measuring and planning.
-        log: Called with messages on the progress.
+        command: Program and arguments; started once for each measurement and stopped after the last step.
+        folder: Folder for the traces, the plan and `result.json`.
+        wish: Options of measurement and planning.
+        log: Called with progress messages.
 
     Raises:
         PeerError: The command failed; the message quotes the end of its output.
         TraceError: It recorded no steps.
         PlanError: There is nothing to plan.
-        InputError: No recorded step tells which parameters are in which bucket of DistributedDataParallel.
+        InputError: No recorded step reveals which parameters are in which bucket of DistributedDataParallel.
     """
     log("recording the command as it is")
     trace = _record(command, folder / "recorded", wish)

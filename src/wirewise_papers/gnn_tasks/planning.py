@@ -29,22 +29,22 @@ __all__ = [
 ]
 
 PAYLOAD_SHARE = 0.9
-"""Fraction of a link's rate that hosts use both ways at once: less than `TCP_PAYLOAD`, as acknowledgements of the
-other way take 0.02, and what is left keeps queues short."""
+"""Fraction of a link's rate that hosts use in both directions at once: less than `TCP_PAYLOAD`, as acknowledgements of
+the other direction take 0.02, and the remainder keeps queues short."""
 
 
 class PlacementJob(opt.Options, frozen=True, kw_only=True):
     """Job file that the hosts read.
 
     Raises:
-        InputError: No turn, no plan, plans for another number of hosts than there are links, or a policy whose rates
-            chunks do not give.
+        InputError: There is no turn or no plan, plans are for another number of hosts, or the policy needs rates that
+            chunks cannot provide.
     """
 
     tasks: TaskSet
     network: opt.HostNetwork = "lab"
     links: tuple[str, ...]
-    """Rate of each host."""
+    """Rate of each host's link."""
     plans: dict[str, PlacementPlan]
     turns: opt.Count = 3
     """Number of turns of each plan; plans alternate."""

@@ -60,7 +60,7 @@ class PipeDream2BW(Interleaved[PipelineJob, PipelineRun]):
         return (job.link,) * job.hosts
 
     def turns(self, job: PipelineJob) -> list[int]:
-        """Counted updates of each turn."""
+        """Number of counted updates per turn."""
         ends = [job.updates * number // job.turns for number in range(job.turns + 1)]
         return [end - start - self.filling for start, end in pairwise(ends)]
 

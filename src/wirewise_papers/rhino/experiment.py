@@ -59,7 +59,7 @@ def run(
         links: Fitted links between such hosts (`links.measured_links`). Defaults to measuring them first.
 
     Raises:
-        InputError: There is no allocation with so many hosts.
+        InputError: The allocation has too few hosts.
         LabError: No lab can be built here.
         PlanError: No plan has room.
         PeerError: A rank failed; the message quotes the end of its output.

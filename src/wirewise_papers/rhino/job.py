@@ -41,7 +41,7 @@ WAYS: dict[str, str] = {
     "tensor": "written by hand: layers by columns, then by rows, with an all-reduce behind each pair, on all ranks",
     "tag": "a deployment plan of TAG: each module on some ranks, in shares of the batch or alone",
 }
-"""Meaning of each way to train that a plan is compared with."""
+"""Meaning of each training method that a plan is compared with."""
 
 CUTS: dict[str, str] = {
     "blocks.*.attention.qkv.*": "S0/3",
@@ -66,7 +66,7 @@ class RhinoOptions(opt.Options, frozen=True, kw_only=True):
     """Options: model, hosts, and baselines.
 
     Raises:
-        InputError: A value that cannot be used.
+        InputError: A value is invalid.
     """
 
     model: Annotated[ModelName, opt.about("Model of the run.")] = "gpt"
@@ -135,7 +135,7 @@ class RhinoJob(opt.Options, frozen=True, kw_only=True):
     """Job of the ranks of a run.
 
     Raises:
-        InputError: Plans for other ranks.
+        InputError: A plan is for other ranks.
     """
 
     wish: RhinoOptions

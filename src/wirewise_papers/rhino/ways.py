@@ -116,7 +116,7 @@ def by_hand(model: nn.Module, inputs: Sequence[Tensor], learning_rate: float) ->
     Attention by heads, experts by the width inside, convolutions by channels.
 
     Raises:
-        InputError: A model without such pairs.
+        InputError: The model has no such pairs.
     """
     found = _Trained(model, inputs, learning_rate, shared=False)
     if hasattr(model, "blocks"):

@@ -1,7 +1,8 @@
 """Rank of a parallel run: `-m wirewise_papers.rhino.worker FOLDER`.
 
-It trains the same model from the same weights in every way, in turns, with operators as fast as the job's accelerator
-does them. A turn's steps are timed but for the first; losses of the first steps are compared with those of one device.
+It trains the same model from the same weights by every method, interleaved, with operators paced to the job's
+accelerator. The steps of a turn are timed, except the first; losses of the first steps are compared with those of one
+device.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from wirewise_papers.rhino.ways import TrainingMethod, by_hand, ddp, fsdp, paral
 __all__ = ["COMPARED", "GRAPH", "one_device", "work"]
 
 COMPARED = 5
-"""Steps whose losses are compared."""
+"""Number of steps whose losses are compared."""
 GRAPH = "graph-{}.json"
 """File of the graph of a microbatch, by the number of microbatches."""
 _WAYS: dict[str, Callable[..., TrainingMethod]] = {"ddp": ddp, "fsdp": fsdp, "tensor": by_hand}

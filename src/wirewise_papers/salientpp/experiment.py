@@ -35,9 +35,9 @@ from wirewise_papers.salientpp.records import MiniBatchRun
 __all__ = ["ALPHAS", "MODES", "PLANNED", "MiniBatchJob", "Mode", "run"]
 
 PLANNED = "planned.json"
-"""File with the seconds that the cache's plan took."""
+"""File with the planning time of the cache, in seconds."""
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Shares of all nodes in the caches at which policies are compared."""
+"""Cache sizes at which policies are compared, as fractions of all nodes."""
 
 
 @owns_folder
@@ -51,7 +51,7 @@ def run(job: MiniBatchJob, folder: Path, log: Callable[[str], None]) -> MiniBatc
 
     Raises:
         LabError: No lab can be built here.
-        InputError: The graph or a setting cannot be used, there is no such device, or a file of the graph was changed.
+        InputError: The graph or a setting is invalid, the device does not exist, or a file of the graph was changed.
         PeerError: A machine failed; the message quotes the end of its output.
     """
     _check_device(job.device)

@@ -1,6 +1,6 @@
 """One machine of mini-batch training: `-m wirewise_papers.salientpp.worker FOLDER`.
 
-It reads what `experiment` prepared, trains every mode from the same weights, and rank 0 writes
+It reads the files prepared by `experiment` and trains every mode from the same weights; rank 0 writes
 FOLDER/outcome.json.
 """
 

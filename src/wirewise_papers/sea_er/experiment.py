@@ -39,7 +39,7 @@ def run(job: IncrementalJob, folder: Path, log: Callable[[str], None]) -> Increm
         log: Called with progress messages.
 
     Raises:
-        InputError: The graph or a setting cannot be used, or an allocation has too few hosts for it.
+        InputError: The graph or a setting is invalid, or an allocation has too few hosts.
         PeerError: A worker failed; the message quotes the end of its output.
     """
     if job.workers == 1:

@@ -31,7 +31,7 @@ __all__ = ["swift"]
 
 
 class Swift(Experiment[SwiftJob, "RecoveryRun"]):
-    """The built-in trainings."""
+    """Run the built-in trainings under kills."""
 
     name = "swift"
     options = SwiftJob
@@ -67,7 +67,7 @@ def swift(
     out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Kill ranks of a training and see it go on, compared with checkpoints and restarts under the same kills (SWIFT).
+    """Kill ranks of a training that recovers, compared with checkpoints and restarts under the same kills (SWIFT).
 
     Processes, kills, links and steps are real. With a command: its script is trained on this machine, protected.
     """

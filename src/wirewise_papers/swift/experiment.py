@@ -56,7 +56,7 @@ def run(job: SwiftJob, folder: Path, log: Callable[[str], None]) -> RecoveryRun:
 
     Raises:
         LabError: No lab can be built here.
-        PeerError: A training did not come to its end; the message quotes the end of its output.
+        PeerError: A training did not finish; the message quotes the end of its output.
     """
     found = {}
     chosen, notes = choose_network(job.network, loopback=False)
@@ -134,7 +134,7 @@ def predict_recovery(
         plain: Unprotected training without failures.
         state: State of a rank at the end of the protected training.
         mtbf_s: Mean time between failures, in seconds.
-        links: Links between the hosts. Defaults to those of a lab as the job says.
+        links: Links between the hosts. Defaults to those of the job's lab.
     """
     ranks, size = tuple(range(job.hosts)), float(state.bytes)
     if job.job == "pipeline":

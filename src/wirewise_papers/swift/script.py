@@ -1,4 +1,4 @@
-"""A training script as its users write it: DistributedDataParallel, a checkpoint every K steps, restarted by torchrun.
+"""Training script as users write it: DistributedDataParallel, a checkpoint every K steps, restarted by torchrun.
 
     torchrun --max-restarts 100 ... script.py FOLDER
 

@@ -145,7 +145,7 @@ def train_with_kills(
         signal_number: Signal in place of SIGKILL.
 
     Raises:
-        PeerError: The training did not come to its end; the message quotes the end of its output.
+        PeerError: The training did not finish; the message quotes the end of its output.
     """
     folder.mkdir()
     limit_s = _LEAST_S + _KILL_S * len(kills)

@@ -33,7 +33,7 @@ def lab_links(rates: Sequence[str], message_s: float = _MESSAGE_S) -> Links:
 
     Args:
         rates: Rate of each host's link.
-        message_s: Measured time of an empty message, in seconds. Defaults to an order of magnitude.
+        message_s: Measured time of an empty message, in seconds. Defaults to a rough estimate.
     """
     return Links.of_lab(rates, latency_s=message_s)
 
@@ -55,8 +55,8 @@ def make_job(wish: TagOptions, log: Callable[[str], None] = lambda _: None) -> D
         log: Called with progress messages.
 
     Raises:
-        InputError: A planner that there is not, or throttled hosts that are of an allocation.
-        PlanError: Nothing fits, by one of them.
+        InputError: A planner is unknown, or throttling was requested for hosts of an allocation.
+        PlanError: No plan of a planner fits into the memory.
     """
     wish = resolve_links(wish, len(wish.speeds), log)
     if wish.computing == "real" and wish.network == "slurm":

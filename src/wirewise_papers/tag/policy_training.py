@@ -2,8 +2,8 @@
 
     python -m wirewise_papers.tag.policy_training weights.npz [MODEL.json TOPOLOGY.toml ...]
 
-Problems are drawn (`drawn`); pairs of files, a profile of `wirewise profile stages` and a topology, are learned beside
-them, ten times as often, from the weights that come with wirewise on.
+Problems are sampled at random. Given pairs of files, a profile of `wirewise profile stages` and a topology, training
+starts from the shipped weights and also learns these, ten times as often.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wirewise_papers.tag.random_models import random_problem
 __all__ = ["TrainingExample", "build_examples", "train"]
 
 FIRST_SEED = 10_000
-"""Seeds of the problems that are learned; those below are left for tests."""
+"""First seed of training problems; lower seeds are reserved for tests."""
 _SHARP = 40.0
 """An action that costs a fortieth of a step more is e times less likely."""
 

@@ -62,7 +62,7 @@ class Speeds(NamedTuple):
     """Measurements of real jobs before they are scheduled."""
 
     steps_s: dict[str, dict[tuple[int, int], float]]
-    """Seconds of a step by kind, processors and accelerators."""
+    """Seconds of a step by kind, CPUs and accelerators."""
     start_s: float
     stop_s: float
 
@@ -77,7 +77,7 @@ def run(job: TapFingerJob, folder: Path, log: Callable[[str], None]) -> JobsRun:
         log: Called with progress messages.
 
     Raises:
-        LabError: No lab can be built here, though one was asked for; or a host did not come up.
+        LabError: A lab was requested and cannot be built, or a host did not start.
         PeerError: A real job failed while it was measured.
     """
     if job.real_jobs:
@@ -116,7 +116,7 @@ def run_real(
         log: Called with progress messages.
 
     Raises:
-        LabError: No lab can be built here, though one was asked for; or a host did not come up.
+        LabError: A lab was requested and cannot be built, or a host did not start.
         PeerError: A real job failed while it was measured.
     """
     with _clusters(job, log) as (launcher, network, notes):

@@ -2,8 +2,8 @@
 
 Three kinds: a language model that every rank has whole (DistributedDataParallel), the same in two stages of a pipeline
 with replicas, and a graph in as many parts as there are ranks. Numbers, messages and states are real. A step takes at
-least what accelerators would need for it, which is slept; what ranks do besides runs on the processors of the job. The
-batch of a step is the same however many ranks share it.
+least the time of an accelerator, which is slept; all other work of the ranks runs on the job's CPUs. The batch of a
+step is independent of the number of ranks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ClusterJob(opt.Options, frozen=True, kw_only=True):
 
 
 def train(folder: Path) -> None:
-    """Train the job of a folder as one of its ranks, until it ends or is asked to stop."""
+    """Train the job of a folder as one of its ranks, until it ends or is requested to stop."""
     job = decode_json((folder / JOB).read_bytes(), ClusterJob)
     train_resumably(
         partial(KINDS[job.kind], job), folder, steps=job.steps, every_s=job.every_s, timeout_s=job.timeout_s

@@ -28,12 +28,12 @@ class RankGroup(NamedTuple):
     ranks: int
     root: int = 0
     hosts: tuple[tuple[int, ...], ...] = ()
-    """Ranks of each host; empty: not known."""
+    """Ranks of each host; empty if unknown."""
     servers: int = 1
     """Number of parameter servers, each of which reduces a part, if the algorithm has any."""
     repeats: int = 0
-    """Period in ranks after which transfers repeat, so that one of each class suffices (`collective.regular`); 0: build
-    all."""
+    """Period in ranks after which transfers repeat, so that one of each class suffices (`collective.regular`); 0 to
+    build all."""
 
     @property
     def sources(self) -> range:
@@ -107,7 +107,7 @@ def mirror(draft: Draft, reduces: bool) -> Draft:
 
 
 def spread(edges: Iterable[tuple[int, int, int]], chunks: Sequence[int]) -> list[Transfer]:
-    """Transfer the same chunks over each (source, target, step)."""
+    """Build transfers of the same chunks over each (source, target, step)."""
     return [Transfer(chunk, s, t, step) for s, t, step in edges for chunk in chunks]
 
 

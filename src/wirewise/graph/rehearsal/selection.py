@@ -113,5 +113,5 @@ SELECTIONS: dict[str, Callable[[Candidates, int], NDArray[np.int64]]] = {
     "k-centre": _centres,
     "coverage": _covering,
 }
-"""Selections by name: by lot; ER-GNN's CM and MF (Zhou, Cao: Overcoming Catastrophic Forgetting in Graph Neural
+"""Selections by name: random; ER-GNN's CM and MF (Zhou, Cao: Overcoming Catastrophic Forgetting in Graph Neural
 Networks with Experience Replay, AAAI 2021); herding; and the two of `structure`."""

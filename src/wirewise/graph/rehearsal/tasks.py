@@ -50,10 +50,10 @@ class GrowingGraph:
     """Graph whose nodes arrive with the tasks of their classes. N nodes, T tasks, C classes."""
 
     data: GraphData
-    """Undirected; all of it."""
+    """The whole graph, undirected."""
     tasks: tuple[Task, ...]
     arrival: NDArray[np.int64]
-    """[N]: the task that a node arrives with; -1: its class is in no task, so it never arrives."""
+    """[N]: the task that a node arrives with; -1 if its class is in no task, so that it never arrives."""
     growth: str = "inductive"
 
     @property

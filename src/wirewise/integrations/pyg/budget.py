@@ -14,7 +14,7 @@ FIRST = 32
 FARTHEST = 16
 """Longest distance of full checks, in steps: the bound on how late a change without visible signs is noticed."""
 FARTHEST_LOOK = 8
-"""Longest distance of brief looks, in steps: the bound on how late another loss or attribute is noticed."""
+"""Longest distance of brief checks, in steps: the bound on how late another loss or attribute is noticed."""
 _GOLDEN = 0.381966
 """Steps by which mean distances are below whole ones: irrational, so that looks meet each step of any period."""
 _FRACTION = 0.003
@@ -47,7 +47,7 @@ class CheckBudget:
 
     @property
     def settles(self) -> bool:
-        """Whether the first steps after the start or a change are under way, in which everything is checked."""
+        """Whether the first steps after the start or a change are in progress, in which everything is checked."""
         return self.quiet < FIRST
 
     @property

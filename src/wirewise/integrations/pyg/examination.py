@@ -56,11 +56,11 @@ class Examination:
 
     code, detail = 0, ""
     plain = 0.0
-    """Weights with which means over training nodes arrive, combined to one number that is equal on all ranks."""
+    """Weights of the means over training nodes, combined to one number that is equal on all ranks."""
     declared = 0.0
-    """Weights with which results of `Job.mean` and `Job.sum` arrive, combined likewise."""
+    """Weights of the results of `Job.mean` and `Job.sum`, combined likewise."""
     penalty = float("nan")
-    """A number of the gradient of parts that use parameters and no outputs, where it was looked at."""
+    """Value of the gradient of terms that use parameters and no outputs, if it was checked."""
 
     def __init__(self) -> None:
         self._outputs: list[Any] = []
@@ -72,7 +72,7 @@ class Examination:
             self.code, self.detail = code, detail
 
     def trust(self, outputs: list[Any]) -> Examination:
-        """Take a loss for the known one of an earlier step, whose weights are not checked."""
+        """Treat a loss as the known one of an earlier step, whose weights are not checked."""
         self.plain = self.declared = float("nan")
         self._tie(outputs)
         return self
@@ -102,7 +102,7 @@ class Examination:
         self._handles.append(node.register_prehook(arrived))
 
     def leave(self, error: Exception) -> None:
-        """Tell the other ranks that this one aborted its backward pass with an error."""
+        """Notify the other ranks that this one aborted its backward pass with an error."""
         for transport in {id(t): t for t in (output.contract.transport for output in self._outputs)}.values():
             transport.leave(error, "the back-propagation of the loss")
 

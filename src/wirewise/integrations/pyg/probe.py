@@ -54,7 +54,7 @@ class Recording:
     fault: str = ""
     """First fault."""
     whole: bool = True
-    """Also call convolutions as one process does; a repeated proof of unchanged modules skips that."""
+    """Whether convolutions are also called as on one process; a repeated proof of unchanged modules skips that."""
 
     def note(self, fault: str) -> None:
         """Record the first fault."""

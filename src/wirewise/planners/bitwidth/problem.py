@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Key = tuple[str, int, int]
-"""(exchange, sender, receiver)."""
+"""Exchange, sender and receiver of a channel."""
 
 BFLOAT16_NOISE = 2.0**-14 / 12.0 * 0.75 / (2.0 * np.log(2.0))
 """Mean squared relative rounding error: a step of 2^-7 of the power of two below a log-uniform mantissa."""
@@ -57,9 +57,9 @@ class ChannelProblem:
     sender: int
     receiver: int
     weights: Vector
-    """[n], in send order."""
+    """Weight of each message in send order, [n]."""
     energies: Vector | None = None
-    """[n], weighted sums of squares, for the noise of bfloat16; half the weights if None."""
+    """Weighted sum of squares of each message, for the noise of bfloat16, [n]. Defaults to half the weights."""
 
     def noise(self, bits: NDArray[np.uint8]) -> float:
         """Expected weighted variance at the given bits, uint8 [n]."""

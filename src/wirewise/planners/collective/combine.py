@@ -37,7 +37,7 @@ MIRRORS: dict[Collective, Collective] = {
     "reduce": "broadcast",
     "reduce_scatter": "all_gather",
 }
-"""Collective that a program does when it is run backwards."""
+"""Collective that the reversed program implements, by collective."""
 
 
 def backwards(program: Program) -> Program:
@@ -152,7 +152,7 @@ def joined(scatter: Program, gather: Program) -> Program:
 
 
 def is_symmetric(network: Network) -> bool:
-    """Whether a network with its edges turned round is the same, route by route."""
+    """Whether reversing every edge of a network leaves it unchanged, route by route."""
     turned = network.reversed
     if network.hashing is not None or sorted(network.edges) != sorted(turned.edges):
         return False

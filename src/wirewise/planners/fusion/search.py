@@ -52,7 +52,7 @@ class SearchOutcome:
     rounds: int
     seconds: float
     events: int
-    """Ops that were simulated."""
+    """Number of ops that were simulated."""
     evaluations: int
 
 

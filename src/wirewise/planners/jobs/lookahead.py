@@ -39,16 +39,16 @@ from wirewise.trace.queues import QueueArrays
 __all__ = ["LOOKED_AT", "PROPOSED", "TUNED", "LookAhead", "Proposal", "follow_policy"]
 
 Proposal = Callable[[QueueArrays, QueueState], None]
-"""Starts jobs in the current slot of a queue as it is believed to be."""
+"""Function that starts jobs in the current slot, given the believed state of a queue."""
 
 LOOKED_AT = ("threshold", "heft", "sjf", "tiresias", "optimus", "srpt", "gavel")
-"""Rules whose decisions for the current slot are looked at."""
+"""Rules whose decisions for the current slot are compared."""
 _AFTERWARDS = ("threshold", "heft", "srpt", "optimus")
 """Rules that may go on from the next slot."""
 TUNED = ("threshold", "tiresias")
-"""Rules with amounts that are tuned."""
+"""Rules whose amounts are tuned."""
 PROPOSED = "proposal"
-"""Name under which decisions are counted in which the proposal was followed; first where others are as good."""
+"""Name under which decisions that followed the proposal are counted; it wins ties."""
 _HORIZON = 32
 """Slots that are looked ahead; a job that is not done by then counts as many again for what it lacks."""
 _PACES = (0.25, 4.0)
@@ -61,7 +61,7 @@ class LookAhead:
 
     Args:
         problem: Jobs and clusters; only fields known to schedulers are used.
-        proposal: Policy to evaluate beside the rules. Defaults to none.
+        proposal: Policy to evaluate besides the rules. Defaults to none.
         tuned: Settings of rules with tuned amounts; other rules get the ordinary ones. Defaults to tuning on this
             queue, with jobs at their expected pace.
 

@@ -43,13 +43,14 @@ __all__ = [
 ]
 
 ABLATIONS = ("pointer", "bayes")
-"""Parts that `run_episodes` can leave out: then the oldest job is picked, clusters that pick one job alternate."""
+"""Parts that `run_episodes` can leave out: without them, the oldest job is picked, and clusters that pick one job win
+in rotation."""
 
 _NEVER = -1e4
 """Worth of a job for a cluster whose window does not hold it."""
 
 AMOUNTS = 32
-"""Amounts that a kind's jobs are given: nothing, and up to 31 that are quicker than any smaller one."""
+"""Maximum number of amounts of a kind: none, and up to 31 that are faster than any smaller one."""
 
 
 @dataclass
@@ -124,7 +125,7 @@ class Round(NamedTuple):
 
     seen: ObservationTensors
     pick: Tensor
-    """Place in the window, [E, A]."""
+    """Position in the window, [E, A]."""
     features: Tensor
     """Features of amounts for the job that was picked, [E, A, O, OPTIONS]."""
     legal: Tensor
@@ -140,7 +141,7 @@ class Round(NamedTuple):
     value: Tensor
     """Expected return of each cluster, [E, A]."""
     started: Tensor
-    """Games in which a job was started, [E]."""
+    """Episodes in which a job was started, [E]."""
 
 
 def observe(games: Sequence[Episode]) -> tuple[ObservationTensors, NDArray[np.int64]]:

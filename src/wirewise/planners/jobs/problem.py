@@ -37,7 +37,7 @@ class JobProblem:
     oracle: bool = False
     """Whether planners know each job's true pace; unrealistic, as a bound for comparisons."""
     patience: int = 0
-    """Slots of waiting after which a job takes precedence over all later arrivals; 0 means never."""
+    """Slots of waiting after which a job takes precedence over all later arrivals; 0 for never."""
     arrays: QueueArrays = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

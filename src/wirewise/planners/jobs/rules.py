@@ -60,12 +60,12 @@ RULES = (
     "random", "min", "threshold", "marginal-gain", "water-filling", "sjf", "heft", "equal-share",
     "optimus", "tiresias", "srpt", "gavel",
 )  # fmt: skip
-"""Names, by number."""
+"""Names of rules, in the order of their numbers."""
 (
     _RANDOM, _MIN, _THRESHOLD, _MARGINAL, _FILLING, _SJF, _HEFT, _EQUAL, _OPTIMUS, _TIRESIAS, _SRPT, _GAVEL,
 ) = range(12)  # fmt: skip
 REALLOTTING = frozenset(RULES[_OPTIMUS:])
-"""Rules that stop and resize jobs that run."""
+"""Rules that stop and resize running jobs."""
 
 
 class Knowledge(NamedTuple):
@@ -74,17 +74,17 @@ class Knowledge(NamedTuple):
     slots: NDArray[np.int64]
     """Slots of a whole job, [K, processors + 1, accelerators + 1]."""
     best: NDArray[np.int64]
-    """Least amount that is as quick as any within so many, [K, processors + 1, accelerators + 1, 2]."""
+    """Smallest amount that is as fast as any within each limit, [K, processors + 1, accelerators + 1, 2]."""
     due: NDArray[np.int64]
     """Due amount of a kind under `threshold` and `tiresias`, [K, 2]."""
     floor: NDArray[np.int64]
     """Amount that must be free before a kind starts under `threshold`, [K, 2]."""
     window: int
-    """Jobs of a cluster's window."""
+    """Number of jobs in a cluster's window."""
     patience: int
-    """Slots after its arrival from which on a job comes before all that arrived later; 0: however long it waits."""
+    """Slots after its arrival from which a job precedes all later arrivals; 0 for never."""
     top: NDArray[np.float64]
-    """Greatest progress of a slot, [K]; a job that makes it gains nothing from more."""
+    """Maximum progress in a slot, [K]; a larger amount gains a job nothing."""
 
 
 def expected_queue(queue: QueueArrays) -> QueueArrays:

@@ -2,7 +2,7 @@
 
 Y. Li, T. Zeng, X. Zhang, J. Duan, C. Wu: TapFinger: Task Placement and Fine-Grained Resource Allocation for Edge
 Machine Learning, INFOCOM 2023. Heterogeneous graph attention reads clusters and jobs, each cluster points at a job of
-its window and chooses an amount, and a job that several clusters picked goes to the likeliest by Bayes' rule.
+its window and chooses an amount, and a job picked by several clusters is assigned to the likeliest by Bayes' rule.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def read_weights(path: str | os.PathLike[str]) -> TapFinger:
     """Load the network with the weights in a file.
 
     Raises:
-        InputError: The file is unreadable, or holds something else.
+        InputError: The file is unreadable or malformed.
     """
     import torch
 

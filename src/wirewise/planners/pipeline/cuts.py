@@ -78,9 +78,9 @@ class StageFigures:
     sets: Sequence[int]
     """Sets of modules as bits, by size; the last one holds all."""
     compute_s: Table
-    """Seconds of both passes."""
+    """Seconds of forward and backward passes."""
     input_bytes: Table
-    """Bytes of what it takes from modules before it; of the first stage, the batch."""
+    """Bytes received from earlier modules; for the first stage, the batch."""
     saved_bytes: Table
     parameter_bytes: Table
 
@@ -107,7 +107,7 @@ def prefixes(trace: StageTrace) -> tuple[list[int], bool]:
 
 
 def figures(sums: ModuleSums, trace: StageTrace, sets: Sequence[int]) -> StageFigures:
-    """Costs of the stages between each two of these sets."""
+    """Costs of the stages between each pair of these sets."""
     count = len(trace.modules)
     member = np.array([[one >> number & 1 for number in range(count)] for one in sets], dtype=bool)
     # Counts, not each module of each pair: a table of all three would take the cube of the modules.

@@ -50,7 +50,7 @@ class FixedChoices(NamedTuple):
 
 
 FREE = FixedChoices()
-"""Everything may be chosen."""
+"""Choices without any restriction."""
 
 
 class ShapeSearch(NamedTuple):

@@ -1,8 +1,8 @@
 """Flow sizes from the graph, so that a job can be placed before it has run.
 
-Inclusion probabilities give sizes that are expected; drawing the coming batches, whose draws are keyed by their number,
-gives those that there will be. The former count nodes twice that draws can lead back to, so that flows of nearby nodes
-come out too large on graphs of low degree or many triangles.
+Inclusion probabilities give expected sizes; sampling the coming batches, whose random numbers are keyed by their
+index, gives the actual ones. The former count nodes twice that are reachable on several paths, so that flows of nearby
+nodes are overestimated on graphs of low degree or many triangles.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wirewise.trace.tasks import Flow, TaskSet, TrainingTask
 __all__ = ["VOLUMES", "expected_rows", "from_graph", "sampled_rows"]
 
 VOLUMES = ("drawn", "expected")
-"""How flow sizes are found."""
+"""Methods to determine flow sizes."""
 
 
 def expected_rows(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 __all__ = ["RULES", "best_interval", "daly_s", "young_s"]
 
 RULES = ("best", "young", "daly")
-"""Ways to choose the interval."""
+"""Rules for the interval between checkpoints."""
 
 
 def young_s(mtbf_s: float, checkpoint_s: float, lost_share: float = 1.0) -> float:

@@ -42,7 +42,7 @@ from wirewise.units import format_size
 __all__ = ["STRATEGIES", "group_choices", "plan"]
 
 STRATEGIES = ("auto", "replica", "log", "checkpoint")
-"""Ways to recover stages that may be asked for; "auto": the best for each."""
+"""Strategies that may be requested; "auto" for the best of each stage."""
 
 _FOLD_SHARE = 0.2
 """Fraction of a recomputation that handing gradients to one rank may take, above which they are summed as they come."""

@@ -1,11 +1,12 @@
 """Senders and order of all slices that minimise the arrival of the last slice.
 
-A slice holds the way out of its sender's host and the way into each receiving host from its start to its end; the
-makespan of all is least. It is an open shop whose jobs need several machines at once (NP-hard). AlpaComm (Y. Zhuang et
-al., MLSys 2023, section 3.3) searches depth first and draws maximal sets of slices that share no host.
+A slice occupies the outgoing interface of its sender's host and the incoming interface of each receiving host from its
+start to its end; the makespan is minimised. It is an open shop whose jobs need several machines at once (NP-hard).
+AlpaComm (Y. Zhuang et al., MLSys 2023, section 3.3) searches depth first and samples maximal sets of slices that share
+no host.
 
-A search tries starts in order of time, which loses no schedule: one that is sorted by its starts and moved to the left
-until nothing moves is sorted again. It prunes where the load that is left on any way cannot end before the best.
+The search tries starts in order of time, which excludes no left-shifted schedule. It prunes where the remaining load
+of an interface cannot end before the best schedule.
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ Ints = NDArray[np.int64]
 Vector = NDArray[np.float64]
 
 ORDERS = ("auto", "search", "greedy", "list", "size", "naive")
-"""Names of methods. auto: the best of all others. search: depth first. greedy: drawn sets that share no host. list:
-what can start
-first, on the fullest ways. size: in the given order, from the host that has sent least. naive: in the given order, from
-the first host."""
+"""Names of methods. auto: the best of all others. search: depth first. greedy: sampled sets that share no host. list:
+slices that can start first, on the most loaded interfaces. size: in the given order, from the host that has sent
+least. naive: in the given order, from the first host."""
 
 _RESTARTS = 32
 _DRAWS = 100
@@ -47,7 +47,7 @@ class Choices(NamedTuple):
     ways: Ints
     """Ways that an option holds."""
     seconds: Vector
-    """How long it holds them, [options]."""
+    """Seconds for which an option holds them, [options]."""
     way_count: int
     """Number of ways."""
 
@@ -60,11 +60,11 @@ class OrderedSlices(NamedTuple):
     option: Ints
     """Chosen option of each slice, counted from its first, [n]."""
     start_s: Vector
-    """[n]."""
+    """Start of each slice, in seconds, [n]."""
     seconds: float
     """End of the last slice."""
     complete: bool = False
-    """Whether a search has proved that no order is quicker."""
+    """Whether the search proved that no order is faster."""
 
 
 def choices(options: Sequence[Sequence[tuple[float, Sequence[int]]]]) -> Choices:

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Loss = Callable[[nn.Module, Any], Tensor]
-"""`loss(model, batch)`, a scalar."""
+"""Function `loss(model, batch)` that returns a scalar."""
 
 _ATEN = torch.ops.aten
 

@@ -94,7 +94,7 @@ class AllReduces:
         return len(self._works)
 
     def start(self, tensor: Tensor, what: str, planned: bool = True) -> None:
-        """Start one; those not in the plan use the group's all-reduce."""
+        """Start an all-reduce; those not in the plan use the group's all-reduce."""
         if planned and self._thread is not None:
             if tensor.is_cuda:
                 torch.cuda.current_stream(tensor.device).synchronize()
@@ -109,7 +109,7 @@ class AllReduces:
         self.transport.guard(launch, "all-reduce")
 
     def wait(self) -> None:
-        """Wait until all are done.
+        """Wait until all all-reduces have completed.
 
         Raises:
             PeerError: A peer is gone.
@@ -122,7 +122,7 @@ class AllReduces:
                 self.transport.wait_for(work, what)
 
     def forget(self) -> None:
-        """Drop completed works."""
+        """Drop completed work handles."""
         self._works = []
 
 

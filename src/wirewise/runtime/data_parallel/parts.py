@@ -25,7 +25,7 @@ class NonfiniteGradient(NamedTuple):
     """Report of a non-finite gradient."""
 
     rank: int
-    """Rank that found it; -1: the sum over the ranks is not finite."""
+    """Rank that found it, or -1 if the sum over the ranks is not finite."""
     place: int
     """Index of the parameter (`Pools.place`)."""
 

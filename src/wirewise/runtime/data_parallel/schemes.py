@@ -86,7 +86,7 @@ class Scheme(ABC):
 
 
 class Uncompressed(Scheme):
-    """All-reduce of the gradients, with whatever an earlier plan left to be sent."""
+    """All-reduce of the gradients, with the unsent remainders of an earlier plan."""
 
     def encode(self, flat: Tensor, checked: bool = False) -> None:
         self._send_all(flat)
@@ -118,7 +118,7 @@ class UncompressedGather(Scheme):
 
 
 class UncompressedShares(UncompressedGather):
-    """Each rank sums one share of the gradients in rank order; then all shares are gathered."""
+    """Reduction of one shard of the gradients per rank, in rank order, then all-gather of the shards."""
 
     def travel(self, flat: Tensor, exchanges: Exchanges) -> None:
         ranks, own = list(range(self.group.world_size)), self.group.rank
@@ -348,4 +348,4 @@ SCHEMES: dict[tuple[bool, str], type[Scheme]] = {
     (True, "divisible"): Divisible,
     (True, "hierarchical"): Hierarchical,
 }
-"""Schemes by whether there is a codec, and the plan's word."""
+"""Schemes by whether there is a codec, and the name of the scheme in the plan."""

@@ -29,8 +29,8 @@ from wirewise.runtime.transport import Transport, transport_of
 __all__ = ["Around", "Deployment"]
 
 Around = Callable[[str, str, int], AbstractContextManager[Any]]
-"""Context of a pass: name of a module, "forward", "backward" or "product", number of rows. The products of a group's
-factors come together, under the name of its first module."""
+"""Context of a pass, by name of a module, "forward", "backward" or "product", and number of rows. The products of a
+group's factors run together, under the name of its first module."""
 
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
 """Modules that mix the rows of a batch while they are trained."""

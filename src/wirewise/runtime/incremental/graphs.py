@@ -22,7 +22,7 @@ class Block(NamedTuple):
     """Inputs of the rows of some nodes: their neighbours' aggregated features. n nodes, m neighbours."""
 
     adjacency: Csr
-    """[n, m], normalised."""
+    """Normalised adjacency of the nodes and their neighbours, [n, m]."""
     features: Csr | Tensor
     """[m, F]: features of the neighbours, already summed over their own neighbours."""
 

@@ -70,9 +70,9 @@ class WeightedNodes(NamedTuple):
     """Nodes of a loss, with a weight for each; n nodes."""
 
     nodes: NDArray[np.int64]
-    """[n]: ids."""
+    """Node ids, [n]."""
     weights: NDArray[np.float64]
-    """[n]: factor of each node's own loss."""
+    """Factor of each node's own loss, [n]."""
 
 
 class RehearsedNodes(NamedTuple):
@@ -80,7 +80,7 @@ class RehearsedNodes(NamedTuple):
 
     nodes: NDArray[np.int64]
     then: Block
-    """Neighbourhood of the nodes as it was when the task was learnt."""
+    """Neighbourhood of the nodes at the time when the task was learnt."""
     size: int
     """Number of nodes of the task kept by all ranks."""
 
@@ -138,7 +138,7 @@ class Learner:
         return [self._balanced(graph.task)]
 
     def begin(self, graph: CurrentGraph) -> None:
-        """Hook called before a task is learnt."""
+        """Prepare to learn a task; a hook for subclasses."""
 
     def penalty(self, embedding: Tensor, scores: Tensor, new: int) -> Tensor | float:
         """Term added to the loss of a step; the first `new` rows are of the new task."""
@@ -148,7 +148,7 @@ class Learner:
         """Modify the gradients of a step."""
 
     def end(self, graph: CurrentGraph) -> None:
-        """Hook called after a task is learnt."""
+        """Finish learning a task; a hook for subclasses."""
 
     def losses(self, scores: Tensor, nodes: NDArray[np.int64], task: int) -> Tensor:
         """Loss of each node among the classes of its task, or among those of all tasks so far, [n]."""
@@ -190,7 +190,7 @@ class JointTraining(Learner):
     """Joint training on the training nodes of all tasks so far."""
 
     def rows(self, graph: CurrentGraph) -> list[WeightedNodes]:
-        """All tasks, with equal weights."""
+        """Nodes of all tasks so far, with equal weights."""
         parts = [self._balanced(task) for task in range(graph.task, -1, -1)]
         return [WeightedNodes(part.nodes, part.weights / len(parts)) for part in parts]
 

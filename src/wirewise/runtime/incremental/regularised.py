@@ -87,7 +87,7 @@ class Gem(Rehearsal):
     """Gradient episodic memory (Lopez-Paz, Ranzato, NIPS 2017): no step may increase the loss of kept nodes."""
 
     def rows(self, graph: CurrentGraph) -> list[WeightedNodes]:
-        """The new task only."""
+        """Weighted nodes of the new task only."""
         return Learner.rows(self, graph)
 
     def begin(self, graph: CurrentGraph) -> None:

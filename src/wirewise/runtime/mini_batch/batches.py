@@ -1,10 +1,10 @@
 """Pipeline of batches of several epochs through the stages sample, ids, slice, rows and assemble.
 
-In a pipeline each stage works on another batch. One thread sends all messages, ids of a batch before rows of the one
-before it, in the same order on all machines, and another waits for rows: those of several batches travel at a time, so
-that a link has always something to carry. Once enough of them do, those of the next one wait until training takes a
-batch: they leave while it computes, before its gradients need the link. A pipeline goes on from one epoch into the
-next, so that links carry rows of the next epoch while the last batches of this one train.
+In a pipeline each stage works on another batch. One thread sends all messages, ids of a batch before rows of the
+previous one, in the same order on all machines, and another waits for rows: those of several batches are in flight at
+a time, so that links are never idle. Once enough are in flight, rows of the next batch are sent when training takes a
+batch: during its compute, before its gradients need the link. A pipeline continues across epochs, so that links carry
+rows of the next epoch while the last batches of this one train.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class PendingRows(NamedTuple):
     """Rows to be received."""
 
     rows: UInt8[Tensor, " bytes"]
-    """Encoded, by owner."""
+    """Encoded rows, by owner."""
     pending: PendingExchange
 
 
@@ -101,7 +101,7 @@ class Fetcher(AllToAll):
         return RowRequest(places, (ids[places] - offsets[owner]).astype(np.int32), counts)
 
     def announce(self, first: RowRequest) -> None:
-        """Tell the owners how many rows the first batch will request."""
+        """Notify the owners of the number of rows that the first batch will request."""
         came = torch.empty(self.transport.world_size, dtype=torch.int64)
         self.exchange("the numbers of the first batch", torch.from_numpy(first.counts), came, None, None)
         self._announced = came.numpy()

@@ -20,7 +20,7 @@ __all__ = ["AssembledBatch", "Decode", "RowStore"]
 _KEPT = (torch.float32, torch.float16)
 
 Decode = Callable[[Tensor, NDArray[np.int64]], None]
-"""Adds the rows that came to places of a matrix, whose rows are zero there."""
+"""Function that adds received rows to given positions of a matrix, whose rows are zero there."""
 
 
 class AssembledBatch(NamedTuple):
@@ -74,7 +74,7 @@ class RowStore:
         self._slots[ids] = np.arange(end - first, end - first + len(ids))
 
     device = torch.device("cpu")
-    """Where batches are assembled."""
+    """Device on which batches are assembled."""
 
     @property
     def num_own(self) -> int:

@@ -24,8 +24,8 @@ WIRE_BITS = (8, 16, 32)
 
 RowFormats = Literal["smallest", "dense"]
 ROW_FORMATS: tuple[RowFormats, ...] = get_args(RowFormats)
-"""Names of choices. smallest: exact rows travel in the smallest of `codec.row_formats.FORMATS`; dense: with all their
-values."""
+"""Names of row formats. smallest: exact rows are sent in the smallest of `codec.row_formats.FORMATS`; dense: with all
+their values."""
 
 _COUNTED = "the numbers of values that are not zero"
 

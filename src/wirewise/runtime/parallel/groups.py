@@ -166,7 +166,7 @@ class ThreadGroups:
 
     @staticmethod
     def meeting(ranks: int, timeout_s: float = 60.0) -> _Meeting:
-        """Create the meeting point of all ranks of a mesh for collectives."""
+        """Create the rendezvous of all ranks of a mesh for collectives."""
         return _Meeting(ranks, timeout_s)
 
     def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> InFlightTensor:

@@ -92,7 +92,7 @@ class LocalOperator:
 
 
 Handler = Callable[..., Any]
-"""Called with the operator and the arguments of one run."""
+"""Function of the operator and the arguments of one run."""
 
 
 def local_operator(own: LocalOperator) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from wirewise.plans.parallel import DimPlacement
 __all__ = ["Placements", "cut", "joined", "local_shape", "part_of_mesh", "whole_of_parts"]
 
 Placements = tuple[DimPlacement, ...]
-"""Layout of a tensor, [dimensions of the mesh]; a later dimension cuts what an earlier one left."""
+"""Layout of a tensor, [dimensions of the mesh]; a later dimension cuts the shards of an earlier one."""
 
 
 def cut(tensor: Tensor, placed: DimPlacement, parts: int, number: int) -> Tensor:

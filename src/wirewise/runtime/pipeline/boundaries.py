@@ -1,8 +1,8 @@
 """Values between stages of which one has several ranks: each message is a reshard from one layout to the other.
 
 The ranks of both stages learn shape and type from the first microbatch, make the same reshard plan from the same
-links, and carry it out for every microbatch; gradients take the plan of the way back. Tags are those of the update, the
-microbatch and the direction, so moves are under way side by side and in any order.
+links, and execute it for every microbatch; gradients use the reverse plan. Tags are those of the update, the
+microbatch and the direction, so moves are in flight concurrently and in any order.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class WideInbox(_WideEnd):
             self.post(key)
 
     def forget(self) -> None:
-        """Expect nothing."""
+        """Stop expecting gradients."""
         if self._waiting is not None:
             self._waiting.clear()
 

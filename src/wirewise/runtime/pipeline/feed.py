@@ -14,7 +14,7 @@ from wirewise.runtime.pipeline.layers import INPUT
 __all__ = ["Batch", "BatchFeed", "Inputs", "named_inputs", "pad_rows"]
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-"""The tensor that a model takes, or several: in the order of its inputs or by their names, [rows, ...] each."""
+"""Inputs of a model: one tensor, or several in the order of its inputs or by their names, [rows, ...] each."""
 Batch = tuple[Inputs, Tensor]
 """Inputs and targets, [microbatches x microbatch size, ...] each."""
 

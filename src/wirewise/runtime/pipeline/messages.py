@@ -1,8 +1,8 @@
 """Asynchronous messages of activations and gradients between the ranks of neighbouring stages.
 
 A line carries one value in one direction between two ranks. Its messages have tags of their own (update, microbatch,
-line), so they match in any order. Receives are posted before they are needed, else gloo keeps the sender's bytes
-back. Daemon threads wait for messages in flight and release sent buffers; a timeout names both stages.
+line), so they match in any order. Receives are posted before they are needed; otherwise gloo holds back the sender's
+bytes. Daemon threads wait for messages in flight and release sent buffers; a timeout names both stages.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["DESCRIPTIONS", "TAGS", "Inbox", "MessageJournal", "Outbox", "ValueSp
 _LOOK_S = 0.25
 _GRACE_S = 3.0
 TAGS = 2**29
-"""Messages of microbatches have smaller tags; they begin anew after so many."""
+"""Number from which tags of microbatch messages wrap around."""
 DESCRIPTIONS = 2**29
-"""Tag of the description of the first value; those of reshard plans by themselves begin at twice as much."""
+"""Tag of the description of the first value; tags of standalone reshard plans begin at twice this number."""
 _MOST_DIMENSIONS = 12
 _TYPES = (
     torch.float32,
@@ -278,7 +278,7 @@ class Inbox(_Line):
         self._post_waiting()
 
     def forget(self) -> None:
-        """Expect nothing along this line."""
+        """Stop expecting messages along this line."""
         self._waiting.clear()
 
     def post(self, key: MicrobatchKey, *, described: bool = False) -> None:

@@ -1,9 +1,9 @@
 """Activations and gradients between devices, whose messages have no tags and match by order alone (NCCL).
 
-Between two ranks and in one direction a receiver posts its receives in the order in which the sender's timetable sends,
-so both ends agree without a word. Activations and gradients have groups of their own: the two ends of a pair send in
-turns that depend on each other, and on one connection a send would wait for a receive behind it. Nothing waits on the
-host but the first message of a value, whose shape is not known; a wait orders the streams of the device.
+Between two ranks and in one direction a receiver posts its receives in the order in which the sender's timetable
+sends, so that both ends agree without communication. Activations and gradients have groups of their own: the sends of
+the two ends of a pair depend on each other, and on one connection a send would wait for a receive behind it. Nothing
+waits on the host but the first message of a value, whose shape is not known; a wait orders the streams of the device.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _UNDER_WAY = 32
 """Sends whose buffers are kept, where nothing tells that they have ended."""
 
 Order = Callable[[int], Iterator[tuple[Value, MicrobatchKey]]]
-"""Messages from an update on."""
+"""Messages in order, from an update on."""
 
 
 def separate_transports(transport: Transport) -> tuple[Transport, Transport]:
-    """Separate transports for activations and for gradients; a collective call.
+    """Make separate transports for activations and for gradients; a collective call.
 
     Args:
         transport: Messages between all ranks.
@@ -218,7 +218,7 @@ class OrderedInbox:
         self.description = description
 
     def forget(self) -> None:
-        """Expect nothing."""
+        """Stop expecting messages."""
         self.none_comes = True
 
     def post(self, key: MicrobatchKey, *, described: bool = False) -> None:

@@ -1,8 +1,8 @@
 """Model other than a list, as layers: `torch.fx` traces its forward pass, and splits it wherever one tensor flows.
 
-Submodules that may be followed are; those that may not, such as ones that branch on values, stay whole, and so do those
-that hold little of the model and hand on one tensor. What lies between becomes a layer of its own, or part of the layer
-before where nothing else takes that one's output. Sizes and parameters are read again by every layer that needs them.
+Submodules are traced where possible; those that cannot be traced, such as ones that branch on values, stay whole, as
+do small ones with a single output tensor. Code between them becomes a separate layer, or part of the previous layer if
+that one has no other consumer. Sizes and parameters are read again by every layer that needs them.
 """
 
 from __future__ import annotations

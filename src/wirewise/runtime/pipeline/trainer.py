@@ -57,7 +57,7 @@ class PassRecord(NamedTuple):
     version: int
     """Number of updates of the weights used."""
     start_s: float
-    """When all inputs had arrived, by `time.perf_counter`."""
+    """Time at which all inputs had arrived, on the clock of `time.perf_counter`."""
     end_s: float
 
 

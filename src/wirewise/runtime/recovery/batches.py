@@ -14,7 +14,7 @@ from wirewise.runtime.recovery.seeded import BatchPlace, SeededBatches, StartWor
 __all__ = ["Drawn", "TrainingBatches", "shares_of"]
 
 Drawn = Callable[[int, int], Any]
-"""Batch of a step, counted from 0, for a share of the global batch."""
+"""Function of step, counted from 0, and share that returns the share's batch."""
 
 
 def shares_of(place: int, processes: int, shares: int) -> range:

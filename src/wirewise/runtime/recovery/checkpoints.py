@@ -165,7 +165,7 @@ class CheckpointFolder:
         return sorted(int(match[1]) for match in found if match and int(match[2]) == self._rank)
 
     def close(self) -> None:
-        """Wait for the current write, and end its thread."""
+        """Wait for a write in progress, and end its thread."""
         self.wait()
         self._writer.shutdown()
 

@@ -1,10 +1,10 @@
 """Weight updates that a failure never leaves half done: completed or rolled back, bucket by bucket.
 
-A step is counted by the state that it leaves. While step c + 1 is under way, each bucket of parameters has version c or
-c + 1, written after its data, and the committed step is written last, after all buckets, schedules and the snapshot of
-what else a step changes. So a rank can always tell which of its parameters are from which step, and come to one step
-for all: forward to c + 1 where it has the reduced gradients of the buckets that lack the update, which loses nothing;
-or back, by one of three journals:
+A step is counted by the state that it leaves. While step c + 1 is in progress, each bucket of parameters has version c
+or c + 1, written after its data, and the committed step is written last, after all buckets, schedules and the snapshot
+of what else a step changes. So a rank always knows the step of each of its parameters, and can restore one step for
+all: forward to c + 1 if it has the reduced gradients of the buckets without the update, which loses nothing; or back,
+by one of three journals:
 
 - "ping-pong": values before the update in a second buffer; any optimizer, bit by bit, parameters and state once more;
 - "undo": the inverse of the update; gradients once more, close but never bit-equal, not for all optimizers (`undo`);
@@ -14,11 +14,11 @@ or back, by one of three journals:
 - "auto": "roll-forward" with one bucket, whose update begins when all gradients are there, so that it can always be
   finished; else "ping-pong" where a quarter of the free memory holds the buffers, else "undo", else "roll-forward".
 
-With a journal the last committed update can be taken back too, until the next one begins.
+With a journal the last committed update can be rolled back too, until the next one begins.
 
-A step has two states of what a script changes itself, such as `param_groups` or an average of the weights: the one at
-the end of the update ("before"), and the one that the script's code after the update has left ("after", `seal`). A rank
-that comes to a step takes the first and runs that code, or takes the second and does not.
+A step has two states of values that a script changes itself, such as `param_groups` or an average of the weights: that
+at the end of the update ("before"), and that after the script's code following the update ("after", `seal`). A rank
+that is brought to a step takes the first and runs that code, or takes the second and does not.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Updates:
         consistency: Way that is followed, "auto" resolved.
 
     Raises:
-        InputError: Updates of an optimizer cannot be taken back in this way, buckets do not hold each trained parameter
-            once, or what needs all gradients at once is asked for with several buckets.
+        InputError: Updates of an optimizer cannot be taken back in this way, buckets do not hold each trained
+            parameter once, or several buckets are combined with an option that needs all gradients at once.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Updates:
 
     @property
     def begun(self) -> bool:
-        """Whether an update is under way."""
+        """Whether an update is in progress."""
         return any(version > self.committed_step for version in self._versions)
 
     @property

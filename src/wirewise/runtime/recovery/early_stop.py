@@ -1,4 +1,4 @@
-"""Script loops left before the last step: the step counts as the last one, or the job ends with a named error."""
+"""Script loops left before the last step: the step counts as the last one, or the job ends with an error."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class EarlyStop(NamedTuple):
 
     step: int
     digest: str
-    """Digest of parameters and averages then; "" if a failure had undone the attempt in which it was left."""
+    """Digest of parameters and averages at that point; "" if a failure had undone the attempt in which the loop was
+    left."""
 
     def check_whole(self) -> None:
         """Raise if a rank was lost in the attempt in which the loop was left, which would have to be repeated.
 
         Raises:
-            InputError: It was.
+            InputError: A rank was lost in that attempt.
         """
         if not self.digest:
             raise InputError(
@@ -37,7 +38,7 @@ class EarlyStop(NamedTuple):
         """Raise if the script has changed parameters since, which a replacement of a lost rank would copy.
 
         Raises:
-            InputError: It has.
+            InputError: The parameters were changed.
         """
         if digest != self.digest:
             raise InputError(
@@ -49,7 +50,7 @@ class EarlyStop(NamedTuple):
         """Raise if a recovery needs the last batch again.
 
         Raises:
-            InputError: It does.
+            InputError: A recovery needs the batch.
         """
         if passes or step != self.step:
             raise InputError(

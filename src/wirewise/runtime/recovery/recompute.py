@@ -1,10 +1,10 @@
 """Recomputation of lost pipeline stages from messages logged by the others: survivors never roll back.
 
-Every rank resumes from the last update that it has done; a replacement from its checkpoint. A message of an update that
-its sender has done comes from the sender's log, a message of an update that its receiver has done is not sent, all
-others travel. So stages that are lost together, neighbours too, need the logs of the living ones alone. Random numbers
-of a module depend on seed, update and microbatch, and batches are read by position, so the weights are bit by bit those
-of a training without faults.
+Every rank resumes from the last update that it has done; a replacement from its checkpoint. A message of an update
+that its sender has completed is read from the sender's log, a message of an update that its receiver has completed is
+not sent, and all others are sent. Stages that are lost together, including neighbours, therefore need the logs of the
+surviving ones only. Random numbers of a module depend on seed, update and microbatch, and batches are read by
+position, so the weights are bit by bit those of a training without faults.
 """
 
 from __future__ import annotations

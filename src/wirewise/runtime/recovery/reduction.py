@@ -36,9 +36,9 @@ class ReductionConfig(NamedTuple):
     """Configuration of gradient reduction, and what outlives generations."""
 
     sync: Sync
-    """Strategy; a `Backward` has its plan."""
+    """Reduction strategy; a `Backward` has its plan."""
     pools: Pools | None = None
-    """Error-feedback state; None without codecs."""
+    """Error-feedback state. None without codecs."""
     shards: ShardGroups | None = None
     """FSDP2's shard groups, in which FSDP2 reduces. None if models are not sharded."""
 

@@ -10,7 +10,7 @@ from wirewise import options as opt
 __all__ = ["ACCEPTED", "ResumeOptions", "accepted_names"]
 
 ACCEPTED = "WIREWISE_ACCEPT_CHANGES"
-"""Environment variable with the names that a job accepts, with commas between them."""
+"""Environment variable with the names of accepted changes, comma-separated."""
 
 
 class ResumeOptions(opt.Options, frozen=True, kw_only=True):

@@ -10,8 +10,9 @@ and the step in progress is completed or repeated. The training is bit-identical
 batches and random numbers are functions of step and share (`batches`), buffers follow the first rank at every step,
 and gradients are reduced over the same number of ranks as before.
 
-What the script changes after the block, in `objects` or in `param_groups`, is part of the step: the state is taken when
-the next batch is asked for. Changes of an attempt that failed are undone there, and the attempt is repeated (`phases`).
+What the script changes after the block, in `objects` or in `param_groups`, is part of the step: the state is stored
+when the next batch is requested. Changes of an attempt that failed are undone there, and the attempt is repeated
+(`phases`).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Stateful(Protocol):
     """Object whose state can be saved and loaded, such as a sampler's position or `data_parallel.Pools`."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """State as nested dictionaries, lists, tensors, numbers and texts."""
+        """State as nested dictionaries, lists, tensors, numbers and strings."""
         ...
 
     def load_state_dict(self, state: Any, /) -> Any:
@@ -89,7 +89,7 @@ class TrainingState:
                 )
 
     def heavy(self) -> Tree:
-        """Parameters and the state of the optimizers' parameters, this rank's shards: references, not copies."""
+        """Parameters and their optimizer state, this rank's shards: references, not copies."""
         return {
             "parameters": self.parameters(),
             "optimizers": [
@@ -120,7 +120,7 @@ class TrainingState:
         }
 
     def parts(self) -> dict[str, Tree]:
-        """State that replicas have alike, but for parameters and their averages, by the names of messages."""
+        """Replicated state other than parameters and their averages, by its names in messages."""
         tree = self.replicated_light()
         found: dict[str, Tree] = {f"buffer {name!r}": one for name, one in tree["buffers"].items()}
         found.update({f"objects[{name!r}]": one for name, one in tree["named"].items()})

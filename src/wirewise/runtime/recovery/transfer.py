@@ -73,7 +73,7 @@ def check_alike(transport: Transport, width: int, step: int, own: tuple[Phase, s
         own: Phase of this rank, and digests of its parameters and averages and of the rest.
 
     Raises:
-        PeerError: They differ.
+        PeerError: Digests of replicas differ.
     """
     found = gather_values(transport, own, tuple[Phase, str, str])
     heavies: dict[tuple[int, Phase], str] = {}

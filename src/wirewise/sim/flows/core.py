@@ -28,15 +28,15 @@ class FlowRun(NamedTuple):
     """Result of a simulated run."""
 
     start_s: Vector
-    """When each op could start, [n]."""
+    """Time at which each op could start, [n]."""
     end_s: Vector
-    """[n]."""
+    """End of each op, [n]."""
     peak: int
-    """Most flows that shared one direction of an interface."""
+    """Maximum number of flows that shared one direction of an interface."""
     events: int
-    """Times at which rates were set."""
+    """Number of times at which rates were set."""
     history: Vector
-    """Op, from when, until when, bytes a second, if recorded, [records, 4]."""
+    """Op, start, end and bytes per second of each record, if recorded, [records, 4]."""
 
 
 class _State(NamedTuple):

@@ -29,7 +29,7 @@ class PlacementBounds(NamedTuple):
     execution_s: float
     """Executions of the busiest task."""
     path_s: float
-    """The longest chain, every flow at the full rate of its interfaces."""
+    """Longest chain, with every flow at the full rate of its interfaces."""
 
     @property
     def seconds(self) -> float:

@@ -27,30 +27,30 @@ __all__ = [
 CLUSTER, PENDING, ACTIVE, OPTIONS = 6, 7, 6, 6
 """Features of a cluster, of a job that waits, of one that runs, and of an amount that a job may be given."""
 MOST_RUNNING = 32
-"""Jobs of a cluster that are seen."""
+"""Maximum number of a cluster's running jobs in an observation."""
 UNITS = 16
-"""Processors and accelerators that count as 1 in features."""
+"""Numbers of CPUs and accelerators by which features are normalised."""
 
 
 class Views(NamedTuple):
     """Observation of E queues with A clusters, windows of W jobs, and P = A W positions for waiting jobs."""
 
     cluster: NDArray[np.float32]
-    """Free and in all, jobs that wait and run, [E, A, CLUSTER]."""
+    """Features of clusters: free and total resources, waiting and running jobs, [E, A, CLUSTER]."""
     pending: NDArray[np.float32]
-    """Jobs that wait: least and quickest amounts, slots with both, slots waited, [E, P, PENDING]."""
+    """Features of waiting jobs: smallest and fastest amounts, slots with both, slots waited, [E, P, PENDING]."""
     adjacent: NDArray[np.bool_]
     """Windows that hold a job, [E, A, P]."""
     window: NDArray[np.int64]
-    """Place of each job of a window, or -1, [E, A, W]."""
+    """Position of each job of a window, or -1, [E, A, W]."""
     active: NDArray[np.float32]
-    """Jobs that run: amounts, progress, slots left, slots so far, [E, A, MOST_RUNNING, ACTIVE]."""
+    """Features of running jobs: amounts, progress, slots left, slots so far, [E, A, MOST_RUNNING, ACTIVE]."""
     runs: NDArray[np.bool_]
-    """Which places of `active` are taken, [E, A, MOST_RUNNING]."""
+    """Whether a position of `active` is occupied, [E, A, MOST_RUNNING]."""
     job: NDArray[np.int64]
-    """Number of the job at each place, [E, P]."""
+    """Index of the job at each position, [E, P]."""
     counts: NDArray[np.int64]
-    """Places taken, [E]."""
+    """Number of occupied positions, [E]."""
 
 
 def new_views(queues: int, clusters: int, window: int) -> Views:

@@ -1,4 +1,4 @@
-"""Changes arguments that an unmodified script gives to its DataLoader, DistributedDataParallel and optimizer steps."""
+"""Changed arguments of an unmodified script's DataLoader, DistributedDataParallel and optimizer steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def change(arguments: Mapping[str, bool | int | float]) -> Calls:
             of an optimizer's step of which one is executed, and of which only that one's gradients are exchanged.
 
     Raises:
-        InputError: Another name.
+        InputError: A name is unknown.
     """
     known = (*LOADER, *WRAPPER, _ACCUMULATION)
     if unknown := [name for name in arguments if name not in known]:

@@ -24,9 +24,10 @@ __all__ = [
 _ENTRY = "wirewise.trials.inside.tasks:install"
 _VARIABLE = "WIREWISE_INSIDE"
 TRIAL_VARIABLE = "WIREWISE_TRIAL"
-"""Tells a script that its run is a trial, which ends early; it may leave checkpoints and loggers alone then."""
+"""Variable that tells a script that its run is a trial, which ends early, so that it can skip checkpoints and
+loggers."""
 SETTLING = 2
-"""Steps after a change of plan that do not count."""
+"""Number of steps after a change of plan that are not counted."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
@@ -37,7 +38,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
     steps: int | None = 30
     every: int = 1
     stop: bool = False
-    """End the job when all steps are recorded, instead of letting it train on."""
+    """Whether to end the job when all steps are recorded, instead of training on."""
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True, tag="carry-out"):
@@ -73,11 +74,11 @@ class TryPlans(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
     options: dict[str, dict[str, float]] = {}
     """Options of codecs, by codec."""
     windows: int = 2
-    """Windows of each plan, in the order ABBA."""
+    """Number of windows of each plan, in the order ABBA."""
     steps: int = 10
-    """Measured steps of a window."""
+    """Number of measured steps of a window."""
     warmup: int = 5
-    """Steps before the first window; a change of plan needs fewer."""
+    """Number of steps before the first window; a change of plan needs fewer."""
 
     @property
     def order(self) -> list[str]:

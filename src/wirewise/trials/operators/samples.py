@@ -78,16 +78,16 @@ def collect(
 ) -> Iterator[list[Sample]]:
     """Measure random regions on this machine with one thread; appends the samples of each to `out` as a line.
 
-    What is in `out` already counts, so that a run that was broken off goes on.
+    Samples already in `out` count, so that an interrupted run continues.
 
     Args:
         out: File of JSON lines.
-        seed: Seed of the draws.
+        seed: Seed of the samples.
         structures: Regions in `out` at the end, unless the steps are used up.
         sizes: Batches at which each is measured.
-        of_each: Draws of regions of a captured step; one that was drawn before is left out.
-        sources: What steps are captured of, in turn; none: drawn from all, chains oftener.
-        steps: Captured steps at the most.
+        of_each: Number of regions sampled from a captured step, without duplicates.
+        sources: Sources of the captured steps, in order. Defaults to sampling from all, chains more often.
+        steps: Maximum number of captured steps.
     """
     path = Path(out)
     known = read_samples(path) if path.exists() else []
@@ -117,12 +117,12 @@ def collect_step(
         model: Model, none of whose widths is a multiple of `PRIME`.
         loss: Loss of the model and a batch.
         batch: Batch of `PRIME` samples; regions are measured at smaller and larger ones.
-        draws: Number of draws of regions; one that was drawn before is left out.
+        draws: Number of regions to sample, without duplicates.
         sizes: Batches at which each is measured.
-        seed: Seed of the draws.
+        seed: Seed of the samples.
 
     Raises:
-        InputError: The step cannot be captured, or what grows with the batch cannot be told.
+        InputError: The step cannot be captured, or it is ambiguous which sizes grow with the batch.
     """
     module, graph, bounds = captured_step(model, loss, batch)
     torch.set_num_threads(1)
@@ -195,7 +195,7 @@ def samples_of(
         graph: Operators of the module.
         picked: Operators of the region.
         bounds: One more than the largest value of each node that has integers, by name.
-        random: Random numbers that sizes are drawn by.
+        random: Random number generator of the sizes.
         source: Name of the module's model.
         sizes: Number of sizes to measure.
 

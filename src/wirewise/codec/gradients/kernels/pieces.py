@@ -47,9 +47,9 @@ class Bounds(NamedTuple):
     least: np.ndarray
     most: np.ndarray
     samples: np.ndarray
-    """Elements that are drawn, with replacement; 0: the wanted ones are found exactly."""
+    """Number of elements sampled, with replacement; 0 if the wanted elements are found exactly."""
     aims: np.ndarray
-    """The threshold that is tried first is the `aims`-th largest sample."""
+    """Rank, among the samples in descending order, of the first threshold tried."""
 
 
 class SelectedElements(NamedTuple):

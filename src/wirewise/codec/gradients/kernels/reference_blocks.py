@@ -12,10 +12,10 @@ from wirewise.codec.kernels.reference import divided
 __all__ = ["LEAST_STEP", "MOST", "SCALED", "add_blocks", "steps_of", "write_blocks"]
 
 SCALED = 256
-"""Elements that share a scale; a segment is cut into so many at a time, the last block is shorter."""
+"""Number of elements that share a scale; the last block of a segment may be shorter."""
 LEAST_STEP = 2.0**-100
 MOST = float(torch.finfo(torch.float32).max) * (1 - 2.0**-7)
-"""Sums are cut to it, so that the largest code times its step, which was rounded up, is finite."""
+"""Bound to which sums are clipped, so that the largest code times its step, which was rounded up, is finite."""
 _HALF = 1 << 23
 
 

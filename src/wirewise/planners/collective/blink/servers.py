@@ -19,7 +19,7 @@ from wirewise.planners.collective.trees import Tree, rooted
 __all__ = ["three_phases"]
 
 Packing = Callable[[Sequence[int]], list[Tree]]
-"""Makes undirected trees of the ranks of a server; any of their ranks may become the root."""
+"""Function that packs undirected trees among the ranks of a server; any of these ranks may become the root."""
 
 
 def three_phases(network: Network, servers: Sequence[Sequence[int]], packing: Packing) -> Program:

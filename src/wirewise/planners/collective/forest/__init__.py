@@ -62,11 +62,11 @@ class Forest(NamedTuple):
     """Trees, and the capacities that they use."""
 
     trees: tuple[Tree, ...]
-    """The weights of each root's trees add up to 1."""
+    """Trees; the weights of each root's trees add up to 1."""
     loads: tuple[float, ...]
     """Load of each edge of the network if each root sends at its rate."""
     packed: bool = True
-    """Whether trees are packed; False if time was up: a shortest-path tree for each root."""
+    """Whether trees are packed; False if the time limit was reached, and each root has a shortest-path tree."""
 
     def seconds(self, network: Network) -> float:
         """Time of the busiest edge for one byte per unit of rate, in seconds."""

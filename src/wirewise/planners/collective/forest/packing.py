@@ -1,9 +1,9 @@
 """Trees grown edge by edge until they use all capacity.
 
 Edmonds' theorem on disjoint branchings, in the form for many roots and batches of equal trees (Bérczi and Frank 2010;
-ForestColl, Zhao et al. 2024). A batch may take an edge for at most so many of its trees that every set of vertices
-keeps enough incoming edges for all trees that have not reached it; one maximum flow gives this number. If it is fewer
-than all, the batch is split.
+ForestColl, Zhao et al. 2024). A batch may use an edge for only as many of its trees as leave every set of vertices
+enough incoming edges for all trees that have not reached it; one maximum flow gives this number. If it is fewer than
+all, the batch is split.
 """
 
 from __future__ import annotations

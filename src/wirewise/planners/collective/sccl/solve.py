@@ -57,7 +57,7 @@ def point_of(program: Program, problem: CollectiveProblem) -> Point:
 
 
 def fewest_steps(problem: CollectiveProblem) -> int:
-    """Minimum number of steps: hops to the furthest target."""
+    """Minimum number of steps: hops to the farthest target."""
     far = hops(problem.network)
     return max((int(far[d.source, t]) for d in demands(problem) for t in d.targets), default=0)
 

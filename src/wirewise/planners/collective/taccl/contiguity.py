@@ -21,7 +21,7 @@ __all__ = ["MOST_TOGETHER", "GroupedSchedule", "group", "least_finish"]
 
 # Together, chunks of 1 KiB took 0.34 of the time that they took apart between hosts of ndv2-sk-1.
 MOST_TOGETHER = 6
-"""Most chunks of a message, as published."""
+"""Maximum number of chunks in a message, as published."""
 _EXHAUSTIVE_BITS = 10
 _TIMED_S = 2e-5
 """Work of timing a send."""
@@ -35,7 +35,7 @@ class GroupedSchedule(NamedTuple):
 
     schedule: Schedule
     apart: int
-    """Finish without any chunks together."""
+    """Finish time without merged chunks."""
     bound: int
     """Lower bound on the time of schedules with these routes and link orders."""
     tried: int

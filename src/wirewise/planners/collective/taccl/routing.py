@@ -39,7 +39,7 @@ class Routing(NamedTuple):
     """Lower bound of the objective."""
     seconds: float
     size: tuple[int, int] = (0, 0)
-    """Columns and rows of the program; none: the cut proved the matching best."""
+    """Columns and rows of the program. None if the cut proved the matching optimal."""
 
     @property
     def gap(self) -> float:

@@ -38,7 +38,7 @@ class Schedule:
 
     @property
     def together(self) -> int:
-        """Most chunks in a message."""
+        """Maximum number of chunks in a message."""
         return max((len(m.chunks) for m in self.messages), default=0)
 
 

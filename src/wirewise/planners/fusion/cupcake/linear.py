@@ -43,7 +43,7 @@ def lines(problem: CompressionProblem) -> Lines | None:
 
 
 def linear(problem: CompressionProblem, costs: Lines, limit_s: float = np.inf) -> list[GradientGroup]:
-    """Find the groups that end first.
+    """Find the grouping with the earliest end.
 
     Args:
         problem: Gradients, codecs and links.

@@ -26,7 +26,7 @@ def layer_wise(problem: CompressionProblem, option: int) -> list[GradientGroup]:
 
 
 def even(problem: CompressionProblem, option: int, count: int) -> list[GradientGroup]:
-    """Divide into `count` groups of about equally many tensors."""
+    """Divide into `count` groups with nearly equal numbers of tensors."""
     n = len(problem.elements)
     parts = np.array_split(np.arange(n), min(count, n))
     return [GradientGroup(int(part[0]), int(part[-1]), option) for part in parts]
@@ -117,7 +117,7 @@ RULES: dict[str, Callable[..., list[GradientGroup]]] = {
     "mg-wfbp": mg_wfbp,
     "mergecomp": mergecomp,
 }
-"""Rules by name; `even` takes a number of groups and `bucket` mebibytes behind a colon."""
+"""Rules by name; `even` takes a number of groups and `bucket` a number of MiB after a colon."""
 
 
 def by_rule(problem: CompressionProblem, name: str) -> list[GradientGroup]:

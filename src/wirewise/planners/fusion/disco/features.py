@@ -40,9 +40,9 @@ _OWN, _LAYOUT, _REGION, _LOOP, _WALK, _LEVELS = 17, 12, 4, 8, 12, 5
 FEATURES = _OWN + _LAYOUT + _REGION + _LOOP + len(CATEGORIES) + len(_WORK) + _WALK + 2 * _LEVELS
 """Number of features of a node."""
 PRIORS = 7
-"""Guesses at what a node takes, whose weighted sum counts: own time, values walked, bytes across the border, values in
-loops that use no vectors, bytes that come from the last cache, and from memory, values that one loop stores for
-another."""
+"""Prior estimates of a node's cost, whose weighted sum is the prediction: own time, values walked, bytes that enter or
+leave the region, values in scalar loops, bytes from the last-level cache, bytes from memory, values that one loop
+stores for another."""
 
 _UNMEASURED_S, _DISPATCH_S = 5e-6, 2e-6
 """Own time of an operator that was not measured, and what of it only choosing the kernel takes."""
@@ -68,13 +68,13 @@ class RegionGraph(NamedTuple):
     """Region as input of the network; its n nodes are its operators, then the outside operators that it reads."""
 
     nodes: Array
-    """[n, FEATURES]."""
+    """Features of each node, [n, FEATURES]."""
     kinds: tuple[str, ...]
     """Kinds of the nodes, without namespace and overload."""
     reads: NDArray[np.bool_]
     """Whether a node (row) reads another (column), [n, n]."""
     prior_s: Array
-    """[n, PRIORS]; own times and values count once for each loop."""
+    """Prior estimates of each node, [n, PRIORS]; own times and values count once for each loop."""
 
 
 class _Region(NamedTuple):
@@ -105,7 +105,7 @@ def region_graph(graph: FusionGraph, operators: tuple[int, ...], outputs: tuple[
     """Build the network input of a region.
 
     Args:
-        graph: Graph of the operators; one without a measured time counts as one launch.
+        graph: Graph of the operators; without a measured time, an operator counts as one launch.
         operators: Indices of the region's operators, ascending.
         outputs: Operators whose results leave the region.
     """

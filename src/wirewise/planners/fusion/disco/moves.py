@@ -92,4 +92,4 @@ METHODS: dict[str, Callable[[StepModel, State, int, Random], State]] = {
     "split": partial(_of_kind, CUT),
     "mixed": _mixed,
 }
-"""Moves by name: each gives the state after so many changes."""
+"""Moves by name: functions that return the state after a number of random changes."""

@@ -202,7 +202,7 @@ class Loop(NamedTuple):
     strided: int
     """Number of non-contiguous input tensors."""
     moved_bytes: int
-    """Read and written."""
+    """Bytes read and written."""
 
     @property
     def strided_share(self) -> float:

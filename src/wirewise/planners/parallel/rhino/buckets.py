@@ -14,7 +14,7 @@ from wirewise.trace.operator_graph import OperatorGraph
 __all__ = ["DDP_BYTES", "bucket_variants", "in_buckets"]
 
 DDP_BYTES = (DDP_FIRST_BUCKET_BYTES, DDP_BUCKET_BYTES)
-"""Bytes of the first bucket of DistributedDataParallel, and of the others."""
+"""Size of the first bucket of DistributedDataParallel, and of later ones, in bytes."""
 
 
 def in_buckets(plan: ParallelPlan, graph: OperatorGraph, first_bytes: int, other_bytes: int) -> ParallelPlan:

@@ -1,9 +1,9 @@
 """Choices with pairwise costs: exact reductions, then a linear and an integer programme for the rest.
 
-Every variable takes one of its values; costs are of values and of pairs of values, and so is the memory that a limit
-holds. A variable that meets at most two others is taken out by dynamic programming over its values, which is exact
-(Scholz, Eckstein, "Register allocation for irregular architectures", 2002). What is left is solved as a linear
-programme, whose solution mostly is integral; if not, as an integer one that says how far it may be from the best.
+Every variable takes one of its values; costs are of values and of pairs of values, and so is the memory under a limit.
+A variable with at most two neighbours is eliminated by dynamic programming over its values, which is exact (Scholz,
+Eckstein, "Register allocation for irregular architectures", 2002). The rest is solved as a linear program, whose
+solution is mostly integral; if not, as an integer program with a bound on its optimality gap.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Mixture-of-experts dispatch: rows that each microbatch sorts by expert and restores separately.
 
-A sort of rows needs the whole batch, and its result is in another order in microbatches. What is done with it is not:
-rows are picked by the order, computed each for itself or with the weights of its expert, and put back or summed over.
-So a tensor along the order is followed as rows in an order of their own. It may meet rows of the same order alone, and
-leaves it by the inverse of the order, or by sums over all rows. Numbers of rows, which differ between microbatches and
-the batch, may do nothing but pick and put back rows of the microbatch.
+A sort of rows needs the whole batch, and its result has another order in microbatches. Its use does not: rows are
+gathered in this order, computed independently or with the weights of their expert, and scattered back or summed. A
+tensor in such an order is therefore tracked as rows in that order. It may be combined only with rows of the same
+order, and leaves the order by its inverse or by sums over all rows. Row counts, which differ between microbatches and
+the batch, may only be used to gather and scatter rows of the microbatch.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class Order(NamedTuple):
     """Role of a tensor in the order produced by a sort."""
 
     sort: int
-    """Index of the sort, or of a numbering; of counts, the node that made the keys."""
+    """Index of the sort or of a numbering; for counts, the node that computed the keys."""
     kind: Literal["rows", "numbers", "places", "counts"]
-    """Rows in the order; numbers of rows in the order; places in the order of each row; rows of each expert."""
+    """Role: rows in the order; numbers of rows in the order; positions in the order of each row; rows of each
+    expert."""
     divisor: int = 1
     """Number of copies of each selected row, by which indices were divided."""
 

@@ -12,7 +12,7 @@ __all__ = ["Dims", "Label", "Loops", "Shapes", "operator_name", "spread"]
 
 Label = int | str
 Dims = tuple[Label | None, ...]
-"""Loop of each dimension of a tensor; None where there is no loop, as for a broadcast size of 1."""
+"""Loop of each dimension of a tensor. None for a dimension without a loop, such as a broadcast size of 1."""
 
 
 @dataclass

@@ -29,7 +29,7 @@ from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 __all__ = ["LEAVES", "STATE", "JointStrategy", "ShardingProblem", "ShardingSpace", "StepCosts"]
 
 STATE = ("parameter", "buffer", "constant")
-"""Tensors that a step begins with and that no batch changes."""
+"""Tensors that exist before a step and that no batch changes."""
 LEAVES = ("input", *STATE)
 _FACTORS = 2
 """Numbers of blocks of strided cuts that are kept of a dimension."""
@@ -70,7 +70,7 @@ class ShardingSpace(NamedTuple):
     """Strategies and moves of every node."""
 
     strategies: tuple[JointStrategy, ...]
-    """Strategy of each node; for the output, the placements it reads."""
+    """Strategy of each node; for the output, the placements that it reads."""
     moves: tuple[Move, ...]
 
 
@@ -92,7 +92,7 @@ class ShardingProblem:
     boundary: frozenset[int] = frozenset()
     """Nodes whose outputs are kept for recomputation, in addition to those that the backward pass reads."""
     accumulation: Accumulation | None = None
-    """How microbatches add up to the batch. Defaults to computing it on first use."""
+    """How microbatch results add up to those of the batch. Defaults to computing it on first use."""
     fixed: tuple[tuple[tuple[DimPlacement, ...], ...], ...] = ()
     """Dimensions of the mesh that are decided, for each the first output's placement and the inputs' of every node."""
 

@@ -1,7 +1,7 @@
 """The network of TAG: attention over op groups and device groups, and a score for each action of an op group.
 
-S. Zhang et al., TPDS 2023, with fewer weights, and with what can be told of an action beforehand as its features. One
-function serves numpy and, in training, torch.
+S. Zhang et al., TPDS 2023, with fewer weights, and with features of an action that are known beforehand. One function
+serves numpy and, in training, torch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Weights = Mapping[str, Any]
 
 
 def new_weights(seed: int) -> dict[str, NDArray[np.float32]]:
-    """Initial weights."""
+    """Sample the initial weights of the network."""
     random = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, int]] = {"ops": (OP, _WIDTH), "devices": (DEVICE, _WIDTH)}
     for layer in range(_LAYERS):
@@ -166,7 +166,7 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, NDArray[np.float32]]
     """Read the weights in a file.
 
     Raises:
-        InputError: The file is unreadable, or holds something else.
+        InputError: The file is unreadable or malformed.
     """
     wanted = {name: array.shape for name, array in new_weights(0).items()}
     try:
