@@ -48,7 +48,7 @@ def about(
     description: str = "",
     *,
     option: str = "",
-    also: str = "",
+    alias: str = "",
     words: Iterable[str] = (),
     once: bool = False,
     check: Callable[[Any], object] | None = None,
@@ -60,14 +60,21 @@ def about(
     Args:
         description: Noun phrase for the help; a field without one is no command-line option.
         option: Name on the command line. Defaults to the field's name.
-        also: Second name on the command line.
+        alias: Second name on the command line.
         words: Allowed strings, or allowed elements of several.
         once: Whether at least one entry is required, without duplicates.
         check: Function of the value that raises InputError.
         read: Function from the command line's text to the value.
         bounds: Bounds ge, gt, le and lt for numbers, as in `msgspec.Meta`.
     """
-    more = {"option": option, "also": also, "words": tuple(words), "once": once, "check": check, "read": read}
+    more = {
+        "option": option,
+        "also": alias,
+        "words": tuple(words),
+        "once": once,
+        "check": check,
+        "read": read,
+    }
     extra = {name: value for name, value in more.items() if value}
     return Meta(description=description or None, extra=extra, **bounds)  # type: ignore[call-overload, no-any-return]
 
@@ -184,13 +191,13 @@ class Field(NamedTuple):
             return limits
         return f"{limits or 'at least one'}, each once"
 
-    def check(self, value: Any, name: str = "", shown: Any = None) -> None:
+    def check(self, value: Any, name: str = "", display: Any = None) -> None:
         """Check a value against the field's constraints.
 
         Args:
             value: Value of the field.
             name: Name of the field in messages. Defaults to the field's own.
-            shown: Text shown in messages in place of the value, such as the text it was parsed from.
+            display: Text shown in messages in place of the value, such as the text it was parsed from.
 
         Raises:
             InputError: The value is invalid; the message has the name, the value and the range.
@@ -200,7 +207,7 @@ class Field(NamedTuple):
             return
         if not self._holds(value):
             raise InputError(
-                f"{name} is {value if shown is None else shown!r}; expected {self._expected(value)}"
+                f"{name} is {value if display is None else display!r}; expected {self._expected(value)}"
             )
         try:
             self.extra.get("check", lambda _: None)(value)

@@ -44,7 +44,7 @@ class Experiment(Generic[J, R]):
     on_hosts: ClassVar[bool] = True
     """Whether the options name a network of hosts, which is resolved in a Slurm allocation."""
 
-    def prepare(self, given: GivenOptions[Any], log: Log) -> J:
+    def prepare(self, cli_options: GivenOptions[Any], log: Log) -> J:
         """Make the job from the options. Defaults to their record.
 
         Keyword-only parameters of a subclass are further options of the command.
@@ -52,7 +52,7 @@ class Experiment(Generic[J, R]):
         Raises:
             InputError: The options contradict each other.
         """
-        job: J = given.record()
+        job: J = cli_options.record()
         return job
 
     def run(self, job: J, folder: Path, log: Log) -> R:
@@ -97,15 +97,17 @@ class Experiment(Generic[J, R]):
     def command(self) -> Callable[..., None]:
         """Build the command: options, folder, JSON."""
 
-        def command(given: GivenOptions[Any], out: Path | None, json: str | None, **further: Any) -> None:
-            job = self.prepare(on_hosts(given) if self.on_hosts else given, _log(json), **further)
+        def command(
+            cli_options: GivenOptions[Any], out: Path | None, json: str | None, **further: Any
+        ) -> None:
+            job = self.prepare(on_hosts(cli_options) if self.on_hosts else cli_options, _log(json), **further)
             self.execute(job, out, json)
 
         command.__doc__ = self.__doc__
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 *_further(self.prepare),
-                _parameter("given", GivenOptions[self.options]),  # type: ignore[name-defined]
+                _parameter("cli_options", GivenOptions[self.options]),  # type: ignore[name-defined]
                 _parameter("out", FolderOption, None),
                 _parameter("json", JsonOption, None),
             ]

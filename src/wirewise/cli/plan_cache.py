@@ -40,7 +40,7 @@ class Caches(Sampling, frozen=True, kw_only=True):
 
 @with_options
 def cache(
-    asked: Caches,
+    options: Caches,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="File that takes the plan of the first policy and alpha."),
@@ -51,14 +51,14 @@ def cache(
 
     Fetched rows are expected values, from inclusion probabilities corrected by two sampled epochs.
     """
-    names = list(PLANNERS["cache"]) if "all" in asked.policy else asked.policy
+    names = list(PLANNERS["cache"]) if "all" in options.policy else options.policy
     for name in names:
         planner("cache", name)
-    graph, alphas = load(asked.dataset, seed=asked.seed), asked.alpha
-    if graph.directed and not asked.directed:
+    graph, alphas = load(options.dataset, seed=options.seed), options.alpha
+    if graph.directed and not options.directed:
         graph = graph.undirected()
-    problem = sampling_problem(graph, asked)
-    found = {name: _planned(problem, name, alphas, asked.share) for name in names}
+    problem = sampling_problem(graph, options)
+    found = {name: _planned(problem, name, alphas, options.share) for name in names}
     first = found[names[0]][alphas[0]]
     bounds = {
         a: balance_caches(problem, problem.expected, sum(budgets_of(problem, a))).lower_bound for a in alphas
@@ -66,7 +66,7 @@ def cache(
     form, row_bytes = exact_format(graph.x)
     needed = sum(sum(machine.needed) for machine in first.machines)
     said = (
-        f"A batch of {asked.batch_size} seeds on each of {asked.workers} machines needs {needed:.0f} rows of other "
+        f"A batch of {options.batch_size} seeds on each of {options.workers} machines needs {needed:.0f} rows of other "
         f"machines, {format_size(needed * row_bytes)} in their smallest format ({form.name}). Left to fetch:"
     )
     rows = [

@@ -38,12 +38,12 @@ def stages(
             "modules (skips).",
         ),
     ],
-    asked: StageProfileOptions,
+    options: StageProfileOptions,
     out: Annotated[Path, typer.Option("--out", "-o", help="Output file.")],
     json: JsonOption = None,
 ) -> None:
     """Measure each module of a model on this machine: forward and backward seconds, saved and output bytes."""
-    found = measure_stages(model, asked.sizes, asked.repeats)
+    found = measure_stages(model, options.sizes, options.repeats)
     write_stage_trace(found, out)
     rows = [
         [
@@ -57,7 +57,7 @@ def stages(
         for module in found.modules
     ]
     titles = ["module", "forward", "backward", "output a sample", "kept a sample", "parameters"]
-    said = f"{len(found.modules)} modules on {found.device}, microbatches of {asked.sizes[0]} shown: {out}."
+    said = f"{len(found.modules)} modules on {found.device}, microbatches of {options.sizes[0]} shown: {out}."
     write_out(json, msgspec.to_builtins(found), said, (titles, rows))
 
 

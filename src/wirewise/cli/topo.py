@@ -110,9 +110,9 @@ def probe(
     # These need torch, which takes seconds to import.
     from wirewise.profile.pairs import probe_topology
     from wirewise.runtime.collective.measure import program_seconds, shared_processors
-    from wirewise.trials.rank import joined
+    from wirewise.trials.rank import join_job
 
-    with joined(_TIMEOUT_S) as transport:
+    with join_job(_TIMEOUT_S) as transport:
         found = probe_topology(name)
         programs = probe_programs(len(found.ranks))
         measured = program_seconds(programs, PROBE_BYTES, timeout_s=_TIMEOUT_S)

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from wirewise.collective.fifo import Worker, stuck
+from wirewise.collective.fifo import Worker, deadlocked_messages
 from wirewise.collective.program import Program, Transfer
 from wirewise.collective.regular import RegularProgram
 from wirewise.errors import ProgramError
@@ -72,7 +72,7 @@ def faults(
     yield from wrong
     if workers is not None and not wrong:
         room = 1 + len(program.transfers) * program.segments if fifo is None else fifo
-        for line in stuck(program, workers, room):
+        for line in deadlocked_messages(program, workers, room):
             yield Fault("deadlock", line)
 
 

@@ -21,7 +21,7 @@ from wirewise.collective.dependences import Rows, dependences
 from wirewise.collective.program import Message, Program
 from wirewise.errors import ProgramError
 
-__all__ = ["SegmentOp", "Worker", "stuck"]
+__all__ = ["SegmentOp", "Worker", "deadlocked_messages"]
 
 
 class SegmentOp(NamedTuple):
@@ -37,7 +37,7 @@ Worker = Sequence[SegmentOp]
 """Acts of one rank in the order in which they run."""
 
 
-def stuck(program: Program, workers: Sequence[Worker], capacity: int) -> list[str]:
+def deadlocked_messages(program: Program, workers: Sequence[Worker], capacity: int) -> list[str]:
     """Messages that deadlock if a channel holds `capacity` messages; empty if the program always terminates.
 
     Acts only enable others, so every execution order reaches the same final state, and one run decides. Time and

@@ -39,7 +39,7 @@ class LinkWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Rate below which it is slower than noise explains."""
 
     @property
-    def fell(self) -> bool:
+    def is_slow(self) -> bool:
         """Whether the rate is lower than noise explains."""
         return self.bytes_per_s < self.limit_bytes_per_s
 
@@ -166,7 +166,7 @@ class DriftRule:
 
 def _fallen(window: StepWindow) -> Iterator[tuple[int, LinkWindow]]:
     """Ranks with a link that fell, and that link."""
-    return ((rank, one) for rank, one in enumerate(window.links) if one is not None and one.fell)
+    return ((rank, one) for rank, one in enumerate(window.links) if one is not None and one.is_slow)
 
 
 def _event(usual: list[StepWindow], window: StepWindow, before_s: float, after_s: float) -> WatchEvent:

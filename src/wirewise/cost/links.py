@@ -350,7 +350,7 @@ class Links:
         by[slice(None) if host is None else host] = factor
         known, ends = self.known, by[self.host_of_rank]
         if known is not None:
-            crosses = self.channels.crosses
+            crosses = self.channels.crosses_hosts
             pair = np.where(crosses, np.minimum(ends[:, None], ends), 1.0)
             known = PairCosts(known.latency_s, known.s_per_byte / pair)
         return replace(

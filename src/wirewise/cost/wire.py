@@ -41,7 +41,7 @@ class Channels(NamedTuple):
     """Whether messages are sent in the rounds of a ring; otherwise all channels at once."""
 
     @property
-    def crosses(self) -> NDArray[np.bool_]:
+    def crosses_hosts(self) -> NDArray[np.bool_]:
         """Channels between different hosts, [sender, receiver]."""
         return np.not_equal(self.host[:, None], self.host[None, :])
 
@@ -98,7 +98,7 @@ def competing_bytes(size: Matrix | NDArray[np.int64], channels: Channels) -> Mat
     """Bytes that compete with each channel on its slower interface, [sender, receiver]."""
     if channels.ring:
         return np.asarray(size, dtype=np.float64)
-    host, crosses = channels.host, channels.crosses
+    host, crosses = channels.host, channels.crosses_hosts
     crossing = np.where(crosses, size, 0).astype(np.float64)
     egress, ingress = np.zeros(len(host)), np.zeros(len(host))
     np.add.at(egress, host, crossing.sum(axis=1))

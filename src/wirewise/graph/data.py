@@ -163,9 +163,9 @@ class GraphData:
         """Whether a node may have several classes."""
         return self.y.ndim == 2
 
-    def count(self, which: int) -> int:
+    def count(self, split: int) -> int:
         """Number of nodes in one split."""
-        return int(np.count_nonzero(self.split == which))
+        return int(np.count_nonzero(self.split == split))
 
     @cached_property
     def in_edges(self) -> InEdges:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
-from wirewise.extras import needed
+from wirewise.extras import import_extra
 from wirewise.graph import halo
 from wirewise.graph.data import GraphData
 from wirewise.graph.structure import in_edges, symmetrize
@@ -247,7 +247,7 @@ def _metis_balanced(
 def _metis(
     data: GraphData, num_parts: int, seed: int, weight: NDArray[np.int64], objective: int = _OBJECTIVE_CUT
 ) -> NDArray[np.int32]:
-    pymetis = needed("pymetis", "gnn", "a partition by METIS")
+    pymetis = import_extra("pymetis", "gnn", "a partition by METIS")
     edges = data.simple_in_edges
     if data.directed:
         pairs, _ = symmetrize(data.edge_index, data.num_nodes)

@@ -22,18 +22,18 @@ class Piece(NamedTuple):
     number: int
 
 
-def splits_of(elements: Mapping[str, int], most: int) -> dict[str, int]:
-    """Piece size of each parameter larger than `most`, in elements, by name.
+def splits_of(elements: Mapping[str, int], maximum: int) -> dict[str, int]:
+    """Piece size of each parameter larger than `maximum`, in elements, by name.
 
     Uses the fewest pieces within the limit, about equal, rounded up to `PIECE_BLOCK`.
 
     Args:
         elements: Number of elements of each parameter.
-        most: Maximum number of elements per piece, at least 1.
+        maximum: Maximum number of elements per piece, at least 1.
     """
     found = {}
     for name, own in elements.items():
-        count = -(-own // most)
+        count = -(-own // maximum)
         size = -(-own // (count * PIECE_BLOCK)) * PIECE_BLOCK
         if size < own:
             found[name] = size

@@ -18,7 +18,7 @@ from wirewise.plans.timetables import (
     StagePass,
     Timetable,
     in_flight,
-    ordered,
+    order_passes,
     timetable,
     unroll,
 )
@@ -100,7 +100,7 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
     """Notes of the planner, such as the reason against more stages."""
 
     @classmethod
-    def by_hand(
+    def from_cuts(
         cls,
         modules: Sequence[str],
         cuts: Sequence[int],
@@ -280,7 +280,7 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
             for fault in faults():
                 raise PlanError(fault)
         updates = _UPDATES if self.weight_versions > 1 else 1
-        ordered([self.steps(position, updates) for position in range(self.positions)], self.all_edges)
+        order_passes([self.steps(position, updates) for position in range(self.positions)], self.all_edges)
 
     def _value_faults(self) -> Iterator[str]:
         if self.style not in STYLES and self.style != "custom":

@@ -35,7 +35,7 @@ __all__ = [
     "interleaved",
     "needs",
     "one_f_one_b",
-    "ordered",
+    "order_passes",
     "timetable",
     "two_versions",
     "unroll",
@@ -271,7 +271,7 @@ def needs(step: StagePass, edges: Edges) -> list[StagePass]:
     return [step._replace(stage=target) for source, target in edges if source == step.stage]
 
 
-def ordered(rows: Sequence[Sequence[StagePass]], edges: Edges) -> list[tuple[int, StagePass]]:
+def order_passes(rows: Sequence[Sequence[StagePass]], edges: Edges) -> list[tuple[int, StagePass]]:
     """Order the passes of all positions topologically, with their positions.
 
     Args:

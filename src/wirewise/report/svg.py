@@ -145,29 +145,29 @@ def grid(frame: Frame, along: Mapping[float, str], up: Mapping[float, str], x_ti
     return "".join([*lines, *values, horizontal_line(frame, frame.bottom, "axis"), title])
 
 
-def spread_labels(heights: Sequence[float], bottom: float, least: float = 14.0) -> list[float]:
+def spread_labels(heights: Sequence[float], bottom: float, min_distance: float = 14.0) -> list[float]:
     """Spread label positions so that labels do not overlap, keeping their order.
 
     Args:
         heights: Preferred positions, in pixels from the top.
         bottom: Largest allowed position, in pixels.
-        least: Minimum distance between two labels, in pixels.
+        min_distance: Minimum distance between two labels, in pixels.
     """
     order = sorted(range(len(heights)), key=heights.__getitem__)
     placed = list(heights)
     for above, below in pairwise(order):
-        placed[below] = max(placed[below], placed[above] + least)
+        placed[below] = max(placed[below], placed[above] + min_distance)
     placed[order[-1]] = min(placed[order[-1]], bottom)
     for below, above in pairwise(reversed(order)):
-        placed[above] = min(placed[above], placed[below] - least)
+        placed[above] = min(placed[above], placed[below] - min_distance)
     return placed
 
 
-def thin(length: int, most: int) -> list[int]:
-    """Select `most` of the numbers 0 to length - 1, evenly spaced, with first and last kept."""
-    if length <= most:
+def thin(length: int, maximum: int) -> list[int]:
+    """Select `maximum` of the numbers 0 to length - 1, evenly spaced, with first and last kept."""
+    if length <= maximum:
         return list(range(length))
-    return sorted({round(i * (length - 1) / (most - 1)) for i in range(most)})
+    return sorted({round(i * (length - 1) / (maximum - 1)) for i in range(maximum)})
 
 
 def document(width: float, height: float, label: str, body: str) -> str:

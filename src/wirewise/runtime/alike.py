@@ -49,11 +49,11 @@ def digests(tensors: Mapping[str, Tensor]) -> Tensor:
     return torch.tensor([int.from_bytes(d, "little", signed=True) for d in found], dtype=torch.int64)
 
 
-def description(tensors: Mapping[str, Tensor], place: int) -> str:
+def description(tensors: Mapping[str, Tensor], index: int) -> str:
     """Describe a tensor by its index: name, shape and dtype, or that it does not exist."""
-    if place >= len(tensors):
+    if index >= len(tensors):
         return "none"
-    name = list(tensors)[place]
+    name = list(tensors)[index]
     return f"{name!r}, {str(tensors[name].dtype).removeprefix('torch.')} {list(tensors[name].shape)}"
 
 

@@ -63,20 +63,20 @@ class GradientScope:
         self._enough = min(2, parameters)
         self._warned = False
 
-    def reduce(self, numbers: dict[str, Tensor], reduction: Reduction, what: str) -> Tensor:
+    def reduce(self, numbers: dict[str, Tensor], reduction: Reduction, label: str) -> Tensor:
         """Reduce one number per parameter over the parameters of all stages.
 
         Raises:
             InputError: The reduction is unsupported.
         """
         if self._everywhere is None:
-            raise self.refusal(what)
+            raise self.refusal(label)
         return self._everywhere(numbers, reduction)
 
-    def refusal(self, what: str) -> InputError:
+    def refusal(self, label: str) -> InputError:
         """Make the error for a function of several parameters."""
         return InputError(
-            f"{what} got several parameters of stage {self.stage}, or their gradients, and the other stages have "
+            f"{label} got several parameters of stage {self.stage}, or their gradients, and the other stages have "
             f"theirs: its result would be that of this stage alone. Expected {self.instead}"
         )
 

@@ -142,7 +142,7 @@ def analyse(
         critical=places(trace, replayed.dataflow, replayed.critical_path().ops.tolist()),
         compute_s=np.median(seconds, axis=1).tolist(),
         link_sensitivity=link_sensitivity(small) if 1 < hosts <= _MOST_HOSTS else [],
-        op_sensitivity=op_sensitivity(small, most=_SENSITIVE_OPS),
+        op_sensitivity=op_sensitivity(small, maximum=_SENSITIVE_OPS),
     )
 
 

@@ -113,13 +113,13 @@ class _Draft:
         self.ops.append(op)
         return self.graph.add(seconds)
 
-    def send(self, op: PipelineOp, what: MessageLoad, priority: int, link: tuple[int, ...]) -> int:
+    def send(self, op: PipelineOp, label: MessageLoad, priority: int, link: tuple[int, ...]) -> int:
         self.ops.append(op)
         return self.graph.add(
-            what.duration_s,
-            work=what.work,
-            interfaces=what.interface,
-            weights=what.weight,
+            label.duration_s,
+            work=label.work,
+            interfaces=label.interface,
+            weights=label.weight,
             resource=link,
             priority=priority,
         )

@@ -44,17 +44,17 @@ class LinkSensitivity:
     """Factor of the rate up to which step = a + b / rate holds; infinite if beyond 64."""
 
 
-def op_sensitivity(result: StepReplay, *, most: int = 20) -> list[OpSensitivity]:
+def op_sensitivity(result: StepReplay, *, maximum: int = 20) -> list[OpSensitivity]:
     """Longest compute ops on the critical path, by the gain of the step.
 
     Args:
         result: Replay, simulated again about 20 times for each op.
-        most: Maximum number of ops.
+        maximum: Maximum number of ops.
     """
     flow = result.dataflow
     path = result.critical_path().ops
     path = path[is_compute(flow)[path]]
-    longest = path[np.argsort(-flow.duration_s[path], kind="stable")][:most]
+    longest = path[np.argsort(-flow.duration_s[path], kind="stable")][:maximum]
     found = []
     for op in longest.tolist():
         seconds = float(flow.duration_s[op])

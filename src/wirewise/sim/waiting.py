@@ -33,13 +33,13 @@ class Items(NamedTuple):
 
 
 @outer
-def new_items(items: int, places: int) -> Items:
+def new_items(items: int, num_places: int) -> Items:
     """Create empty heaps."""
     return Items(
         np.full(items, -1, np.int64),
         np.full(items, -1, np.int64),
         np.full(items, -1, np.int64),
-        np.full(places, -1, np.int64),
+        np.full(num_places, -1, np.int64),
     )
 
 

@@ -18,12 +18,12 @@ __all__ = [
     "LAB_LATENCY_S",
     "LAB_MESSAGE_S",
     "MACHINES",
+    "dgx2_paired_ports",
     "dual_cards",
     "machine",
     "mi250",
     "ndv2",
     "nvswitch_hosts",
-    "paired_ports",
     "pairwise_hosts",
     "single_ranks",
 ]
@@ -98,7 +98,7 @@ def nvswitch_hosts(name: str, hosts: int, gpus: int, fabric: float, port: float)
     return _made(name, hosts, gpus, links, [*_nvswitches(hosts), *_network(hosts)])
 
 
-def paired_ports(hosts: int = 1) -> Topology:
+def dgx2_paired_ports(hosts: int = 1) -> Topology:
     """Build DGX-2 machines: sixteen V100 at 125 GB/s on a switch, one port of 12.5 GB/s for each pair of them.
 
     Raises:
@@ -179,7 +179,7 @@ def pairwise_hosts(
 
 MACHINES: dict[str, Callable[[int], Topology]] = {
     "ndv2": ndv2,
-    "dgx-2": paired_ports,
+    "dgx-2": dgx2_paired_ports,
     "dgx-2-relayed": relayed_ports,
     "dgx-a100": lambda hosts: nvswitch_hosts(f"dgx-a100x{hosts}", hosts, 8, 300 * _GB, 25 * _GB),
     "dgx-h100": lambda hosts: nvswitch_hosts(f"dgx-h100x{hosts}", hosts, 8, 450 * _GB, 50 * _GB),

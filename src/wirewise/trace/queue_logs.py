@@ -361,11 +361,11 @@ def _figure(text: str) -> float:
 
 
 @contextmanager
-def _naming_place(path: str | os.PathLike[str], place: int, what: str = "line") -> Iterator[None]:
+def _naming_place(path: str | os.PathLike[str], place: int, label: str = "line") -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, IndexError) as error:
-        raise InputError(f"{path}, {what} {place}: {error}; expected figures and times there") from error
+        raise InputError(f"{path}, {label} {place}: {error}; expected figures and times there") from error
 
 
 QUEUE_LOGS: dict[str, Callable[[Path], Iterator[_Logged]]] = {

@@ -21,7 +21,7 @@ from wirewise.runtime.transport import Transport, transport_of
 from wirewise.trials.log import Report, Text, write_line
 from wirewise.trials.start import JOB, OUTCOME
 
-__all__ = ["Rank", "joined", "main", "prepare_process"]
+__all__ = ["Rank", "join_job", "main", "prepare_process"]
 
 
 class _Job(Protocol):
@@ -78,7 +78,7 @@ class Rank(Generic[J]):
 
 
 @contextmanager
-def joined(timeout_s: float = 120.0, *, backend: str = "gloo") -> Iterator[Transport]:
+def join_job(timeout_s: float = 120.0, *, backend: str = "gloo") -> Iterator[Transport]:
     """Join the job that the environment describes; leave it together with all other ranks.
 
     Args:
@@ -105,7 +105,7 @@ def prepare_process(memory: Callable[[], None] = keep_freed_memory) -> None:
     Args:
         memory: Function that configures the allocator; called before the first tensor is created.
     """
-    torch.set_num_threads(integer_variable("OMP_NUM_THREADS", 1, least=1))
+    torch.set_num_threads(integer_variable("OMP_NUM_THREADS", 1, minimum=1))
     memory()
 
 
@@ -129,6 +129,6 @@ def main(
     prepare_process(memory)
     path = Path(folder)
     job = decode_json((path / JOB).read_bytes(), kind)
-    with joined(job.timeout_s, backend=backend(job)) as transport:
+    with join_job(job.timeout_s, backend=backend(job)) as transport:
         work(Rank(job, path, transport))
     end_process()

@@ -303,12 +303,12 @@ class SlurmJobs(Attempts[_Attempt]):
             self._rows = {row.number: row for row in rows if row.name.startswith(self._token)}
             self._looked_s = time.monotonic()
 
-    def _await(self, done: Callable[[], bool], what: str) -> None:
+    def _await(self, done: Callable[[], bool], label: str) -> None:
         until_s = time.monotonic() + _GONE_S
         self._look(now=True)
         while not done():
             if time.monotonic() > until_s:
-                raise LabError(f"Slurm did not {what} within {_GONE_S:g} s; see `squeue --me`")
+                raise LabError(f"Slurm did not {label} within {_GONE_S:g} s; see `squeue --me`")
             time.sleep(_LOOK_S)
             self._look(now=True)
 

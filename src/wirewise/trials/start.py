@@ -203,7 +203,7 @@ def run_command(
     environment: Mapping[str, str],
     *,
     result: Path | None = None,
-    what: str = "",
+    label: str = "",
     limit_s: float | None = None,
 ) -> None:
     """Run a user's command until it ends, with its output in a file.
@@ -213,7 +213,7 @@ def run_command(
         log: File for all output.
         environment: All variables of the command.
         result: File that the ranks write; removed first if it exists.
-        what: Description of the preceding work, for the error message.
+        label: Description of the preceding work, for the error message.
         limit_s: Longest run, in seconds. Defaults to no limit.
 
     Raises:
@@ -233,7 +233,7 @@ def run_command(
         except subprocess.TimeoutExpired:
             code, ended = 1, f"was ended after {limit_s:.0f} s"
     if code or (result is not None and not result.exists()):
-        before = f" before {what}" if what else ""
+        before = f" before {label}" if label else ""
         lines = log.read_text(errors="replace").splitlines()
         raise PeerError(f"the command {ended}{before}; its log is {log}, and ends:\n{last_lines(lines)}")
 

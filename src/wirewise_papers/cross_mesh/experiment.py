@@ -42,7 +42,7 @@ class CrossMesh(Interleaved[ReshardJob, "ReshardRun"]):
 
     def prepare(  # type: ignore[override]
         self,
-        given: GivenOptions[CrossMeshOptions],
+        cli_options: GivenOptions[CrossMeshOptions],
         log: Log,
         *,
         plan: Annotated[Path, typer.Argument(help="File of `wirewise plan reshard`.")],
@@ -57,7 +57,7 @@ class CrossMesh(Interleaved[ReshardJob, "ReshardRun"]):
         loaded = load(plan)
         if not isinstance(loaded, ReshardPlan):
             raise InputError(f"{plan} is a {loaded.family} plan; expected one of `wirewise plan reshard`")
-        return make_job(loaded, given.record(), log)
+        return make_job(loaded, cli_options.record(), log)
 
     def plans(self, job: ReshardJob) -> Mapping[str, ReshardPlan]:
         """Plans of the job."""

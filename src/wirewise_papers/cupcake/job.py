@@ -160,13 +160,13 @@ def plan_file(folder: Path, name: str) -> Path:
     return folder / f"plan-{name.replace(':', '-')}.json"
 
 
-def make_plans(job: CupcakeJob, found: JobCosts) -> dict[str, tuple[FusionPlan, CompressionProblem]]:
+def make_plans(job: CupcakeJob, measured: JobCosts) -> dict[str, tuple[FusionPlan, CompressionProblem]]:
     """Every plan of the job, with its problem."""
-    return {name: _made(job, found, *job.split(name), job.least_gain) for name in job.plans}
+    return {name: _made(job, measured, *job.split(name), job.least_gain) for name in job.plans}
 
 
 def make_finalists(
-    job: CupcakeJob, found: JobCosts
+    job: CupcakeJob, measured: JobCosts
 ) -> dict[str, dict[str, tuple[FusionPlan, CompressionProblem]]]:
     """Candidates of a trial by measured steps (`trial_candidates`), for each Cupcake plan that may choose codecs."""
     chosen = {}
@@ -175,7 +175,8 @@ def make_finalists(
         if method != "cupcake" or len(codecs) == 1:
             continue
         made = {
-            f"{name} ({way})": _made(job, found, own, method, 0.0) for way, own in candidates(codecs).items()
+            f"{name} ({way})": _made(job, measured, own, method, 0.0)
+            for way, own in candidates(codecs).items()
         }
         chosen[name] = {
             way: made[way] for way in trial_candidates({way: plan for way, (plan, _) in made.items()})

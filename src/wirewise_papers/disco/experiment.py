@@ -109,11 +109,11 @@ class Disco(Interleaved[DiscoOptions, DiscoRun]):
     options = DiscoOptions
     warm_up = 2
 
-    def prepare(self, given: GivenOptions[DiscoOptions], log: Log) -> DiscoOptions:
+    def prepare(self, cli_options: GivenOptions[DiscoOptions], log: Log) -> DiscoOptions:
         """Choose the network, with the measured links of an allocation."""
         from wirewise_papers.own_links import resolve_links
 
-        job = given.record()
+        job = cli_options.record()
         if ":" in job.model:
             file, _, name = job.model.rpartition(":")
             job = msgspec.structs.replace(job, model=f"{Path(file).resolve()}:{name}")

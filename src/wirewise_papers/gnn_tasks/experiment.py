@@ -42,12 +42,12 @@ class GnnTasks(Interleaved[PlacementJob, "PlacementRun"]):
     filling = 0
 
     def prepare(  # type: ignore[override]
-        self, given: GivenOptions[GnnTasksOptions], log: Log, *, tasks: GivenOptions[Tasks]
+        self, cli_options: GivenOptions[GnnTasksOptions], log: Log, *, tasks: GivenOptions[Tasks]
     ) -> PlacementJob:
         """Plan every method under every policy."""
         from wirewise_papers.gnn_tasks.planning import make_job
 
-        wish = given.record()
+        wish = cli_options.record()
         return make_job(wish, chosen_tasks(tasks, wish.names, wish.seed), log)
 
     def plans(self, job: PlacementJob) -> Mapping[str, PlacementPlan]:

@@ -44,11 +44,11 @@ class PipeDream2BW(Interleaved[PipelineJob, PipelineRun]):
     unit = "update"
     together = False
 
-    def prepare(self, given: GivenOptions[PipelineJob], log: Log) -> PipelineJob:
+    def prepare(self, cli_options: GivenOptions[PipelineJob], log: Log) -> PipelineJob:
         """Measure the links of an allocation."""
         from wirewise_papers.own_links import resolve_links
 
-        job = given.record()
+        job = cli_options.record()
         return resolve_links(job, job.hosts, log)
 
     def plans(self, job: PipelineJob) -> dict[str, StagePlan]:

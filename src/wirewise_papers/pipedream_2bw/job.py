@@ -130,7 +130,7 @@ def plan_of(job: PipelineJob, mode: str) -> StagePlan:
     if mode == "2bw-eager":
         more["depths"] = eager_depths(job.stages, job.microbatches)
     cuts = [1 + job.blocks * number // job.stages for number in range(1, job.stages)]
-    return StagePlan.by_hand(
+    return StagePlan.from_cuts(
         module_names(job.blocks),
         cuts,
         style=style,

@@ -59,7 +59,7 @@ CUTS: dict[str, str] = {
     "layers.0.*": "S0",
     "layers.1.weight": "S1",
 }
-"""Placements of parameters in manual tensor parallelism (`ways.by_hand`); all others are replicated."""
+"""Placements of parameters in manual tensor parallelism (`ways.from_cuts`); all others are replicated."""
 
 
 class RhinoOptions(opt.Options, frozen=True, kw_only=True):

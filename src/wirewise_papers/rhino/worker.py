@@ -26,7 +26,7 @@ from wirewise_papers.parallel_models import MODELS
 from wirewise_papers.rhino.deployed import DeployedMethod
 from wirewise_papers.rhino.job import RhinoJob
 from wirewise_papers.rhino.records import ParallelTimes
-from wirewise_papers.rhino.ways import TrainingMethod, by_hand, ddp, fsdp, parallel_method
+from wirewise_papers.rhino.ways import TrainingMethod, ddp, fsdp, manual_tensor_parallel, parallel_method
 
 __all__ = ["COMPARED", "GRAPH", "one_device", "work"]
 
@@ -34,7 +34,7 @@ COMPARED = 5
 """Number of steps whose losses are compared."""
 GRAPH = "graph-{}.json"
 """File of the graph of a microbatch, by the number of microbatches."""
-_WAYS: dict[str, Callable[..., TrainingMethod]] = {"ddp": ddp, "fsdp": fsdp, "tensor": by_hand}
+_WAYS: dict[str, Callable[..., TrainingMethod]] = {"ddp": ddp, "fsdp": fsdp, "tensor": manual_tensor_parallel}
 
 
 def work(rank: Rank[RhinoJob]) -> None:

@@ -150,7 +150,7 @@ def _ordered(job: MiniBatchJob, graph: GraphData, owner: np.ndarray, train: np.n
     """Each machine's nodes in a range, those first that its batches need most."""
     before = _problem(job, graph, owner, train)
     scores = [
-        inclusion(before.drawers, before.drawn[machine], job.fanouts, hop_zero=True)
+        inclusion(before.drawers, before.seed_probabilities[machine], job.fanouts, hop_zero=True)
         for machine in range(job.workers)
     ]
     return ranges_of(owner, scores)

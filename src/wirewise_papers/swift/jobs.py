@@ -89,7 +89,7 @@ def _pipeline(settings: Settings, transport: Transport, journal: Any = None) -> 
         )
         for number in range(ranks)
     ]  # fmt: skip
-    plan = StagePlan.by_hand(
+    plan = StagePlan.from_cuts(
         [str(number) for number in range(ranks)],
         range(1, ranks),
         style="1f1b",

@@ -28,7 +28,7 @@ from wirewise.lab import Lab, Loopback
 from wirewise.planners import PLANNERS
 from wirewise.planners.jobs import RULES, JobProblem, tune
 from wirewise.planners.jobs.online import online_policy
-from wirewise.planners.jobs.problem import follow
+from wirewise.planners.jobs.problem import simulate_rule
 from wirewise.plans import JobPlan, save
 from wirewise.runtime.jobs import QueueExecutor, step_table
 from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue
@@ -180,7 +180,7 @@ def completions(pairs: Sequence[tuple[JobProblem, JobProblem]]) -> dict[str, lis
     trained = {rule: tune([other for other, _ in pairs], rule) for rule in _TUNED}
     found = {
         rule: [
-            (follow(one, rule, known, seed).finish - one.arrays.arrival).astype(float)
+            (simulate_rule(one, rule, known, seed).finish - one.arrays.arrival).astype(float)
             for seed, (_, one) in enumerate(pairs)
         ]
         for rule in RULES

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wirewise.planners.jobs.attention import ObservationTensors, TapFinger
-from wirewise.planners.jobs.policy import Episode, Round, decide, observe, run_episodes, weighed
+from wirewise.planners.jobs.policy import Episode, Round, amount_features, decide, observe, run_episodes
 from wirewise.planners.jobs.problem import JobProblem, problem_of
 from wirewise.planners.jobs.rules import start_all
 from wirewise.planners.jobs.tapfinger import SHIPPED, read_weights, write_weights
@@ -180,7 +180,7 @@ def _answers(games: Sequence[Episode], random: np.random.Generator) -> _Answered
                     amount[number, cluster] = int(same.argmax())
                     break
     picked = np.take_along_axis(jobs, pick[..., None], 2)[..., 0]
-    features, legal = weighed(games, picked)
+    features, legal = amount_features(games, picked)
     return _Answered(
         seen, torch.from_numpy(pick), torch.from_numpy(amount > 0), features, legal, torch.from_numpy(amount)
     )

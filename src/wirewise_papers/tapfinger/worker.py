@@ -149,7 +149,7 @@ class _Stages:
         pass_s = job.accelerator_s / sizes.microbatches / _STAGES / 2
         self._pipeline = Pipeline(
             language_model(sizes),
-            StagePlan.by_hand(
+            StagePlan.from_cuts(
                 module_names(sizes.blocks),
                 [2],
                 style="1f1b",
@@ -240,16 +240,16 @@ KINDS: dict[str, Callable[[ClusterJob, Transport], ResumableTraining]] = {
 """Training of each kind of job."""
 
 
-def write_parts(folder: Path, most: int, *, seed: int = 0, nodes: int = 800) -> Path:
-    """Write the graph of the kind "graph" in 1, 2 and up to `most` parts, each in a numbered folder.
+def write_parts(folder: Path, maximum: int, *, seed: int = 0, nodes: int = 800) -> Path:
+    """Write the graph of the kind "graph" in 1, 2 and up to `maximum` parts, each in a numbered folder.
 
     Args:
         folder: Folder to write to.
-        most: Maximum number of ranks of a job.
+        maximum: Maximum number of ranks of a job.
         seed: Seed of graph and parts.
         nodes: Number of nodes of the graph.
     """
     data: Any = graph.block_model(graph.BlockModel(nodes=nodes, classes=4, features=16, seed=seed))
-    for parts in range(1, most + 1):
+    for parts in range(1, maximum + 1):
         graph.save_parts(data, graph.partition(data, parts, seed=seed), folder / str(parts))
     return folder

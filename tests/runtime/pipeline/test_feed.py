@@ -107,7 +107,7 @@ def test_masks_smaller_batches_and_groups_train_as_one_process(build: Any, style
     sizes = (8, 8, 5, 1)
     layers = build(encoder())
     cuts = [len(layers.names) // 2]
-    plan = StagePlan.by_hand(
+    plan = StagePlan.from_cuts(
         layers.names, cuts, style=style, microbatches=4, microbatch_size=2, edges=layers.edges(cuts)
     )
     models = [encoder() for _ in range(2)]
@@ -144,7 +144,7 @@ def test_masks_smaller_batches_and_groups_train_as_one_process(build: Any, style
 
 def alone(modules: list[nn.Module], batch: Any, **further: Any) -> None:
     layers = LayerGraph(modules, **further)
-    plan = StagePlan.by_hand(layers.names, [], style="1f1b", microbatches=2, microbatch_size=2)
+    plan = StagePlan.from_cuts(layers.names, [], style="1f1b", microbatches=2, microbatch_size=2)
 
     def body(rank: int, group: Any, store: Any) -> None:
         pipeline = Pipeline(

@@ -29,7 +29,7 @@ from wirewise.sim.traces import TraceRecording
 from wirewise.sim.whatif import Change, parse
 from wirewise.trace.records import Trace
 
-__all__ = ["ReplayedJob", "answer_by_replay"]
+__all__ = ["ReplayedJob", "find_candidates_by_replay"]
 
 Answer = list[Candidate] | str
 
@@ -107,7 +107,7 @@ class ReplayedJob:
         return None if self.folder is None else self.folder / f"{name}.json"
 
 
-def answer_by_replay(job: ReplayedJob) -> Answers:
+def find_candidates_by_replay(job: ReplayedJob) -> Answers:
     """Find the candidates of all families by replay."""
     answers = {family: _answer(make, job) for family, make in _FAMILIES.items()}
     return answers | {"combinations": _answer(lambda own: combine(own, answers), job)}

@@ -17,7 +17,7 @@ __all__ = [
     "mirror",
     "power_of_two",
     "rounds",
-    "spread",
+    "transfers_over",
     "waves",
 ]
 
@@ -40,9 +40,9 @@ class RankGroup(NamedTuple):
         """Ranks whose transfers are built."""
         return range(self.repeats or self.ranks)
 
-    def rank(self, place: int) -> int:
+    def rank(self, position: int) -> int:
         """Rank at a position, counted round the ring from the root."""
-        return (self.root + place) % self.ranks
+        return (self.root + position) % self.ranks
 
 
 class Draft(NamedTuple):
@@ -106,7 +106,7 @@ def mirror(draft: Draft, reduces: bool) -> Draft:
     return Draft(draft.chunks, back)
 
 
-def spread(edges: Iterable[tuple[int, int, int]], chunks: Sequence[int]) -> list[Transfer]:
+def transfers_over(edges: Iterable[tuple[int, int, int]], chunks: Sequence[int]) -> list[Transfer]:
     """Build transfers of the same chunks over each (source, target, step)."""
     return [Transfer(chunk, s, t, step) for s, t, step in edges for chunk in chunks]
 

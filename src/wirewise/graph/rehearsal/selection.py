@@ -98,7 +98,7 @@ def _herding(candidates: Candidates, budget: int) -> NDArray[np.int64]:
 
 def _centres(candidates: Candidates, budget: int) -> NDArray[np.int64]:
     """Nearest in hops to all of the class, as SEA-ER asks; out of the model's reach all are equally far."""
-    return k_centre(candidates.edges, candidates.nodes, budget, most=_HOPS + 1)
+    return k_centre(candidates.edges, candidates.nodes, budget, maximum=_HOPS + 1)
 
 
 def _covering(candidates: Candidates, budget: int) -> NDArray[np.int64]:

@@ -148,9 +148,9 @@ def _task(data: GraphData, classes: NDArray[np.int64], seed: int) -> Task:
     return Task(tuple(int(label) for label in classes), train, validation, test)
 
 
-def balanced_accuracy(found: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
+def balanced_accuracy(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
     """Mean over the classes among `labels` of the accuracy within the class."""
-    right = found == labels
+    right = predicted == labels
     return float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))
 
 

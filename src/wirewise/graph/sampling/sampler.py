@@ -218,7 +218,7 @@ class NeighborSampler:
         finally:
             self._tables.append(table)
 
-    def nothing(self) -> Batch:
+    def empty_batch(self) -> Batch:
         """Batch without seeds."""
         return empty_batch(len(self.fanouts))
 

@@ -46,7 +46,7 @@ class CheckBudget:
         self._last_s = time.process_time()
 
     @property
-    def settles(self) -> bool:
+    def is_settling(self) -> bool:
         """Whether the first steps after the start or a change are in progress, in which everything is checked."""
         return self.quiet < FIRST
 
@@ -69,7 +69,7 @@ class CheckBudget:
             self._spent_s += time.process_time() - start
 
     @contextmanager
-    def set_aside(self) -> Iterator[None]:
+    def exclude(self) -> Iterator[None]:
         """Leave the time of a proof out: it belongs neither to the step nor to the full checks."""
         start = time.process_time()
         try:
@@ -123,10 +123,10 @@ class Interval:
         self._every, self._longest = every, every * (_GROWTH if grows else 1)
         self._distance, self._next = every, every
 
-    def due(self, call: int, *, looks: bool = False) -> bool:
-        """Whether a proof is due at a call; `looks` forces one, which resets the interval to its first length."""
-        if not looks and call < self._next:
+    def due(self, call: int, *, force: bool = False) -> bool:
+        """Whether a proof is due at a call; `force` forces one, which resets the interval to its first length."""
+        if not force and call < self._next:
             return False
-        self._distance = self._every if looks else min(2 * self._distance, self._longest)
+        self._distance = self._every if force else min(2 * self._distance, self._longest)
         self._next = call + self._distance
         return True

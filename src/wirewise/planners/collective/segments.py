@@ -75,7 +75,7 @@ def hashed_s(program: Program, network: Network, size_bytes: float) -> float | N
     Returns:
         None if switches have no choice, or the program has too many messages for repeated simulation.
     """
-    if messages_of(program) * program.segments > _MOST_HASHED or not network.chooses:
+    if messages_of(program) * program.segments > _MOST_HASHED or not network.has_choice:
         return None
     hashed = (msgspec.structs.replace(network, hashing=Hashing(seed)) for seed in range(HASHES))
     return max(Simulator(program, one, size_bytes).finish_s(program.segments) for one in hashed)

@@ -89,65 +89,67 @@ class LookAhead:
         self._seen = (0, 0, 0, 0)
         self.followed: Counter[str] = Counter()
 
-    def decide(self, believed: QueueArrays, state: QueueState) -> None:
+    def decide(self, expected: QueueArrays, state: QueueState) -> None:
         """Decide in the current slot, if anything has changed since the last decision."""
         if not self._own_pace:
             self._learn(state)
-            believed = believed._replace(pace=self._paces)
-        if state.counts[RUNNING] and self._news(believed, state) == self._seen:
+            expected = expected._replace(pace=self._paces)
+        if state.counts[RUNNING] and self._news(expected, state) == self._seen:
             # Nobody came, left, or showed a pace: what was decided still holds.
-            self._expect(believed, state)
+            self._expect(expected, state)
             return
-        known = knowledge(expected_queue(believed), self._window, self._patience)
+        known = knowledge(expected_queue(expected), self._window, self._patience)
         proposed = (PROPOSED,) if self._proposal is not None and state.counts[WAITING] else ()
-        best = min((*proposed, *LOOKED_AT), key=lambda who: self._cost(who, believed, state, known))
+        best = min((*proposed, *LOOKED_AT), key=lambda who: self._cost(who, expected, state, known))
         self.followed[best] += 1
-        self._act(best, believed, state, known)
-        self._seen = self._news(believed, state)
-        self._expect(believed, state)
+        self._act(best, expected, state, known)
+        self._seen = self._news(expected, state)
+        self._expect(expected, state)
 
-    def _news(self, believed: QueueArrays, state: QueueState) -> tuple[int, int, int, int]:
+    def _news(self, expected: QueueArrays, state: QueueState) -> tuple[int, int, int, int]:
         """Jobs that have come, that run, whose pace is known, and that have waited for too long."""
         waiting = state.waiting[: state.counts[WAITING]]
-        waited = state.counts[SLOT] - believed.arrival[waiting]
+        waited = state.counts[SLOT] - expected.arrival[waiting]
         overdue = int((waited >= self._patience).sum()) if self._patience else 0
         known = int((self._expected > 0).sum())
         return int(state.counts[ARRIVED]), int(state.counts[RUNNING]), known, overdue
 
-    def _act(self, who: str, believed: QueueArrays, state: QueueState, known: Knowledge) -> None:
+    def _act(self, who: str, expected: QueueArrays, state: QueueState, knowledge: Knowledge) -> None:
         if who == PROPOSED and self._proposal is not None:
             withheld = np.zeros_like(state.free)
-            hold_for_overdue(believed, state, known, withheld)
-            self._proposal(believed, state)
+            hold_for_overdue(expected, state, knowledge, withheld)
+            self._proposal(expected, state)
             state.free[:] += withheld
         else:
             slot = int(state.counts[SLOT])
-            decide_once(RULES.index(who), believed, state, self._known(who, known), slot)
+            decide_once(RULES.index(who), expected, state, self._known(who, knowledge), slot)
 
-    def _known(self, rule: str, known: Knowledge) -> Knowledge:
+    def _known(self, rule: str, knowledge: Knowledge) -> Knowledge:
         found = self._tuned.get(rule)
-        return known if found is None else known._replace(due=found.due, floor=found.floor)
+        return knowledge if found is None else knowledge._replace(due=found.due, floor=found.floor)
 
-    def _cost(self, who: str, believed: QueueArrays, state: QueueState, known: Knowledge) -> float:
+    def _cost(self, who: str, expected: QueueArrays, state: QueueState, knowledge: Knowledge) -> float:
         """Slots until the end of all jobs that have come, if `who` decides now and the best of rules afterwards."""
         last = int(state.counts[SLOT]) + _HORIZON
-        queue, following = _arrived(believed, state)
-        self._act(who, queue, following, known)
+        queue, following = _arrived(expected, state)
+        self._act(who, queue, following, knowledge)
         advance(queue, following, self._kept)
         costs = []
         for rule in _AFTERWARDS:
             _, after = _arrived(queue, following)
-            run_rule(RULES.index(rule), queue, queue, after, self._known(rule, known), self._kept, last, 0)
+            run_rule(
+                RULES.index(rule), queue, queue, after, self._known(rule, knowledge), self._kept, last, 0
+            )
             ends = np.where(after.finish < 0, last + _HORIZON * (1.0 - after.done), after.finish)
             costs.append(float(ends.sum()))
         return min(costs)
 
-    def _expect(self, believed: QueueArrays, state: QueueState) -> None:
+    def _expect(self, expected: QueueArrays, state: QueueState) -> None:
         """Remember what jobs that run would gain in this slot at the ordinary pace."""
         jobs = state.running[: state.counts[RUNNING]].copy()
-        kind, done = believed.kind[jobs], state.done[jobs]
-        ceiling = believed.ceiling[kind]
-        gains = believed.progress[kind, state.held[jobs, 0], state.held[jobs, 1]]
+        kind, done = expected.kind[jobs], state.done[jobs]
+        ceiling = expected.ceiling[kind]
+        gains = expected.progress[kind, state.held[jobs, 0], state.held[jobs, 1]]
         gains = gains * np.where(ceiling > 0, np.sqrt(np.maximum(ceiling - done, 0.0)), 1.0)
         gains = gains * np.where(state.changed[jobs], self._kept, 1.0)
         self._before = int(state.counts[SLOT]), jobs, done, gains
@@ -164,11 +166,11 @@ class LookAhead:
         self._paces[seen] = np.clip(self._gained[seen] / self._expected[seen], *_PACES)
 
 
-def _arrived(believed: QueueArrays, state: QueueState) -> tuple[QueueArrays, QueueState]:
+def _arrived(expected: QueueArrays, state: QueueState) -> tuple[QueueArrays, QueueState]:
     """The queue without jobs that are to come, which nobody knows, and a copy of its state."""
     count = int(state.counts[ARRIVED])
-    queue = believed._replace(
-        **{name: getattr(believed, name)[:count] for name in ("arrival", "kind", "pace", "reach")}
+    queue = expected._replace(
+        **{name: getattr(expected, name)[:count] for name in ("arrival", "kind", "pace", "reach")}
     )
     own = {name: getattr(state, name)[:count].copy() for name in _OF_JOBS}
     return queue, state._replace(

@@ -138,7 +138,7 @@ def figures(sums: ModuleSums, trace: StageTrace, sets: Sequence[int]) -> StageFi
     )
 
 
-def best_cut(sets: Sequence[int], cost: Sequence[Table], among: Sequence[Table]) -> list[list[int]] | None:
+def best_cut(sets: Sequence[int], cost: Sequence[Table], tie_cost: Sequence[Table]) -> list[list[int]] | None:
     """Partition modules into stages with the least maximum cost; ties by the least sum of a second cost.
 
     Dynamic programming over stages and sets of modules: O(stages * sets^2).
@@ -146,7 +146,7 @@ def best_cut(sets: Sequence[int], cost: Sequence[Table], among: Sequence[Table])
     Args:
         sets: Module sets as bit masks, by size; the last one holds all.
         cost: Cost of the stage between two sets, for each stage; infinite if not allowed.
-        among: Second cost, for each stage.
+        tie_cost: Second cost, for each stage.
 
     Returns:
         Module indices by stage. None if no partition is allowed.
@@ -162,7 +162,7 @@ def best_cut(sets: Sequence[int], cost: Sequence[Table], among: Sequence[Table])
     total = np.full(n, np.inf)
     total[0] = 0.0
     before = []
-    for table, other in zip(cost, among, strict=True):
+    for table, other in zip(cost, tie_cost, strict=True):
         both = np.where(table <= limit, total[:, None] + other, np.inf)
         before.append(np.argmin(both, axis=0))
         total = both.min(axis=0)

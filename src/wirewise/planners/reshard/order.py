@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from wirewise.errors import PlanError
 from wirewise.jit import njit
 
-__all__ = ["ORDERS", "Choices", "OrderedSlices", "choices", "makespan_s", "ordered"]
+__all__ = ["ORDERS", "Choices", "OrderedSlices", "choices", "makespan_s", "order_slices"]
 
 Ints = NDArray[np.int64]
 Vector = NDArray[np.float64]
@@ -79,11 +79,13 @@ def choices(options: Sequence[Sequence[tuple[float, Sequence[int]]]]) -> Choices
     )
 
 
-def ordered(given: Choices, method: str = "auto", *, seed: int = 0, nodes: int = _NODES) -> OrderedSlices:
+def order_slices(
+    choices: Choices, method: str = "auto", *, seed: int = 0, nodes: int = _NODES
+) -> OrderedSlices:
     """Order the slices by one of `ORDERS`; deterministic for a seed on every machine.
 
     Args:
-        given: Slices and their options.
+        choices: Slices and their options.
         method: Name of the method.
         seed: Seed of randomised orders.
         nodes: Maximum number of search steps, after which the best order is returned.
@@ -93,42 +95,42 @@ def ordered(given: Choices, method: str = "auto", *, seed: int = 0, nodes: int =
     """
     if method not in ORDERS:
         raise PlanError(f"unknown order {method!r}; expected one of: {', '.join(ORDERS)}")
-    count = len(given.first) - 1
+    count = len(choices.first) - 1
     if not count:
         nothing = np.zeros(0, np.int64)
         return OrderedSlices(nothing, nothing, np.zeros(0), 0.0, True)
     if method == "naive":
-        return _ordered_slices(given, np.arange(count), given.first[:-1].copy())
+        return _ordered_slices(choices, np.arange(count), choices.first[:-1].copy())
     if method == "size":
-        return _ordered_slices(given, np.arange(count), _least_loaded(*given))
-    found = [ordered(given, "size")] if method == "auto" else []
+        return _ordered_slices(choices, np.arange(count), _least_loaded(*choices))
+    found = [order_slices(choices, "size")] if method == "auto" else []
     if method in ("greedy", "auto"):
-        found.append(_ordered_slices(given, *_greedy(*given, _DRAWS, seed)))
+        found.append(_ordered_slices(choices, *_greedy(*choices, _DRAWS, seed)))
     if method in ("list", "search", "auto"):
-        found.append(_ordered_slices(given, *_listed(*given, _RESTARTS, seed)))
+        found.append(_ordered_slices(choices, *_listed(*choices, _RESTARTS, seed)))
     best = min(found, key=lambda one: one.seconds)
     if method == "search" or (method == "auto" and count <= _MOST_SEARCHED):
-        order, option, better, steps = _search(*given, best.seconds, nodes)
-        best = _ordered_slices(given, order, option) if better else best
+        order, option, better, steps = _search(*choices, best.seconds, nodes)
+        best = _ordered_slices(choices, order, option) if better else best
         return best._replace(complete=steps < nodes)
     return best
 
 
-def makespan_s(given: Choices, order: Ints, option: Ints) -> float:
+def makespan_s(choices: Choices, order: Ints, option: Ints) -> float:
     """End of the last slice, in seconds, if each starts as soon as earlier ones in the order allow.
 
     Args:
-        given: Slices and their options.
+        choices: Slices and their options.
         order: Slices in start order, [n].
         option: Chosen option of each, indexed over all slices, [n].
     """
-    return float(_starts(*given, order, option)[1])
+    return float(_starts(*choices, order, option)[1])
 
 
-def _ordered_slices(given: Choices, order: Ints, option: Ints) -> OrderedSlices:
-    start, seconds = _starts(*given, order, option)
+def _ordered_slices(choices: Choices, order: Ints, option: Ints) -> OrderedSlices:
+    start, seconds = _starts(*choices, order, option)
     by_start = order[np.argsort(start[order], kind="stable")]
-    return OrderedSlices(by_start, option - given.first[:-1], start, float(seconds))
+    return OrderedSlices(by_start, option - choices.first[:-1], start, float(seconds))
 
 
 @njit()

@@ -19,11 +19,11 @@ class Exchanges:
 
     Args:
         transport: Transport between the ranks.
-        what: Owner of the gradients, for messages.
+        label: Owner of the gradients, for messages.
     """
 
-    def __init__(self, transport: Transport, what: str) -> None:
-        self.transport, self.what = transport, what
+    def __init__(self, transport: Transport, label: str) -> None:
+        self.transport, self.what = transport, label
         self.sent_bytes = 0
         """Bytes sent by this rank so far: of an all-reduce as by a ring."""
 
@@ -93,18 +93,18 @@ class AllReduces:
     def __len__(self) -> int:
         return len(self._works)
 
-    def start(self, tensor: Tensor, what: str, planned: bool = True) -> None:
+    def start(self, tensor: Tensor, label: str, planned: bool = True) -> None:
         """Start an all-reduce; those not in the plan use the group's all-reduce."""
         if planned and self._thread is not None:
             if tensor.is_cuda:
                 torch.cuda.current_stream(tensor.device).synchronize()
             assert self._collective is not None
             notify_handover(self._collective, tensor)
-            self._works.append((what, self._thread.submit(self._collective, tensor)))
+            self._works.append((label, self._thread.submit(self._collective, tensor)))
             return
 
         def launch() -> None:
-            self._works.append((what, self.transport.group.allreduce([tensor])))
+            self._works.append((label, self.transport.group.allreduce([tensor])))
 
         self.transport.guard(launch, "all-reduce")
 

@@ -168,7 +168,7 @@ class AllReducePayloads(Scheme):
         """Faults that ranks report, or values that left the range of the wire's type in the sum."""
         if not told:
             self.decode(flat)
-        return told or [NonfiniteGradient.in_sum(flat, self.group.names, self.pools)]
+        return told or [NonfiniteGradient.locate_nonfinite(flat, self.group.names, self.pools)]
 
     def decode(self, flat: Tensor) -> None:
         codes = self._part.codes(self._payload[None])
@@ -249,7 +249,7 @@ class Divisible(Scheme):
     def decode(self, flat: Tensor) -> None:
         for part, (begin, end), row in zip(self._parts, self._cuts, self._rows, strict=True):
             scale = 1 / self.group.world_size
-            part.decode(part.codes(row), flat[begin:end], scale, self.pools.step, again=True)
+            part.decode(part.codes(row), flat[begin:end], scale, self.pools.step, reencoded=True)
 
 
 class Hierarchical(Scheme):

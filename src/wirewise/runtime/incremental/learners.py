@@ -180,7 +180,7 @@ class Learner:
         """This rank's training nodes of a task; every class weighs the same over all ranks."""
         everyone = self.growing.tasks[task].train
         count = np.bincount(self.growing.data.y[everyone], minlength=self.growing.data.num_classes)
-        mine = self.peers.mine(everyone)
+        mine = self.peers.own_nodes(everyone)
         return WeightedNodes(
             mine, 1 / (count[self.growing.data.y[mine]] * len(self.growing.tasks[task].classes))
         )
@@ -223,7 +223,7 @@ class Rehearsal(Learner):
     def keep(self, graph: CurrentGraph) -> NDArray[np.int64]:
         """Select this rank's training nodes of the task to keep, within the budget of each class."""
         task = self.growing.tasks[graph.task]
-        mine = self.peers.mine(task.train)
+        mine = self.peers.own_nodes(task.train)
         if not len(mine):
             return mine
         rows, label = self.embedded(graph.block(mine)), self.growing.data.y[mine]
@@ -243,7 +243,7 @@ class Rehearsal(Learner):
         Their embeddings under the graph structure when they were kept are matched with those of all training nodes of
         their task under the current structure, both by the current network.
         """
-        own = [self.peers.mine(task.train) for task in self.growing.tasks[: graph.task]]
+        own = [self.peers.own_nodes(task.train) for task in self.growing.tasks[: graph.task]]
         block = graph.kept("old", lambda: graph.block(np.concatenate(own)))
         now = np.split(self.embedded(block), np.cumsum([len(nodes) for nodes in own])[:-1])
         return [self._matched(kept, x) for kept, x in zip(self.kept, now, strict=True)]
@@ -257,7 +257,7 @@ class Rehearsal(Learner):
             both[:, :-1],
             now.astype(np.float64),
             kernel=self.settings.kernel,
-            most=self.settings.most,
+            maximum=self.settings.most,
             groups=both[:, -1].astype(np.int64) if self.settings.balanced else None,
             total=self.peers.total,
         )

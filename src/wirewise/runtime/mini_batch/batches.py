@@ -128,7 +128,7 @@ class Batches:
         """Number of batches."""
         return max(len(self.epochs) * len(self.loader) - self.start, 0)
 
-    def one_by_one(self) -> Generator[MiniBatch]:
+    def iterate_unpipelined(self) -> Generator[MiniBatch]:
         """Yield batches that are each made on demand."""
         if not len(self):
             return
@@ -253,7 +253,7 @@ class Batches:
         if len(place.seeds) or loader.sampler.collective:
             batch = loader.sampler.sample(place.seeds, epoch=place.epoch, batch=draw)
         else:
-            batch = loader.sampler.nothing()
+            batch = loader.sampler.empty_batch()
         made = _Making(place, batch, self.fetcher.wanted(batch.n_id), {})
         made.stage_s["sample"] = time.perf_counter() - begin
         return made
@@ -293,11 +293,11 @@ class Batches:
         made.stage_s["rows"] = time.perf_counter() - begin
         return came
 
-    def _assemble(self, made: _Making, came: Tensor) -> MiniBatch:
+    def _assemble(self, made: _Making, received: Tensor) -> MiniBatch:
         begin = time.perf_counter()
         store, batch = self.fetcher.store, made.batch
         wanted = made.wanted
-        found = store.assemble(batch.n_id, wanted.places, partial(self.fetcher.place, wanted, came))
+        found = store.assemble(batch.n_id, wanted.places, partial(self.fetcher.place, wanted, received))
         seeds = torch.from_numpy(batch.n_id[: batch.num_seeds])
         made.stage_s["assemble"] = time.perf_counter() - begin
         return MiniBatch(

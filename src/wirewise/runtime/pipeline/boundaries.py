@@ -136,7 +136,7 @@ class Boundary:
 
     def check_failures(self, *, forward: bool) -> None:
         """Raise if another rank has failed."""
-        if self.transport.others_gave_up():
+        if self.transport.has_remote_timeout():
             raise self.transport.failure(self.name(forward=forward), None, "another rank gave up")
 
     def _learn(self, known: Future[_Known], own: ValueSpec | None) -> None:
@@ -211,7 +211,7 @@ class Boundary:
     def _mover(self, one: LaidOutTensor, *, forward: bool) -> Resharder:
         plan = cross_mesh(one, self._links)
         assert isinstance(plan, ReshardPlan)
-        found = Resharder(plan, self.transport, compared=True, what=self.name(forward=forward))
+        found = Resharder(plan, self.transport, compared=True, label=self.name(forward=forward))
         if found.tags > self._room:
             raise PlanError(
                 f"{self.name(forward=forward)}: the reshard plan needs {found.tags} tags of {self._room}"

@@ -88,7 +88,7 @@ class LayerGraph:
         return self._plain.get(parameter, name)
 
     def edges(self, cuts: Sequence[int]) -> tuple[tuple[int, int], ...]:
-        """Pairs of stages between which activations are sent, for `StagePlan.by_hand`.
+        """Pairs of stages between which activations are sent, for `StagePlan.from_cuts`.
 
         Args:
             cuts: Index of the first module of each stage but the first.

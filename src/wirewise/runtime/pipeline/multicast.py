@@ -175,8 +175,8 @@ def _post_send(transport: Transport, leg: Leg, chunk: Tensor, child: int, under_
     transport.guard(post, leg.what, child)
 
 
-def _drain(transport: Transport, leg: Leg, under_way: deque, most: int) -> None:
-    while len(under_way) > most:
+def _drain(transport: Transport, leg: Leg, under_way: deque, maximum: int) -> None:
+    while len(under_way) > maximum:
         child, work = under_way.popleft()
         transport.guard(partial(work.wait, transport.timeout), leg.what, child)
 

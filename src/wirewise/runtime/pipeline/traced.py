@@ -20,7 +20,7 @@ import torch
 from torch import fx, nn
 
 from wirewise.errors import InputError
-from wirewise.runtime.python_state import TRACING, ChangesError, traced_alike
+from wirewise.runtime.python_state import TRACING, UntracedStateError, trace_stable
 from wirewise.trace.layers import INPUT
 
 __all__ = ["traced_layers"]
@@ -175,8 +175,8 @@ def _followed(
 
     while True:
         try:
-            tracer = traced_alike(model, (), trace, lambda made: str(made.graph), tensors=False)
-        except ChangesError:
+            tracer = trace_stable(model, (), trace, lambda made: str(made.graph), tensors=False)
+        except UntracedStateError:
             raise
         except _AgainError:
             continue

@@ -451,7 +451,7 @@ class Agent:
             self._start()
         if self._coordinator is None:
             return
-        if not self._coordinator.lacks_processes:
+        if not self._coordinator.has_too_few_processes:
             self._waits_since = None
         elif self._waits_since is None:
             self._waits_since = time.monotonic()

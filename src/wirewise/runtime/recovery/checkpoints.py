@@ -20,7 +20,7 @@ from wirewise.files import make_folder
 from wirewise.runtime.points import notify_point
 from wirewise.runtime.state_files import read_state, write_state
 from wirewise.runtime.transport import Transport
-from wirewise.runtime.trees import Tree, copied, pack
+from wirewise.runtime.trees import Tree, copy_into, pack
 
 __all__ = ["CheckpointFolder"]
 
@@ -64,7 +64,7 @@ class CheckpointFolder:
         """
         pack(tree)
         self.wait()
-        self._memory = copied(tree, self._memory)
+        self._memory = copy_into(tree, self._memory)
         self._step = step
         self._writing = self._writer.submit(self._write, step, self._memory)
 

@@ -38,7 +38,7 @@ from wirewise.runtime.recovery.decision import Phase
 from wirewise.runtime.recovery.journals import JOURNALS, BucketParameter, Consistency
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.recovery.undo import check_undo
-from wirewise.runtime.trees import copied
+from wirewise.runtime.trees import copy_into
 
 __all__ = ["Consistency", "Updates", "check_apart"]
 
@@ -203,7 +203,7 @@ class Updates:
         self._reduced = [True] * len(self._buckets)
         self._finish()
 
-    def bring_to(self, step: int) -> None:
+    def restore_step(self, step: int) -> None:
         """Bring this rank to a complete step by its own means.
 
         Args:
@@ -250,7 +250,7 @@ class Updates:
         """Store the script's changes since the update as part of the committed step."""
         if not self.sealed:
             self._check_groups()
-            light, self._old_seal = copied(self.state.light(), self._old_seal), None
+            light, self._old_seal = copy_into(self.state.light(), self._old_seal), None
             self._sealed[self.committed_step] = light
 
     def _check_groups(self) -> None:
@@ -270,15 +270,17 @@ class Updates:
 
     def rewind(self) -> None:
         """Undo changes since `seal`, or since the update if there was none, except to parameters."""
-        self.state.load_light(copied(self.light_of("after" if self.sealed else "before")))
-        self.state.load_own(copied(self._snapshots[self.committed_step]["own"]))
+        self.state.load_replicated_state(
+            copy_into(self.replicated_state_of("after" if self.sealed else "before"))
+        )
+        self.state.load_own(copy_into(self._snapshots[self.committed_step]["own"]))
 
     def unseal(self) -> None:
         """Undo the script's changes after the update, except to parameters."""
         self._sealed.pop(self.committed_step, None)
         self.rewind()
 
-    def light_of(self, phase: Phase) -> Any:
+    def replicated_state_of(self, phase: Phase) -> Any:
         """State of the committed step in one of `phases`, without parameters and their state, by reference."""
         step = self.committed_step
         return self._sealed[step] if phase == "after" else self._snapshots[step]["light"]
@@ -401,11 +403,11 @@ class Updates:
         """Go on from a step whose parameters are there again."""
         kept = self._snapshots[step]
         if step in self._sealed or step != self.committed_step:
-            self.state.load_light(copied(self._sealed.get(step, kept["light"])))
+            self.state.load_replicated_state(copy_into(self._sealed.get(step, kept["light"])))
         else:
             # What the script has set since the update belongs to the step, what the model has computed does not.
-            self.state.load_buffers(copied(kept["light"]["buffers"]))
-        self.state.load_own(copied(kept["own"]))
+            self.state.load_buffers(copy_into(kept["light"]["buffers"]))
+        self.state.load_own(copy_into(kept["own"]))
         self._clear(step)
 
     def _clear(self, step: int) -> None:
@@ -418,7 +420,7 @@ class Updates:
     def _snapshot(self) -> Any:
         """Copy of all but parameters and their state in optimizers, in the memory of an old one."""
         into, self._old_snapshot = self._old_snapshot, None
-        return copied({"light": self.state.light(), "own": self.state.own()}, into)
+        return copy_into({"light": self.state.light(), "own": self.state.own()}, into)
 
 
 @contextmanager

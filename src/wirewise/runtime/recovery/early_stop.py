@@ -59,19 +59,19 @@ class EarlyStop(NamedTuple):
             )
 
 
-def check_loops(own: int, most: int) -> None:
+def check_loops(own: int, maximum: int) -> None:
     """Raise in a replacement of a lost rank that cannot know the position of its script.
 
     Args:
         own: Number of training loops begun by the script of this process.
-        most: Maximum number of training loops begun by any rank's script.
+        maximum: Maximum number of training loops begun by any rank's script.
 
     Raises:
         InputError: Other ranks have left a loop and started another one.
     """
-    if own == 0 and most > 1:
+    if own == 0 and maximum > 1:
         raise InputError(
-            f"a rank was lost in loop {most} over the training, and the process that replaces it would begin with the "
-            "first one; expected one loop over `training`, with what is done between loops inside it: `if "
+            f"a rank was lost in loop {maximum} over the training, and the process that replaces it would begin with "
+            "the first one; expected one loop over `training`, with what is done between loops inside it: `if "
             "training.position % n == 0: ...`"
         )

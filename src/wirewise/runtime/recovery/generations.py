@@ -268,7 +268,7 @@ class Coordinator:
         return self.generation is None or (self._over and not self._ended)
 
     @property
-    def lacks_processes(self) -> bool:
+    def has_too_few_processes(self) -> bool:
         """Whether training is paused, and too few processes are starting to resume it."""
         if self.generation is None:
             coming = [worker[0] for worker in (*self._starting, *self._spares)]

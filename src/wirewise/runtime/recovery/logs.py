@@ -356,7 +356,7 @@ class LoggedMessages:
         raw = torch.frombuffer(bytearray(payload), dtype=torch.uint8) if payload else torch.empty(0)
         return raw.view(description.dtype).reshape(description.shape), description
 
-    def take_agreed(self, channel: int, step: int) -> Tensor:
+    def read_agreed(self, channel: int, step: int) -> Tensor:
         """Read the result that all ranks agreed on in a step, from any rank's log.
 
         Raises:

@@ -60,7 +60,7 @@ def train_through_faults(
 
     A replacement makes a `Pipeline` on the new process group and calls this too. It takes the state of a replica of
     its stage. If there is none, it loads the newest state that its rank saved, or starts from the initial model, and
-    first yields the results of the updates that it recomputes (`RecoveryJournal.catching_up`). If the logs lack a
+    first yields the results of the updates that it recomputes (`RecoveryJournal.is_behind`). If the logs lack a
     message, all ranks roll back to the newest checkpoint that all have.
 
     Args:

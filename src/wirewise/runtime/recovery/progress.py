@@ -85,13 +85,13 @@ def _is_in(name: str, parts: Iterable[str]) -> bool:
     return any(part in name for part in parts)
 
 
-def is_waiting_for(one: RankProgress, other: RankProgress) -> bool:
+def is_waiting_for(waiting: RankProgress, other: RankProgress) -> bool:
     """Whether a rank has begun a call, or joined a generation, that another has not reached."""
-    if one.generation != other.generation:
-        return one.generation > other.generation
-    late_calls = (count > other.counts.get(name, count) for name, count in one.counts.items())
+    if waiting.generation != other.generation:
+        return waiting.generation > other.generation
+    late_calls = (count > other.counts.get(name, count) for name, count in waiting.counts.items())
     return any(late_calls) or any(
-        number > other.done.get(name, number) for name, number in one.awaits.items()
+        number > other.done.get(name, number) for name, number in waiting.awaits.items()
     )
 
 

@@ -72,7 +72,7 @@ def collect(
     seed: int = 0,
     structures: float = 300,
     sizes: int = 10,
-    of_each: int = 5,
+    regions_per_step: int = 5,
     sources: Sequence[str] = (),
     steps: float = inf,
 ) -> Iterator[list[Sample]]:
@@ -85,7 +85,7 @@ def collect(
         seed: Seed of the samples.
         structures: Regions in `out` at the end, unless the steps are used up.
         sizes: Batches at which each is measured.
-        of_each: Number of regions sampled from a captured step, without duplicates.
+        regions_per_step: Number of regions sampled from a captured step, without duplicates.
         sources: Sources of the captured steps, in order. Defaults to sampling from all, chains more often.
         steps: Maximum number of captured steps.
     """
@@ -96,7 +96,7 @@ def collect(
     while done < structures and draw < steps:
         random = Random(f"{seed}/{draw}")
         source = sources[draw % len(sources)] if sources else random.choice(_DRAWN)
-        regions = _regions(random, source, sizes, of_each)
+        regions = _regions(random, source, sizes, regions_per_step)
         for samples in regions:
             found = [msgspec.structs.replace(one, draw=draw) for one in samples]
             with path.open("ab") as file:
@@ -181,7 +181,7 @@ def _drawn(
 def samples_of(
     module: fx.GraphModule,
     graph: FusionGraph,
-    picked: CapturedRegion,
+    captured: CapturedRegion,
     bounds: dict[str, int],
     random: Random,
     *,
@@ -193,7 +193,7 @@ def samples_of(
     Args:
         module: Captured at a batch of `PRIME`.
         graph: Operators of the module.
-        picked: Operators of the region.
+        captured: Operators of the region.
         bounds: One more than the largest value of each node that has integers, by name.
         random: Random number generator of the sizes.
         source: Name of the module's model.
@@ -202,7 +202,7 @@ def samples_of(
     Raises:
         InputError: It does not grow with the batch, or cannot be compiled.
     """
-    region = _module(module, graph, picked)
+    region = _module(module, graph, captured)
     batches = _batches(region, random, sizes)
     places = region.graph.find_nodes(op="placeholder")
     calls = (

@@ -74,9 +74,9 @@ def values_of(gradient: Tensor, memory: Tensor | None) -> Tensor:
     return gradient if memory is None else gradient + memory
 
 
-def first_bad(good: Tensor) -> int:
+def first_bad(valid: Tensor) -> int:
     """Index of the first segment that is False in bool [s], or -1."""
-    wrong = torch.nonzero(~good)
+    wrong = torch.nonzero(~valid)
     return int(wrong[0]) if len(wrong) else -1
 
 

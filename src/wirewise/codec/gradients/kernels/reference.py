@@ -37,7 +37,7 @@ from wirewise.codec.gradients.kernels.reference_select import (
     take,
 )
 from wirewise.codec.gradients.segments import Segments
-from wirewise.codec.kernels.reference import divided
+from wirewise.codec.kernels.reference import divide_ieee
 
 __all__ = [
     "REFUSES_LATE",
@@ -155,7 +155,7 @@ def write_levels(
     """Write signed levels floor(|v| * levels / norm + u) as bytes, u in [0, 1) with 24 bits; memory = v - sent."""
     v = values_of(gradient, memory)
     inverse = torch.where(norms > 0, float(levels << 24) / norms, 0.0)
-    steps = divided(norms, levels)
+    steps = divide_ieee(norms, levels)
     for s, part in enumerate(slices(segments)):
         fixed = (v[part].abs() * inverse[s]).to(torch.int64).clamp_max(levels << 24)
         level = (fixed + (words(key, segments, s, v.device) >> 8)) >> 24

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from wirewise.codec.gradients.kernels.pieces import first_bad, from_planes, slices, to_planes, words
 from wirewise.codec.gradients.segments import Segments
-from wirewise.codec.kernels.reference import divided
+from wirewise.codec.kernels.reference import divide_ieee
 
 __all__ = ["LEAST_STEP", "MOST", "SCALED", "add_blocks", "steps_of", "write_blocks"]
 
@@ -24,7 +24,7 @@ def steps_of(tops: Tensor, bits: int) -> Tensor:
 
     A step is at least one whose inverse is finite with 24 binary places.
     """
-    ratio = divided(tops, (1 << (bits - 1)) - 1)
+    ratio = divide_ieee(tops, (1 << (bits - 1)) - 1)
     raised = ((ratio.clamp_min(LEAST_STEP).view(torch.int32) + 0xFFFF) & ~0xFFFF).view(torch.float32)
     return torch.where(tops > 0, raised, 0.0)
 

@@ -35,7 +35,7 @@ __all__ = [
     "Estimator",
     "LearnedCosts",
     "costs_for",
-    "shipped",
+    "load_shipped",
     "vectors_here",
 ]
 
@@ -226,7 +226,7 @@ def costs_for(graph: FusionGraph, estimator: Estimator | None = None) -> ChosenC
     """
     device = graph.device.partition(":")[0]
     if estimator is None and device == "cpu":
-        estimator = shipped()
+        estimator = load_shipped()
     if estimator is None or estimator.about.device != device:
         why = f"there are no weights of the estimator for device {device!r}, so regions cost what a formula says"
         return ChosenCosts(AnalyticCosts(graph), why)
@@ -235,7 +235,7 @@ def costs_for(graph: FusionGraph, estimator: Estimator | None = None) -> ChosenC
     return ChosenCosts(LearnedCosts(graph, estimator), why)
 
 
-def shipped(vectors: str | None = None) -> Estimator:
+def load_shipped(vectors: str | None = None) -> Estimator:
     """Load the estimator shipped with wirewise, for CPUs.
 
     Doubling the vector width changes loop costs and which loops are vectorized; weights for one width predict only a

@@ -14,7 +14,7 @@ from wirewise.planners.fusion.disco.passes import (
     OWN_CACHE,
     Loop,
     OperatorLoops,
-    beyond,
+    cache_overflow,
     loops_of,
     name_of,
     stored_results,
@@ -147,7 +147,7 @@ def _prior_s(region: _Region, number: int) -> tuple[float, ...]:
     computed = region.loops[number].computed if number in region.loops else 0
     values = trip_count(one) * computed if own_s and one.category != "matmul" else 0
     crosses = number in region.leaving or number in region.used
-    stored, lone = number in region.stored, number in region.walks and region.walks[number].lone
+    stored, lone = number in region.stored, number in region.walks and region.walks[number].is_scalar
     if one.category not in ("matmul", "opaque"):
         own_s = min(own_s, _UNMEASURED_S + values * _MOST_S_PER_VALUE)
     narrow = one.output_bytes < 4 * one.elements
@@ -158,8 +158,8 @@ def _prior_s(region: _Region, number: int) -> tuple[float, ...]:
         0.0 if lone else values * _S_PER_VALUE,
         border_s if crosses else 0.0,
         values * _S_PER_LONE_VALUE if lone else 0.0,
-        moved_s * beyond(region.moved_bytes, OWN_CACHE),
-        moved_s * beyond(region.moved_bytes, LAST_CACHE),
+        moved_s * cache_overflow(region.moved_bytes, OWN_CACHE),
+        moved_s * cache_overflow(region.moved_bytes, LAST_CACHE),
         held * _S_PER_BYTE if stored else 0.0,
     )
 
@@ -192,8 +192,8 @@ def _rows(region: _Region, members: tuple[int, ...], read_by: list[int]) -> Arra
                 *together.get(number, [0.0] * _LOOP),
                 *work,
                 *_walk(region, number, loops),
-                *(beyond(region.moved_bytes, cache) for cache in _CACHES),
-                *(beyond(region.held[number], cache) for cache in _CACHES),
+                *(cache_overflow(region.moved_bytes, cache) for cache in _CACHES),
+                *(cache_overflow(region.held[number], cache) for cache in _CACHES),
             ]
         )
     return np.array(found, dtype=np.float32)
@@ -273,7 +273,7 @@ def _walk(region: _Region, number: int, loops: int) -> list[float]:
     walk = region.walks[number]
     return [
         walk.strided_share,
-        walk.lone,
+        walk.is_scalar,
         log(1 + walk.strided),
         log(1 + walk.accesses),
         _log(walk.moved_bytes),

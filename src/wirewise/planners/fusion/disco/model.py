@@ -167,7 +167,7 @@ class StepModel:
             found.setdefault(bucket[gradient], []).append(gradient)
         return sorted(found.values(), key=lambda one: ready[one[-1]])
 
-    def in_buckets(self, state: State, groups: Iterable[Sequence[int]]) -> State:
+    def with_buckets(self, state: State, groups: Iterable[Sequence[int]]) -> State:
         """State with other buckets, given as lists of gradients."""
         bucket = [0] * len(state.bucket)
         for group in groups:

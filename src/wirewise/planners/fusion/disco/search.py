@@ -177,7 +177,7 @@ def greedy(model: StepModel, state: State, *, shared: bool) -> State:
 def capped(model: StepModel, state: State, cap_bytes: float | None) -> State:
     """Bucket gradients in ready order, each bucket closed as soon as it reaches its cap."""
     if cap_bytes == 0.0:
-        return model.in_buckets(state, ([i] for i in range(len(state.bucket))))
+        return model.with_buckets(state, ([i] for i in range(len(state.bucket))))
     order = [one for group in model.buckets(state) for one in group]
     sizes = model.arrays.size_bytes[order].tolist()
-    return model.in_buckets(state, ([order[i] for i in group] for group in ddp_buckets(sizes, cap_bytes)))
+    return model.with_buckets(state, ([order[i] for i in group] for group in ddp_buckets(sizes, cap_bytes)))

@@ -38,11 +38,11 @@ class Loops:
 Shapes = Sequence[tuple[int, ...]]
 
 
-def spread(shape: tuple[int, ...], onto: tuple[int, ...]) -> Dims:
+def spread(shape: tuple[int, ...], target: tuple[int, ...]) -> Dims:
     """Loops of a tensor broadcast over another's dimensions, which are the loops."""
-    offset = len(onto) - len(shape)
+    offset = len(target) - len(shape)
     return tuple(
-        d + offset if size == onto[d + offset] and size > 1 else None for d, size in enumerate(shape)
+        d + offset if size == target[d + offset] and size > 1 else None for d, size in enumerate(shape)
     )
 
 

@@ -114,11 +114,11 @@ def solve_by_segments(
         if head is None and tail is None:
             table = np.array([[free.bound]])
         elif tail is None:
-            table = sub.table(own[head or 0], own[head or 0], most=_MOST_ENDS, time_limit_s=left)
+            table = sub.table(own[head or 0], own[head or 0], maximum=_MOST_ENDS, time_limit_s=left)
         elif head is None:
-            table = sub.table(own[tail], own[tail], most=_MOST_ENDS, time_limit_s=left).T
+            table = sub.table(own[tail], own[tail], maximum=_MOST_ENDS, time_limit_s=left).T
         else:
-            table = sub.table(own[head], own[tail], most=_MOST_ENDS, time_limit_s=left)
+            table = sub.table(own[head], own[tail], maximum=_MOST_ENDS, time_limit_s=left)
         both = before[:, None] + table
         led.append(both.argmin(axis=0))
         before = both.min(axis=0)

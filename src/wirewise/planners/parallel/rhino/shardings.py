@@ -467,17 +467,17 @@ class ShardingProblem:
         own = self.graph.nodes[number].seconds(one.share / self.microbatches)
         return self.microbatches * (own + sum(map(self.costs.seconds, one.inner))) * again
 
-    def output_bytes(self, number: int, one: JointStrategy) -> float:
+    def output_bytes(self, number: int, strategy: JointStrategy) -> float:
         """Bytes of a rank's shard of a node's outputs, for the whole batch."""
         node = self.graph.nodes[number]
         return sum(
             prod(shape) * node.item_bytes * share_of(layout, self.mesh)
-            for shape, layout in zip(node.parts or (node.shape,), one.outputs, strict=True)
+            for shape, layout in zip(node.parts or (node.shape,), strategy.outputs, strict=True)
         )
 
-    def own_bytes(self, number: int, one: JointStrategy) -> float:
+    def own_bytes(self, number: int, strategy: JointStrategy) -> float:
         """Bytes that a rank keeps for a node: parameters, buffers, and inputs of the backward pass."""
-        node, size = self.graph.nodes[number], self.output_bytes(number, one)
+        node, size = self.graph.nodes[number], self.output_bytes(number, strategy)
         if node.op == "parameter":
             return size * (2.0 + self.states if node.source in self.graph.gradients else 1.0)
         if node.op in STATE:

@@ -26,7 +26,7 @@ __all__ = [
     "BALANCE",
     "StageCut",
     "StageGraph",
-    "crossing",
+    "communication_cost",
     "cut_stages",
     "stage_graph",
     "stages_of_nodes",
@@ -61,7 +61,7 @@ class StageCut(NamedTuple):
     """Largest work of a stage over the mean."""
 
 
-def crossing(graph: StageGraph, stage_of: Sequence[int]) -> float:
+def communication_cost(graph: StageGraph, stage_of: Sequence[int]) -> float:
     """Cost of tensors between stages, counted once per receiving stage."""
     return sum(
         size * len({stage_of[user] for user in users} - {stage_of[op]}) for op, size, users in graph.tensors
@@ -95,7 +95,7 @@ def cut_stages(
             work = np.bincount(found[0], graph.work, stages)
             return StageCut(
                 tuple(map(int, found[0])),
-                crossing(graph, found[0]),
+                communication_cost(graph, found[0]),
                 found[1],
                 float(work.max() / work.mean()),
             )

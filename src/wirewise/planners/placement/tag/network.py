@@ -81,25 +81,25 @@ def new_weights(seed: int) -> dict[str, NDArray[np.float32]]:
     }
 
 
-def scores(weights: Weights, seen: Observation, xp: Any = np) -> Any:
+def scores(weights: Weights, observation: Observation, xp: Any = np) -> Any:
     """Score of each action, [A]; invariant under relabelling of op groups and device groups.
 
     Args:
         weights: Weights by name, arrays of `xp`.
-        seen: Features, arrays of `xp`.
+        observation: Features, arrays of `xp`.
         xp: Either numpy or torch.
     """
     nodes = {
-        "ops": xp.tanh(seen.ops @ weights["ops"] + weights["ops+"]),
-        "devices": xp.tanh(seen.devices @ weights["devices"] + weights["devices+"]),
+        "ops": xp.tanh(observation.ops @ weights["ops"] + weights["ops+"]),
+        "devices": xp.tanh(observation.devices @ weights["devices"] + weights["devices+"]),
     }
-    back = xp.swapaxes(seen.tensors, 0, 1)
+    back = xp.swapaxes(observation.tensors, 0, 1)
     edges = {
-        "before": (seen.tensors, seen.tensors[..., 0] > 0),
+        "before": (observation.tensors, observation.tensors[..., 0] > 0),
         "behind": (back, back[..., 0] > 0),
-        "placed": (xp.swapaxes(seen.pairs, 0, 1), None),
-        "serves": (seen.pairs, None),
-        "linked": (seen.links, None),
+        "placed": (xp.swapaxes(observation.pairs, 0, 1), None),
+        "serves": (observation.pairs, None),
+        "linked": (observation.links, None),
     }
     for layer in range(_LAYERS):
         into: dict[str, list[Any]] = {"ops": [], "devices": []}
@@ -113,18 +113,18 @@ def scores(weights: Weights, seen: Observation, xp: Any = np) -> Any:
             kind: nodes[kind] + xp.tanh(sum(found) / len(found) @ weights[f"{layer}.{kind}"])
             for kind, found in into.items()
         }
-    actions, devices = seen.places.shape
-    op = nodes["ops"][seen.group]
+    actions, devices = observation.places.shape
+    op = nodes["ops"][observation.group]
     each = xp.concatenate(
         [
             xp.broadcast_to(nodes["devices"][None], (actions, devices, _WIDTH)),
-            seen.places[..., None],
+            observation.places[..., None],
         ],
         axis=2,
     )
     placed = xp.tanh(each @ weights["place"] + weights["place+"])
     whole = xp.concatenate(
-        [placed.mean(axis=1), xp.broadcast_to(op[None], (actions, _WIDTH)), seen.actions], axis=1
+        [placed.mean(axis=1), xp.broadcast_to(op[None], (actions, _WIDTH)), observation.actions], axis=1
     )
     hidden = xp.tanh(whole @ weights["action"] + weights["action+"])
     hidden = xp.tanh(hidden @ weights["mixed"] + weights["mixed+"])
