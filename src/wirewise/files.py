@@ -34,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LOCK = ".wirewise.lock"
-"""File in a folder that says which process writes there; it is removed when that is done."""
+"""Lock file in a folder, with the identity of the process that writes there, which removes it at the end."""
 _MOST_LOCK_BYTES = 200
 _POLL_S = 0.05
 _MOST_NAME_BYTES = 200

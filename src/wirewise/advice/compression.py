@@ -73,7 +73,7 @@ def check_codecs(names: Sequence[str]) -> None:
     """Raise InputError if a codec name is unknown.
 
     Raises:
-        InputError: Names the first one.
+        InputError: A name is unknown; the message names the first one.
     """
     if unknown := [name for name in names if name not in CODECS]:
         raise InputError(f"unknown gradient codec {unknown[0]!r}; expected some of: {', '.join(CODECS)}")

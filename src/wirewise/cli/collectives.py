@@ -24,7 +24,7 @@ __all__ = ["collective"]
 
 
 class CollectiveComparison(opt.Options, frozen=True, kw_only=True):
-    """How to compare a program with torch's own collective."""
+    """Options for comparing a program with torch's own collective."""
 
     size: Annotated[
         str | None,

@@ -49,7 +49,7 @@ def refuse(options: Options, names: Iterable[str], reason: str) -> None:
         reason: Message text after the option's name.
 
     Raises:
-        InputError: Names the first such option, and says why.
+        InputError: One of the options was given; the message names the first one and contains the reason.
     """
     fields = {field.name: field for field in fields_of(type(options))}
     for name in names:
@@ -94,7 +94,7 @@ def need_ranks(command: str) -> None:
     """Raise InputError if a command that all ranks run together was started alone.
 
     Raises:
-        InputError: Says how to start the command.
+        InputError: The command was started alone; the message contains the commands that start all ranks.
     """
     if not adopt_srun_rank():
         raise InputError(

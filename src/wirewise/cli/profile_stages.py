@@ -22,7 +22,7 @@ __all__ = ["StageProfileOptions", "measure_stages", "names_code", "stages", "use
 
 
 class StageProfileOptions(opt.Options, frozen=True, kw_only=True):
-    """How modules are measured."""
+    """Options for measuring modules."""
 
     sizes: Annotated[tuple[opt.Count, ...], opt.about("Microbatch sizes to measure, such as 1,2,4.")] = (1,)
     repeats: Annotated[opt.Count, opt.about("Repetitions, of which the median counts.")] = 5

@@ -15,7 +15,7 @@ from wirewise.jit import njit
 __all__ = ["ALL", "exchange_cut"]
 
 ALL = 20
-"""Vertices up to which all cuts are tried: a million."""
+"""Largest number of vertices for which all cuts are tried, of which there are then a million."""
 
 
 def exchange_cut(capacities: Capacities, supply: NDArray[np.int64]) -> tuple[NDArray[np.bool_], bool]:

@@ -55,7 +55,7 @@ class RouteTable(NamedTuple):
 
 
 class Hashing(NamedTuple):
-    """How switches between hosts choose among equal-cost paths."""
+    """Method by which switches between hosts choose among equal-cost paths."""
 
     seed: int
     connections: int = 1

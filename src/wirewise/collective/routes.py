@@ -33,7 +33,7 @@ class Arcs(NamedTuple):
     rate: Floats
     latency: Floats
     out_first: Ints
-    """Where the edges that leave each vertex begin in `out`, [V + 1]."""
+    """First edge that leaves each vertex, as its position in `out`, [V + 1]."""
     out: Ints
     into_first: Ints
     into: Ints

@@ -88,7 +88,7 @@ _LINE: msgspec.json.Decoder[StepWindow | WatchEvent] = msgspec.json.Decoder(Step
 
 
 class DriftRule:
-    """Compare windows with the baseline; a drift is reported once, and then becomes the baseline.
+    """Comparison of windows with the baseline; a drift is reported once, and then becomes the baseline.
 
     Args:
         share: Threshold of a drift, as a fraction of the slowest rank's step time.

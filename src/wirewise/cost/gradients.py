@@ -205,7 +205,7 @@ class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Raise if a value is invalid.
 
         Raises:
-            InputError: Names the field.
+            InputError: A field is invalid; the message names it.
         """
         for name in ("launch_s", "latency_s"):
             if not 0 <= getattr(self, name) < np.inf:

@@ -51,7 +51,7 @@ def stage_layers(stages: Sequence[PipelineStage], boundary: Boundary | None = No
 
 
 class StageSchedule:
-    """Run the stages of this rank under a timetable, like torch's schedules; the optimizer is the user's own.
+    """Schedule that runs the stages of this rank under a timetable, like torch's; the optimizer is the user's own.
 
     Args:
         stages: The stage of this rank, or its stages if interleaved. Rank r of their group has stage r, or stages r,

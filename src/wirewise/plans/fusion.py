@@ -29,7 +29,7 @@ PRECISIONS = ("float32", "bfloat16")
 """Types in which forward and backward passes may compute."""
 
 SCHEMES = ("all_reduce", "all_gather", "divisible", "hierarchical")
-"""How the payloads of a bucket are exchanged, or its gradients without a codec (`wirewise.cost.gradients`)."""
+"""Methods of exchanging the payloads of a bucket, or its gradients without a codec (`wirewise.cost.gradients`)."""
 
 DECODES = ("inline", "lazy", "queue")
 """Threads that may decode a bucket: that of its collective, the compute thread once back-propagation is over, or a
@@ -118,7 +118,7 @@ def ddp_buckets(
 
 
 class ParameterSpan(NamedTuple):
-    """First and last parameter of a bucket, by launch order, and pieces of them, 0 if not split."""
+    """Range of a bucket: its first and last parameter in launch order, and the piece of each, 0 if it is not split."""
 
     first: int
     first_piece: int

@@ -234,7 +234,7 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
             nodes: Number of its nodes.
 
         Raises:
-            PlanError: Names both digests, or both numbers of nodes.
+            PlanError: The digest or the number of nodes differs; the message names both.
         """
         if digest != self.graph:
             raise PlanError(

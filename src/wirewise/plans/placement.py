@@ -18,7 +18,7 @@ TaskKind = Literal["store", "sampler", "worker", "server"]
 second to import."""
 
 FlowPolicy = Literal["iter", "maxmin", "oes", "fifo", "mrtf", "omcoflow"]
-"""How flows share the interfaces of hosts (`wirewise.sim.flows.rates`)."""
+"""Policy by which flows share the interfaces of hosts (`wirewise.sim.flows.rates`)."""
 
 _NAMED = 4
 """Tasks that a message names at most."""

@@ -26,8 +26,8 @@ from wirewise.plans.timetables import (
 __all__ = ["ExchangePlace", "Stage", "StagePlan", "ValueSplit"]
 
 ExchangePlace = Literal["end", "hidden"]
-"""When replicas exchange gradients: at the end of an update, before anything else; or concurrently with the next
-update's passes."""
+"""Time at which replicas exchange gradients: at the end of an update, before anything else; or concurrently with the
+next update's passes."""
 
 _SHOWN = 12
 """Actions of a position that a table shows."""
@@ -84,7 +84,7 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
     weight_versions: Literal[1, 2] = 1
     """Number of weight versions kept; with 2, microbatches use the second newest and the pipeline never flushes."""
     exchange: ExchangePlace = "end"
-    """When replicas exchange gradients; "hidden" needs two versions of the weights."""
+    """Time at which replicas exchange gradients; "hidden" needs two versions of the weights."""
     depths: tuple[int, ...]
     """Maximum number of activations, each of one stage and microbatch, that each position keeps, [positions]."""
     predicted_s: float = 0.0

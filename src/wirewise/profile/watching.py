@@ -323,7 +323,7 @@ def _expect_alike(every: int, replans: bool, group: dist.ProcessGroup) -> None:
     """Raise on all ranks if they differ in windows, which would then be of different steps, or in swaps of the plan.
 
     Raises:
-        InputError: Names the first rank that differs from rank 0.
+        InputError: A rank differs from rank 0; the message names the first such rank.
     """
     rows = [torch.empty(2, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, torch.tensor([every, replans]), group=group)

@@ -135,7 +135,7 @@ def trace_stable(
         tensors: Whether to include tensors in attributes; otherwise the tracer handles them.
 
     Raises:
-        InputError: Names what the forward pass changes, and the line.
+        InputError: The forward pass changes state; the message names it and the line.
     """
     functions = list(functions)
     first = PythonState(model, functions)
@@ -168,7 +168,7 @@ def refuse_changes(model: nn.Module, label: str) -> Iterator[None]:
         label: Reason why it must not change any state.
 
     Raises:
-        InputError: Names the state.
+        InputError: State changed; the message names it.
     """
     before = PythonState(model)
     yield

@@ -328,7 +328,7 @@ def checked(op: Op) -> Op:
     """Return the op, if its words are known and its numbers valid.
 
     Raises:
-        msgspec.ValidationError: Names the invalid field.
+        msgspec.ValidationError: A field is invalid; the message names it.
     """
     if op.kind not in KINDS:
         raise msgspec.ValidationError(f"kind {op.kind!r}; expected one of {', '.join(KINDS)}")
@@ -385,7 +385,7 @@ def checked_header(header: Header) -> Header:
     """Return the header, if its numbers are valid.
 
     Raises:
-        msgspec.ValidationError: Names the invalid field.
+        msgspec.ValidationError: A field is invalid; the message names it.
     """
     if not 0 <= header.rank < header.world_size <= MOST_RANKS:
         raise msgspec.ValidationError(

@@ -78,7 +78,7 @@ class FusionGraph(msgspec.Struct, frozen=True, kw_only=True):
         """Raise if an edge is dangling or not topological, a name is not unique, or a value is out of range.
 
         Raises:
-            InputError: Names the operator.
+            InputError: An operator is invalid, which the message names, or none has a gradient.
         """
         if not self.gradients:
             raise InputError(

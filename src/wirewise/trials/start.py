@@ -88,7 +88,7 @@ def expect_one_host(command: str, instead: str) -> None:
         instead: Alternative, for the error message.
 
     Raises:
-        InputError: Names the hosts, and says how to run it on one of them.
+        InputError: The allocation has several hosts; the message names them, and the command that runs on one of them.
     """
     found = current_allocation()
     if found is not None and len(found.hosts) > 1 and not is_single_process():

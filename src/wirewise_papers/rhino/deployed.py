@@ -28,7 +28,7 @@ def deployment_of(options: RhinoOptions) -> DeploymentPlan:
     """Plan of TAG for the model of a run on its hosts; module times are those of the emulated accelerator.
 
     Raises:
-        PlanError: No plan has room.
+        PlanError: No plan fits into memory.
     """
     trace = _trace(options.model, options.seed, options.device)
     devices = tuple(

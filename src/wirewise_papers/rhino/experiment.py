@@ -61,7 +61,7 @@ def run(
     Raises:
         InputError: The allocation has too few hosts.
         LabError: No lab can be built here.
-        PlanError: No plan has room.
+        PlanError: No plan fits into memory.
         PeerError: A rank failed; the message quotes the end of its output.
     """
     options = resolve_links(options, options.hosts, log)

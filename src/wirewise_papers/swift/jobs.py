@@ -2,7 +2,7 @@
 
     torchrun --max-restarts 100 ... -m wirewise_papers.swift.jobs FOLDER
 
-FOLDER/script.json says what to train, as for `script`.
+FOLDER/script.json describes the training, as for `script`.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class KillSignals:
 
 
 class Killer:
-    """Kill the current process of a rank at each given time; context manager.
+    """Context manager that kills the current process of a rank at each given time.
 
     Time counts from the first step that all ranks have committed. A kill that is due while the rank does not train,
     such as during a restart, is executed as soon as it does, and later kills are delayed equally: the time between

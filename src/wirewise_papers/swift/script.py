@@ -2,7 +2,7 @@
 
     torchrun --max-restarts 100 ... script.py FOLDER
 
-It needs torch alone, so that a restart imports nothing more. FOLDER/script.json says what to train.
+It needs torch alone, so that a restart imports nothing more. FOLDER/script.json describes the training.
 """
 
 import json

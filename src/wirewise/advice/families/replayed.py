@@ -76,7 +76,7 @@ class ReplayedJob:
 
     @property
     def exposed_share(self) -> float:
-        """Fraction of the step time that would go away if communication took no time."""
+        """Fraction of the step time that would be saved if communication took no time."""
         report = self.analysis.report
         return 1.0 - self.predict(NO_COMMUNICATION).predicted_step_s / report.predicted_step_s
 

@@ -60,7 +60,7 @@ class Draw(NamedTuple):
 
 
 class GradientCodec(ABC):
-    """Encode a flat group of gradients into one buffer, and decode and sum the payloads of all ranks.
+    """Codec that encodes a flat group of gradients into one buffer, and decodes and sums the payloads of all ranks.
 
     Args:
         implementation: One of `IMPLEMENTATIONS`; all write the same bytes, except for matrix products, which agree to

@@ -30,11 +30,11 @@ class Candidates:
     edges: InEdges
     """Edges of the current graph."""
     nodes: NDArray[np.int64]
-    """[n]: ids, ascending."""
+    """Ids of the candidates, [n], ascending."""
     rows: NDArray[np.float32]
-    """[n, d]: their embeddings."""
+    """Embeddings of the candidates, [n, d]."""
     others: NDArray[np.float32]
-    """[m, d]: embeddings of the task's training nodes of other classes."""
+    """Embeddings of the task's training nodes of other classes, [m, d]."""
     seed: int = 0
 
 

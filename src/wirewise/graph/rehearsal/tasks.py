@@ -53,7 +53,7 @@ class GrowingGraph:
     """The whole graph, undirected."""
     tasks: tuple[Task, ...]
     arrival: NDArray[np.int64]
-    """[N]: the task that a node arrives with; -1 if its class is in no task, so that it never arrives."""
+    """Task that each node arrives with, [N]; -1 if its class is in no task, so that it never arrives."""
     growth: str = "inductive"
 
     @property

@@ -130,7 +130,7 @@ class BitWidthProblem:
         """Raise if the weights are invalid.
 
         Raises:
-            PlanError: Names the channel and the message.
+            PlanError: A name, channel or weight is invalid; the message names it.
         """
         names = [e.name for e in self.exchanges]
         if len(set(names)) != len(names):
@@ -153,7 +153,7 @@ class BitWidthProblem:
         """Raise if a channel is sent by another rank.
 
         Raises:
-            PlanError: Names the channel.
+            PlanError: A channel has another sender; the message names the channel.
         """
         for e in self.exchanges:
             for c in e.channels:

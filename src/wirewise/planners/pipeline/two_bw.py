@@ -1,9 +1,9 @@
 """Planner of PipeDream-2BW: number of stages, replicas and samples per microbatch, and recomputation.
 
 D. Narayanan, A. Phanishayee, K. Shi, X. Chen, M. Zaharia: Memory-Efficient Pipeline-Parallel DNN Training, ICML 2021,
-section 3.3 and appendix A. All factorizations of the ranks and of the samples of an update are compared in closed form;
-those that do not fit into memory are left out. What the released planner leaves out counts here: exchanges once an
-update, recomputation, sizes of microbatches.
+section 3.3 and appendix A. All factorizations of the ranks and of the samples of an update are compared in closed
+form; those that do not fit into memory are left out. Unlike the released planner, this one also counts the exchange of
+each update, recomputation and the sizes of microbatches.
 """
 
 from __future__ import annotations

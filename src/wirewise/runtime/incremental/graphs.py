@@ -24,7 +24,7 @@ class Block(NamedTuple):
     adjacency: Csr
     """Normalised adjacency of the nodes and their neighbours, [n, m]."""
     features: Csr | Tensor
-    """[m, F]: features of the neighbours, already summed over their own neighbours."""
+    """Features of the neighbours, [m, F], already summed over their own neighbours."""
 
 
 class CurrentGraph:

@@ -190,8 +190,8 @@ def of_microbatch(
 ) -> tuple[CapturedStep, ParallelPlan]:
     """Adapt step and plan to a microbatch.
 
-    Blocks of which each is cut for itself are as long in a microbatch as in the batch, so there are fewer of them where
-    a dimension grows with the batch.
+    A block that is sharded by itself has the same length in a microbatch as in the batch. So a dimension that grows
+    with the batch has fewer blocks.
 
     Args:
         plan: Plan of the whole batch.

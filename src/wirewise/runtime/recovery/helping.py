@@ -30,7 +30,7 @@ _TAG = 2**30 + 2**29
 
 
 class HelperOptions(NamedTuple):
-    """How waiting ranks help."""
+    """Options for the work of waiting ranks."""
 
     build: Callable[[], LayerGraph]
     """Function that builds new modules of the model, for the helped stage."""

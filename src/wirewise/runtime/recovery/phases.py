@@ -24,7 +24,7 @@ __all__ = ["Continuation", "continuations"]
 
 
 class Continuation(msgspec.Struct, frozen=True, kw_only=True):
-    """How one rank resumes."""
+    """Resumption of one rank."""
 
     phase: Phase
     """State of the step that the rank holds."""
@@ -33,7 +33,7 @@ class Continuation(msgspec.Struct, frozen=True, kw_only=True):
     weights: tuple[int, ...] = ()
     """Ranks to copy parameters and their averages from; empty to keep its own."""
     then: Literal["top", "return", "pass"]
-    """Where the script continues: at the top of the loop, with the code after the block, or by a pass over the batch
+    """Point at which the script continues: the top of the loop, the code after the block, or a pass over the batch
     without an update."""
 
 

@@ -14,7 +14,7 @@ ACCEPTED = "WIREWISE_ACCEPT_CHANGES"
 
 
 class ResumeOptions(opt.Options, frozen=True, kw_only=True):
-    """How a restarted job resumes from its checkpoints."""
+    """Options for resuming a restarted job from its checkpoints."""
 
     accept_changes: Annotated[
         str,

@@ -83,7 +83,7 @@ _log = logger("recovery")
 
 
 class CheckpointSettings(NamedTuple):
-    """Checkpoints, and the job that they are of."""
+    """Settings of checkpoints, and the job whose state they store."""
 
     checkpoints: Checkpoints
     record: JobRecord

@@ -1,4 +1,4 @@
-"""How the gradients of a protected training are reduced: strategies of `protect(sync=...)`."""
+"""Strategies of `protect(sync=...)`, by which the gradients of a protected training are reduced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["DDP", "Backward", "Buckets", "Fold", "Shards", "Sync", "check_sync",
 
 @dataclass(frozen=True)
 class Buckets:
-    """Reduce gradients in wirewise's own buckets, each once it is full; update when all are reduced.
+    """Strategy that reduces gradients in wirewise's own buckets, each once full, and updates when all are reduced.
 
     Args:
         plan: Buckets and their codecs. Defaults to the buckets of DistributedDataParallel, without codecs.
@@ -63,7 +63,7 @@ class Buckets:
 
 @dataclass(frozen=True)
 class DDP:
-    """Reduce gradients by torch's DistributedDataParallel, whose model is `Training.model`.
+    """Strategy that reduces gradients by torch's DistributedDataParallel, whose model is `Training.model`.
 
     Args:
         consistency: How an interrupted update is completed or undone (`Updates`).
@@ -84,7 +84,7 @@ class DDP:
 
 @dataclass(frozen=True)
 class Fold:
-    """Sum all shares of a batch in a fixed order, so that results do not depend on the number of ranks.
+    """Strategy that sums all shares of a batch in a fixed order, so that results do not depend on the number of ranks.
 
     Args:
         consistency: How an interrupted update is completed or undone (`Updates`).
@@ -105,7 +105,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Backward:
-    """Update each bucket as soon as it is reduced, while back-propagation continues.
+    """Strategy that updates each bucket as soon as it is reduced, while back-propagation continues.
 
     Every trained parameter needs a gradient in each step.
 
@@ -134,9 +134,9 @@ class Backward:
 
 @dataclass(frozen=True)
 class Shards:
-    """Shard parameters by torch's FSDP2, which reduces gradients; a lost rank takes its shard from a replica.
+    """Strategy that shards parameters by torch's FSDP2, which also reduces gradients.
 
-    The model is called within `Training.step()` only.
+    The shard of a lost rank is copied from a replica. The model is called within `Training.step()` only.
 
     Args:
         shard: Function of the model and a mesh, of replicas by shards, that calls `fully_shard` on modules of the

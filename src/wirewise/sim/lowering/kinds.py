@@ -19,7 +19,7 @@ def expect(label: str, value: Any, kind: type[Kind], plan: Plan) -> Kind:
     """Return the value, if it has the expected type.
 
     Raises:
-        InputError: Names the actual and the expected type.
+        InputError: The type is wrong; the message names the actual and the expected one.
     """
     if not isinstance(value, kind):
         got = "none" if value is None else f"a {type(value).__name__}"
@@ -45,7 +45,7 @@ def same_ranks(plan: Plan, ranks: int, label: str) -> None:
     """Raise unless the plan is for this number of ranks.
 
     Raises:
-        PlanError: Names both numbers.
+        PlanError: The numbers differ; the message names both.
     """
     if plan.world_size != ranks:
         raise PlanError(
@@ -57,7 +57,7 @@ def same_parameters(names: Iterable[str], expected: Iterable[str]) -> None:
     """Raise unless a fusion plan's buckets contain exactly the gradients of the job.
 
     Raises:
-        PlanError: Names some that only one of the two has.
+        PlanError: The gradients differ; the message names some that only one of the two has.
     """
     own, there = set(names), set(expected)
     if own != there:
@@ -72,7 +72,7 @@ def refuse(plan: FusionPlan, decisions: Iterable[str], reason: str) -> None:
     """Raise if the plan makes one of these decisions (`FusionPlan.decisions`).
 
     Raises:
-        PlanError: Names the field.
+        PlanError: The plan makes such a decision; the message names its field.
     """
     for name in decisions:
         if name in plan.decisions:

@@ -31,7 +31,7 @@ SETTLING = 2
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
-    """Record every rank; fields as in `profile.Tracer`."""
+    """Task that records every rank; fields as in `profile.Tracer`."""
 
     folder: str
     warmup: int = 5
@@ -42,14 +42,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True, tag="carry-out"):
-    """Train under a plan in place of DistributedDataParallel."""
+    """Task that trains under a plan in place of DistributedDataParallel."""
 
     plan: str
     """File of a fusion plan."""
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
-    """Measure gradients, codecs and collectives after some steps of the unchanged script; then end it.
+    """Task that measures gradients, codecs and collectives after some steps of the unchanged script, and then ends it.
 
     A recording slows steps down, so the measured steps come after it.
     """
@@ -65,7 +65,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
 
 
 class TryPlans(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
-    """Train under several plans alternately; then end the script."""
+    """Task that trains under several plans alternately, and then ends the script."""
 
     file: str
     """File for rank 0's `trying.TrialMeasurements`, written after each window."""
@@ -94,7 +94,7 @@ class TryPlans(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
 
 
 class Restart(msgspec.Struct, frozen=True, kw_only=True, tag="restart"):
-    """Time steps of the script with arguments of its own calls changed; then end it."""
+    """Task that times steps of the script with changed arguments of its own calls, and then ends it."""
 
     folder: str
     """Folder for a `restarting.RestartResult` per rank."""

@@ -35,7 +35,7 @@ __all__ = [
 
 ABS = np.uint32(0x7FFFFFFF)
 EXPONENT = np.uint32(0x7F800000)
-"""Bits of |v| from here on are infinity or NaN."""
+"""Least bits of |v| that represent infinity or NaN."""
 _HALF_MAX = np.float32(65504.0)
 LARGEST = np.float32(np.finfo(np.float32).max)
 _STRETCH = 256

@@ -66,7 +66,7 @@ class CompressionProblem:
     """Step of data-parallel training whose gradients are sent in groups of adjacent tensors.
 
     Raises:
-        InputError: Names the first invalid value.
+        InputError: A value is invalid; the message names the first one.
     """
 
     elements: Sequence[int]

@@ -92,7 +92,8 @@ class ShardingProblem:
     boundary: frozenset[int] = frozenset()
     """Nodes whose outputs are kept for recomputation, in addition to those that the backward pass reads."""
     accumulation: Accumulation | None = None
-    """How microbatch results add up to those of the batch. Defaults to computing it on first use."""
+    """Method by which microbatch results are combined into those of the batch. Defaults to computing it on first
+    use."""
     fixed: tuple[tuple[tuple[DimPlacement, ...], ...], ...] = ()
     """Dimensions of the mesh that are decided, for each the first output's placement and the inputs' of every node."""
 
