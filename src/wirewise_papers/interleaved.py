@@ -150,7 +150,7 @@ class Interleaved(Experiment[J, R]):
         """Variants on this rank, the reference first."""
         raise NotImplementedError
 
-    def summarise(self, job: J, measured: Mapping[str, Measurements]) -> R:
+    def summarise(self, job: J, measurements: Mapping[str, Measurements]) -> R:
         """Make the result from the measurements. Defaults to an `InterleavedRun`."""
         predicted = {name: getattr(plan, "predicted_step_s", None) for name, plan in self.plans(job).items()}
         variants = {
@@ -162,7 +162,7 @@ class Interleaved(Experiment[J, R]):
                 bytes_sent=one.bytes_sent,
                 outcome=one.outcome,
             )
-            for name, one in measured.items()
+            for name, one in measurements.items()
         }
         best = min(variants, key=lambda name: variants[name].step_s)
         result: Any = InterleavedRun(

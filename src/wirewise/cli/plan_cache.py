@@ -73,7 +73,7 @@ def cache(
         [
             name,
             *(
-                f"{by_alpha[a].remaining:.3f}  {format_size(needed * by_alpha[a].remaining * row_bytes)}"
+                f"{by_alpha[a].remote_fraction:.3f}  {format_size(needed * by_alpha[a].remote_fraction * row_bytes)}"
                 for a in alphas
             ),
         ]
@@ -119,7 +119,7 @@ def _record(
         "row_bytes": row_bytes,
         "rows_needed": [sum(machine.needed) for machine in first.machines],
         "policies": {
-            name: {f"{alpha:g}": one.remaining for alpha, one in by_alpha.items()}
+            name: {f"{alpha:g}": one.remote_fraction for alpha, one in by_alpha.items()}
             for name, by_alpha in found.items()
         },
         "busiest_rows": {

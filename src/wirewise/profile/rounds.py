@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Bench", "Communicator", "Knots", "collective_times", "concurrent_times", "rising"]
+__all__ = ["Bench", "Communicator", "Knots", "collective_times", "concurrent_times", "make_monotonic"]
 
 _STEP = 6
 """Ratio of the bytes of one collective to those of the one before."""
@@ -146,7 +146,7 @@ def _table(bench: Bench, make_call: Callable[[int], Callable[[], object]], maxim
         if knots[-1][1] > _LONG_S and _is_wire_bound(knots):
             break
     sizes, seconds = zip(*knots, strict=True)
-    return rising(sizes, seconds)
+    return make_monotonic(sizes, seconds)
 
 
 def _is_wire_bound(knots: Sequence[tuple[float, float]]) -> bool:
@@ -164,7 +164,7 @@ def _bytes_up_to(maximum: int) -> list[int]:
     return np.unique(np.geomspace(least, max(maximum, least + 1), count).round().astype(int)).tolist()
 
 
-def rising(sizes: Sequence[float], seconds: Sequence[float]) -> Knots:
+def make_monotonic(sizes: Sequence[float], seconds: Sequence[float]) -> Knots:
     """Make times monotonic in size: decreasing neighbours are set to their mean."""
     blocks: list[tuple[float, int]] = []
     for value in seconds:

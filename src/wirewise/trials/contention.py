@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from wirewise.cost.gradients import GradientCosts, Knots
-from wirewise.profile.rounds import rising
+from wirewise.profile.rounds import make_monotonic
 from wirewise.runtime.data_parallel.exchanges import Exchanges
 from wirewise.runtime.transport import Transport
 
@@ -52,7 +52,7 @@ def measure_delays(costs: GradientCosts, transport: Transport, backward: Backwar
                 act = _repeated(exchanges, scheme, int(size), int(np.ceil(_BEYOND * alone_s / seconds)))
                 share = max(1.0 - alone_s / _median_s(transport, thread, backward, act), 0.0)
                 delays.append((size, share * seconds))
-            found[scheme] = rising(*zip(*delays, strict=True))
+            found[scheme] = make_monotonic(*zip(*delays, strict=True))
     return found
 
 

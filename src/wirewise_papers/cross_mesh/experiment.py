@@ -81,11 +81,11 @@ class CrossMesh(Interleaved[ReshardJob, "ReshardRun"]):
 
         return movers(rank)
 
-    def summarise(self, job: ReshardJob, measured: Mapping[str, Measurements]) -> ReshardRun:
+    def summarise(self, job: ReshardJob, measurements: Mapping[str, Measurements]) -> ReshardRun:
         """Compare all plans with the given one."""
         from wirewise_papers.cross_mesh.planning import summarise
 
-        return summarise(job, measured)
+        return summarise(job, measurements)
 
     def comparison(self, result: ReshardRun) -> Comparison:
         """Measured and predicted moves of each plan, and the lower bound."""

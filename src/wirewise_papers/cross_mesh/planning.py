@@ -56,9 +56,9 @@ def links_of(job: ReshardJob) -> Links:
     return Links.of_lab(job.links, ranks_per_host=ranks_per_host(job.first))
 
 
-def summarise(job: ReshardJob, measured: Mapping[str, Measurements]) -> ReshardRun:
+def summarise(job: ReshardJob, measurements: Mapping[str, Measurements]) -> ReshardRun:
     """Compare all plans of a job with the first one."""
-    records = {name: _record(job, plan, measured[name]) for name, plan in job.plans.items()}
+    records = {name: _record(job, plan, measurements[name]) for name, plan in job.plans.items()}
     own = records[next(iter(job.plans))]
     return ReshardRun(
         network=job.network,

@@ -160,13 +160,13 @@ def plan_file(folder: Path, name: str) -> Path:
     return folder / f"plan-{name.replace(':', '-')}.json"
 
 
-def make_plans(job: CupcakeJob, measured: JobCosts) -> dict[str, tuple[FusionPlan, CompressionProblem]]:
+def make_plans(job: CupcakeJob, measurements: JobCosts) -> dict[str, tuple[FusionPlan, CompressionProblem]]:
     """Every plan of the job, with its problem."""
-    return {name: _made(job, measured, *job.split(name), job.least_gain) for name in job.plans}
+    return {name: _made(job, measurements, *job.split(name), job.least_gain) for name in job.plans}
 
 
 def make_finalists(
-    job: CupcakeJob, measured: JobCosts
+    job: CupcakeJob, measurements: JobCosts
 ) -> dict[str, dict[str, tuple[FusionPlan, CompressionProblem]]]:
     """Candidates of a trial by measured steps (`trial_candidates`), for each Cupcake plan that may choose codecs."""
     chosen = {}
@@ -175,7 +175,7 @@ def make_finalists(
         if method != "cupcake" or len(codecs) == 1:
             continue
         made = {
-            f"{name} ({way})": _made(job, measured, own, method, 0.0)
+            f"{name} ({way})": _made(job, measurements, own, method, 0.0)
             for way, own in candidates(codecs).items()
         }
         chosen[name] = {
@@ -195,7 +195,7 @@ def _made(
 
 
 def groups_of(
-    plan: FusionPlan, problem: CompressionProblem, ratio: float, measured: list[list[float]] | None = None
+    plan: FusionPlan, problem: CompressionProblem, ratio: float, measurements: list[list[float]] | None = None
 ) -> list[GroupRecord]:
     """Groups of a plan with predicted and measured times.
 
@@ -220,7 +220,7 @@ def groups_of(
                 decode=bucket.decode,
                 payload_bytes=payload_bytes(bucket, own, problem.ranks, ratio),
                 predicted_s=(encode_s, communicate_s, decode_s),
-                measured_s=tuple(measured[number]) if measured else None,  # type: ignore[arg-type]
+                measured_s=tuple(measurements[number]) if measurements else None,  # type: ignore[arg-type]
             )
         )
     return found

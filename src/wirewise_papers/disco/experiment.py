@@ -139,11 +139,11 @@ class Disco(Interleaved[DiscoOptions, DiscoRun]):
         """File of the plan. None if it is not advised."""
         return plan_file(folder, PLANNED) if result.advice == "use the plan" else None
 
-    def summarise(self, job: DiscoOptions, measured: Mapping[str, Measurements]) -> DiscoRun:
+    def summarise(self, job: DiscoOptions, measurements: Mapping[str, Measurements]) -> DiscoRun:
         """Compare turns in pairs, whose order alternates."""
-        plan = msgspec.convert(measured[PLANNED].outcome, FusionPlan)
+        plan = msgspec.convert(measurements[PLANNED].outcome, FusionPlan)
         plain, planned = (
-            np.median(np.reshape(measured[name].steps_s, (job.turns, job.steps)), axis=1)
+            np.median(np.reshape(measurements[name].steps_s, (job.turns, job.steps)), axis=1)
             for name in (DDP, PLANNED)
         )
         gain = gain_of(1.0 - planned / plain)
@@ -157,7 +157,7 @@ class Disco(Interleaved[DiscoOptions, DiscoRun]):
             gain=gain.mean,
             gain_ci95=gain.ci95,
             predicted_gain=promised,
-            errors={name: predicted[name] / measured[name].step_s - 1.0 for name in predicted},
+            errors={name: predicted[name] / measurements[name].step_s - 1.0 for name in predicted},
             variants={
                 name: VariantRecord(
                     step_s=one.step_s,
@@ -167,7 +167,7 @@ class Disco(Interleaved[DiscoOptions, DiscoRun]):
                     bytes_sent=one.bytes_sent,
                     outcome=None,
                 )
-                for name, one in measured.items()
+                for name, one in measurements.items()
             },
             plan=plan,
         )

@@ -112,10 +112,10 @@ def make_job(
     )
 
 
-def compare(job: PlacementJob, measured: Mapping[str, Sequence[OpTimes]]) -> dict[str, PlanComparison]:
+def compare(job: PlacementJob, measurements: Mapping[str, Sequence[OpTimes]]) -> dict[str, PlanComparison]:
     """Compare each plan of a job, as measured, with its simulation."""
     simulator = lab_problem(job.tasks, job.links).simulator
-    return {name: compare_plan(simulator, plan, measured[name]) for name, plan in job.plans.items()}
+    return {name: compare_plan(simulator, plan, measurements[name]) for name, plan in job.plans.items()}
 
 
 def summarise(job: PlacementJob, comparisons: Mapping[str, PlanComparison]) -> PlacementRun:

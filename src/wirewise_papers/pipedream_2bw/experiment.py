@@ -70,13 +70,13 @@ class PipeDream2BW(Interleaved[PipelineJob, PipelineRun]):
 
         return {name: Training(rank, name) for name in rank.job.modes}
 
-    def summarise(self, job: PipelineJob, measured: Mapping[str, Measurements]) -> PipelineRun:
+    def summarise(self, job: PipelineJob, measurements: Mapping[str, Measurements]) -> PipelineRun:
         """Compare all modes with the first one."""
         # Each replica has the loss of its own batches, on its last rank.
-        losses = {name: smooth([x / job.replicas for x in one.losses]) for name, one in measured.items()}
+        losses = {name: smooth([x / job.replicas for x in one.losses]) for name, one in measurements.items()}
         goal, plans = _NEAR * losses[job.modes[0]][-1], plans_of(job)
         modes = {}
-        for name, one in measured.items():
+        for name, one in measurements.items():
             own = msgspec.convert(one.outcome, PipelineMeasures)
             reached = (end for end, loss in zip(one.ends_s, losses[name], strict=True) if loss <= goal)
             modes[name] = PipelineRecord(

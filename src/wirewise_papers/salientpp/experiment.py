@@ -125,7 +125,7 @@ def _plan(job: MiniBatchJob, problem: CacheProblem, folder: Path) -> CachePlan:
     plan = found[job.policies[0]][job.alpha]
     plans.save(plan, folder / "plan.json")
     left = {
-        name: {f"{alpha:g}": by_alpha[alpha].remaining for alpha in sorted(by_alpha)}
+        name: {f"{alpha:g}": by_alpha[alpha].remote_fraction for alpha in sorted(by_alpha)}
         for name, by_alpha in found.items()
     }
     write_json(folder / "policies.json", left)

@@ -67,11 +67,11 @@ class Tag(Interleaved[DeploymentJob, "DeploymentRun"]):
 
         return trainings(rank)
 
-    def summarise(self, job: DeploymentJob, measured: Mapping[str, Measurements]) -> DeploymentRun:
+    def summarise(self, job: DeploymentJob, measurements: Mapping[str, Measurements]) -> DeploymentRun:
         """Compare all plans with the first one."""
         from wirewise_papers.tag.planning import summarise
 
-        return summarise(job, measured)
+        return summarise(job, measurements)
 
     def comparison(self, result: DeploymentRun) -> Comparison:
         """Measured and predicted steps of each plan."""

@@ -38,13 +38,15 @@ def lab_links(rates: Sequence[str], message_s: float = _MESSAGE_S) -> Links:
     return Links.of_lab(rates, latency_s=message_s)
 
 
-def problem_of(options: TagOptions, measured: StageTrace | None = None) -> DeploymentProblem:
+def problem_of(options: TagOptions, measurements: StageTrace | None = None) -> DeploymentProblem:
     """Problem for planners, with measured modules or those of the emulated devices."""
     devices = tuple(
         DeployedDevice(name=f"host{number}", host=f"host{number}", speed=speed)
         for number, speed in enumerate(options.speeds)
     )
-    return DeploymentProblem(measured or trace_of(options), lab_links(options.rates), devices, options.batch)
+    return DeploymentProblem(
+        measurements or trace_of(options), lab_links(options.rates), devices, options.batch
+    )
 
 
 def make_job(options: TagOptions, log: Callable[[str], None] = lambda _: None) -> DeploymentJob:
@@ -130,11 +132,11 @@ def predicted_s(
     return sim.predict(plan, trace, lab_links(rates, message_s)).step_s
 
 
-def summarise(job: DeploymentJob, measured: Mapping[str, Measurements]) -> DeploymentRun:
+def summarise(job: DeploymentJob, measurements: Mapping[str, Measurements]) -> DeploymentRun:
     """Compare all plans of a job with the first one."""
     trace = job.measured or trace_of(job)
     plans = {}
-    for name, one in measured.items():
+    for name, one in measurements.items():
         facts = msgspec.convert(one.outcome, TrainingFacts)
         plans[name] = DeploymentRecord(
             step_s=one.step_s,

@@ -89,49 +89,49 @@ class LookAhead:
         self._seen = (0, 0, 0, 0)
         self.followed: Counter[str] = Counter()
 
-    def decide(self, expected: QueueArrays, state: QueueState) -> None:
+    def decide(self, forecast: QueueArrays, state: QueueState) -> None:
         """Decide in the current slot, if anything has changed since the last decision."""
         if not self._own_pace:
             self._learn(state)
-            expected = expected._replace(pace=self._paces)
-        if state.counts[RUNNING] and self._news(expected, state) == self._seen:
+            forecast = forecast._replace(pace=self._paces)
+        if state.counts[RUNNING] and self._news(forecast, state) == self._seen:
             # Nobody came, left, or showed a pace: what was decided still holds.
-            self._expect(expected, state)
+            self._expect(forecast, state)
             return
-        known = knowledge(expected_queue(expected), self._window, self._patience)
+        known = knowledge(expected_queue(forecast), self._window, self._patience)
         proposed = (PROPOSED,) if self._proposal is not None and state.counts[WAITING] else ()
-        best = min((*proposed, *LOOKED_AT), key=lambda who: self._cost(who, expected, state, known))
+        best = min((*proposed, *LOOKED_AT), key=lambda who: self._cost(who, forecast, state, known))
         self.followed[best] += 1
-        self._act(best, expected, state, known)
-        self._seen = self._news(expected, state)
-        self._expect(expected, state)
+        self._act(best, forecast, state, known)
+        self._seen = self._news(forecast, state)
+        self._expect(forecast, state)
 
-    def _news(self, expected: QueueArrays, state: QueueState) -> tuple[int, int, int, int]:
+    def _news(self, forecast: QueueArrays, state: QueueState) -> tuple[int, int, int, int]:
         """Jobs that have come, that run, whose pace is known, and that have waited for too long."""
         waiting = state.waiting[: state.counts[WAITING]]
-        waited = state.counts[SLOT] - expected.arrival[waiting]
+        waited = state.counts[SLOT] - forecast.arrival[waiting]
         overdue = int((waited >= self._patience).sum()) if self._patience else 0
         known = int((self._expected > 0).sum())
         return int(state.counts[ARRIVED]), int(state.counts[RUNNING]), known, overdue
 
-    def _act(self, who: str, expected: QueueArrays, state: QueueState, knowledge: Knowledge) -> None:
+    def _act(self, who: str, forecast: QueueArrays, state: QueueState, knowledge: Knowledge) -> None:
         if who == PROPOSED and self._proposal is not None:
             withheld = np.zeros_like(state.free)
-            hold_for_overdue(expected, state, knowledge, withheld)
-            self._proposal(expected, state)
+            hold_for_overdue(forecast, state, knowledge, withheld)
+            self._proposal(forecast, state)
             state.free[:] += withheld
         else:
             slot = int(state.counts[SLOT])
-            decide_once(RULES.index(who), expected, state, self._known(who, knowledge), slot)
+            decide_once(RULES.index(who), forecast, state, self._known(who, knowledge), slot)
 
     def _known(self, rule: str, knowledge: Knowledge) -> Knowledge:
         found = self._tuned.get(rule)
         return knowledge if found is None else knowledge._replace(due=found.due, floor=found.floor)
 
-    def _cost(self, who: str, expected: QueueArrays, state: QueueState, knowledge: Knowledge) -> float:
+    def _cost(self, who: str, forecast: QueueArrays, state: QueueState, knowledge: Knowledge) -> float:
         """Slots until the end of all jobs that have come, if `who` decides now and the best of rules afterwards."""
         last = int(state.counts[SLOT]) + _HORIZON
-        queue, following = _arrived(expected, state)
+        queue, following = _arrived(forecast, state)
         self._act(who, queue, following, knowledge)
         advance(queue, following, self._kept)
         costs = []
@@ -144,12 +144,12 @@ class LookAhead:
             costs.append(float(ends.sum()))
         return min(costs)
 
-    def _expect(self, expected: QueueArrays, state: QueueState) -> None:
+    def _expect(self, forecast: QueueArrays, state: QueueState) -> None:
         """Remember what jobs that run would gain in this slot at the ordinary pace."""
         jobs = state.running[: state.counts[RUNNING]].copy()
-        kind, done = expected.kind[jobs], state.done[jobs]
-        ceiling = expected.ceiling[kind]
-        gains = expected.progress[kind, state.held[jobs, 0], state.held[jobs, 1]]
+        kind, done = forecast.kind[jobs], state.done[jobs]
+        ceiling = forecast.ceiling[kind]
+        gains = forecast.progress[kind, state.held[jobs, 0], state.held[jobs, 1]]
         gains = gains * np.where(ceiling > 0, np.sqrt(np.maximum(ceiling - done, 0.0)), 1.0)
         gains = gains * np.where(state.changed[jobs], self._kept, 1.0)
         self._before = int(state.counts[SLOT]), jobs, done, gains
@@ -166,11 +166,11 @@ class LookAhead:
         self._paces[seen] = np.clip(self._gained[seen] / self._expected[seen], *_PACES)
 
 
-def _arrived(expected: QueueArrays, state: QueueState) -> tuple[QueueArrays, QueueState]:
+def _arrived(forecast: QueueArrays, state: QueueState) -> tuple[QueueArrays, QueueState]:
     """The queue without jobs that are to come, which nobody knows, and a copy of its state."""
     count = int(state.counts[ARRIVED])
-    queue = expected._replace(
-        **{name: getattr(expected, name)[:count] for name in ("arrival", "kind", "pace", "reach")}
+    queue = forecast._replace(
+        **{name: getattr(forecast, name)[:count] for name in ("arrival", "kind", "pace", "reach")}
     )
     own = {name: getattr(state, name)[:count].copy() for name in _OF_JOBS}
     return queue, state._replace(

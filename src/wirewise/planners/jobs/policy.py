@@ -72,18 +72,18 @@ class Episode:
         self.advance_to_next()
 
     @classmethod
-    def running(cls, problem: JobProblem, expected: QueueArrays, state: QueueState) -> Episode:
+    def running(cls, problem: JobProblem, forecast: QueueArrays, state: QueueState) -> Episode:
         """Episode that continues from the current state of a queue.
 
         Args:
             problem: Jobs and clusters.
-            expected: Jobs and clusters according to current knowledge.
+            forecast: Jobs and clusters according to current knowledge.
             state: State, updated by decisions.
         """
         game = cls.__new__(cls)
-        game.problem, game.believed, game.state = problem, expected, state
-        game.known = knowledge(expected, problem.window)
-        game.amounts = _amounts(expected, game.known)
+        game.problem, game.believed, game.state = problem, forecast, state
+        game.known = knowledge(forecast, problem.window)
+        game.amounts = _amounts(forecast, game.known)
         return game
 
     @property
@@ -109,11 +109,11 @@ class Episode:
         self.advance_to_next()
 
 
-def _amounts(expected: QueueArrays, knowledge: Knowledge) -> NDArray[np.int64]:
-    found = np.zeros((len(expected.least), AMOUNTS, 2), np.int64)
+def _amounts(forecast: QueueArrays, knowledge: Knowledge) -> NDArray[np.int64]:
+    found = np.zeros((len(forecast.least), AMOUNTS, 2), np.int64)
     for kind, best in enumerate(knowledge.best):
         quicker = np.unique(best.reshape(-1, 2), axis=0)
-        quicker = quicker[(quicker >= expected.least[kind]).all(axis=1)]
+        quicker = quicker[(quicker >= forecast.least[kind]).all(axis=1)]
         # Of more than there is room for, those evenly spread, with the least and the quickest.
         kept = np.unique(np.linspace(0, len(quicker) - 1, min(len(quicker), AMOUNTS - 1)).round().astype(int))
         found[kind, 1 : 1 + len(kept)] = quicker[kept]
@@ -370,8 +370,8 @@ def proposal_of(
         several: Whether a slot is one round in which a cluster may start several jobs (`decide_several`).
     """
 
-    def propose(expected: QueueArrays, state: QueueState) -> None:
-        game = Episode.running(problem, expected_queue(expected), state)
+    def propose(forecast: QueueArrays, state: QueueState) -> None:
+        game = Episode.running(problem, expected_queue(forecast), state)
         if several:
             decide_several(network, [game])
             return

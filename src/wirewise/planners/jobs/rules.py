@@ -92,14 +92,14 @@ def expected_queue(queue: QueueArrays) -> QueueArrays:
     return queue._replace(pace=np.ones_like(queue.pace))
 
 
-def knowledge(expected: QueueArrays, window: int = 10, patience: int = 0) -> Knowledge:
+def knowledge(forecast: QueueArrays, window: int = 10, patience: int = 0) -> Knowledge:
     """Derive knowledge from the expected progress; each kind gets its fastest amount, and the least as its floor."""
-    cpus, gpus = (int(expected.room[:, what].max()) for what in range(2))
-    slots = np.full((len(expected.least), cpus + 1, gpus + 1), STEADY, np.int64)
+    cpus, gpus = (int(forecast.room[:, what].max()) for what in range(2))
+    slots = np.full((len(forecast.least), cpus + 1, gpus + 1), STEADY, np.int64)
     best = np.zeros((*slots.shape, 2), np.int64)
-    _know(expected, slots, best)
-    top = expected.progress.max(axis=(1, 2))
-    return Knowledge(slots, best, best[:, -1, -1].copy(), expected.least.copy(), window, patience, top)
+    _know(forecast, slots, best)
+    top = forecast.progress.max(axis=(1, 2))
+    return Knowledge(slots, best, best[:, -1, -1].copy(), forecast.least.copy(), window, patience, top)
 
 
 @outer
@@ -134,7 +134,7 @@ def _first_of(queue: QueueArrays, kind: int) -> int:
 def run_rule(
     rule: int,
     queue: QueueArrays,
-    expected: QueueArrays,
+    forecast: QueueArrays,
     state: QueueState,
     knowledge: Knowledge,
     kept: float,
@@ -146,7 +146,7 @@ def run_rule(
     Args:
         rule: Index of the rule in `RULES`.
         queue: Jobs, kinds and clusters.
-        expected: Jobs, kinds and clusters with the progress that the scheduler expects.
+        forecast: Jobs, kinds and clusters with the progress that the scheduler expects.
         state: State before the first slot; updated.
         knowledge: Knowledge of the scheduler.
         kept: Fraction of a slot's progress kept by a job that was resized in it.
@@ -180,20 +180,20 @@ def run_rule(
             and state.counts[RUNNING] == running
         ):
             waiting = state.counts[WAITING]
-            _decide(rule, expected, state, knowledge, wanted, chosen, keys, withheld)
+            _decide(rule, forecast, state, knowledge, wanted, chosen, keys, withheld)
             arrived = state.counts[ARRIVED] if state.counts[WAITING] == waiting else -1
             running = state.counts[RUNNING]
         advance(queue, state, kept)
 
 
 @outer
-def decide_once(rule: int, expected: QueueArrays, state: QueueState, knowledge: Knowledge, seed: int) -> None:
+def decide_once(rule: int, forecast: QueueArrays, state: QueueState, knowledge: Knowledge, seed: int) -> None:
     """Start, resize and stop jobs by a rule in one slot; arguments as in `run_rule`."""
     np.random.seed(seed)  # noqa: NPY002 numba's own generator
-    jobs = len(expected.arrival)
+    jobs = len(forecast.arrival)
     wanted, chosen = np.zeros((jobs, 3), np.int64), np.zeros(jobs, np.int64)
-    withheld = np.zeros((len(expected.room), 2), np.int64)
-    _decide(rule, expected, state, knowledge, wanted, chosen, np.zeros(jobs), withheld)
+    withheld = np.zeros((len(forecast.room), 2), np.int64)
+    _decide(rule, forecast, state, knowledge, wanted, chosen, np.zeros(jobs), withheld)
 
 
 @inner
@@ -265,23 +265,23 @@ def _give_back(state: QueueState, withheld: NDArray[np.int64]) -> None:
 
 @outer
 def hold_for_overdue(
-    expected: QueueArrays, state: QueueState, knowledge: Knowledge, reserved: NDArray[np.int64]
+    forecast: QueueArrays, state: QueueState, knowledge: Knowledge, reserved: NDArray[np.int64]
 ) -> None:
     """Start overdue jobs, and reserve a cluster's free resources where one does not fit yet.
 
     Args:
-        expected: Jobs, kinds and clusters.
+        forecast: Jobs, kinds and clusters.
         state: State of the queue; updated.
         knowledge: Knowledge of the scheduler.
         reserved: Output for the reserved free resources, [A, 2]; add to `state.free` after starting other jobs.
     """
-    _hold_for_overdue(expected, state, knowledge, reserved)
+    _hold_for_overdue(forecast, state, knowledge, reserved)
 
 
 @outer
-def start_all(expected: QueueArrays, state: QueueState, knowledge: Knowledge) -> None:
+def start_all(forecast: QueueArrays, state: QueueState, knowledge: Knowledge) -> None:
     """Start all jobs that `heft` starts in a slot, in its order."""
-    while _start_best(_HEFT, expected, state, knowledge):
+    while _start_best(_HEFT, forecast, state, knowledge):
         pass
 
 

@@ -123,8 +123,8 @@ def _compared(
     *others, last = styles
     for style in others:
         with suppress(PlanError):
-            return search(problem, style, fixed=fixed, messages=messages)
-    return search(problem, last, fixed=fixed, messages=messages)
+            return search(problem, style, fixed_choices=fixed, messages=messages)
+    return search(problem, last, fixed_choices=fixed, messages=messages)
 
 
 class _Making(NamedTuple):

@@ -60,7 +60,7 @@ class RecoveryProblem:
             )
 
     @cached_property
-    def alone(self) -> tuple[int, ...]:
+    def unreplicated_stages(self) -> tuple[int, ...]:
         """Stages whose state can be lost with a rank, as no replica survives elsewhere."""
         return tuple(
             number

@@ -63,7 +63,7 @@ class Lwf(Learner):
     def begin(self, graph: CurrentGraph) -> None:
         """Record the answers of the current network."""
         self._targets: Tensor | None = None
-        self._old = [list(task.classes) for task in self.growing.tasks[: graph.task]]
+        self._old = [list(task.classes) for task in self.growing_graph.tasks[: graph.task]]
         if self._old:
             nodes = self._balanced(graph.task).nodes
             with torch.no_grad():

@@ -31,7 +31,7 @@ from wirewise.units import format_size
 __all__ = ["WAYS", "lower_deployment", "spread_of"]
 
 WAYS = {"allreduce": ALLREDUCE, "ps": PS, "duplicate": DUPLICATE, "mp": MP}
-"""Codes of the ways of gradient exchange."""
+"""Codes of the methods of gradient exchange."""
 
 
 def lower_deployment(
