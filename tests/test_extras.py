@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from wirewise.errors import InputError
-from wirewise.extras import needed
+from wirewise.extras import import_extra
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,14 +20,14 @@ def test_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "pymetis", None)
     told = r"a partition by METIS needs the package pymetis.*pip install 'wirewise\[gnn\]'"
     with pytest.raises(InputError, match=told):
-        needed("pymetis", "gnn", "a partition by METIS")
+        import_extra("pymetis", "gnn", "a partition by METIS")
 
 
 def test_an_error_inside_an_installed_package_stays_its_own(tmp_path, monkeypatch):
     (tmp_path / "half_installed.py").write_text("import a_package_that_is_gone")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="a_package_that_is_gone"):
-        needed("half_installed", "gnn", "a test")
+        import_extra("half_installed", "gnn", "a test")
 
 
 def test_graphs_need_their_extra_where_they_use_it(monkeypatch):

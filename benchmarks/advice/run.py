@@ -104,7 +104,7 @@ def measure(name: str, preset: dict[str, Any]) -> Found:
                 f"{one.family}: {one.planner}",
                 one.predicted_step_s,
                 one.measured_step_s,
-                one.compared_s(advice.step_s),
+                one.baseline_step_time_s(advice.step_s),
                 one.work,
             )
             for one in advice.candidates

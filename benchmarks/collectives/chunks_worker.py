@@ -16,7 +16,7 @@ import torch
 from wirewise.collective import load
 from wirewise.runtime.collective import connect, tune_chunk_size
 from wirewise.runtime.collective.chunks import segments_of
-from wirewise.trials.rank import joined
+from wirewise.trials.rank import join_job
 
 
 def grid_of(program, size_bytes, least_bytes):
@@ -31,7 +31,7 @@ def grid_of(program, size_bytes, least_bytes):
 def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    with joined(), connect() as group:
+    with join_job(), connect() as group:
         program, size_bytes = load(job["program"]), job["size_bytes"]
         tensor = torch.zeros(size_bytes // 4)
         call = getattr(group, program.collective)

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from wirewise.collective import load
 from wirewise.lab import VirtualAccelerator
 from wirewise.runtime.collective import connect, ddp_hook
-from wirewise.trials.rank import joined
+from wirewise.trials.rank import join_job
 
 
 def step(model):
@@ -34,7 +34,7 @@ def step(model):
 def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    with joined(), connect() as group:
+    with join_job(), connect() as group:
         shape = (job["layers"], job["parameters"])
         times = {"forward_s": job["forward_s"], "backward_s": job["backward_s"]}
         models = {

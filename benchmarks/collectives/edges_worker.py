@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from wirewise.collective import Program, Transfer
 from wirewise.runtime.collective import connect
-from wirewise.trials.rank import joined
+from wirewise.trials.rank import join_job
 
 
 def over(source, target, ranks):
@@ -34,7 +34,7 @@ def over(source, target, ranks):
 def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    with joined(), connect() as group:
+    with join_job(), connect() as group:
         tensor = torch.zeros(job["size_bytes"] // 4)
         for source, target in itertools.permutations(range(group.size), 2):
             program = over(source, target, group.size)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from wirewise.collective import load
 from wirewise.runtime.collective import connect
-from wirewise.trials.rank import joined
+from wirewise.trials.rank import join_job
 
 PATIENCE_S = 30.0
 
@@ -57,7 +57,7 @@ def timed(call, tensor, values):
 def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    with joined(), connect() as group:
+    with join_job(), connect() as group:
         values = (torch.arange(job["size_bytes"] // 4) % 1021 + dist.get_rank()).float()
         tensor, expected = values.clone(), values.clone()
         dist.all_reduce(expected)

@@ -18,14 +18,14 @@ import torch.distributed as dist
 
 from wirewise.collective import load
 from wirewise.runtime.collective import connect
-from wirewise.trials.rank import joined
+from wirewise.trials.rank import join_job
 
 
 def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
     with (
-        joined(),
+        join_job(),
         connect(windows=chosen(job, "windows")) as group,
         connect(windows=chosen(job, "one")) as other,
     ):

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from wirewise.collective import load
 from wirewise.runtime.collective import connect
-from wirewise.trials.rank import joined
+from wirewise.trials.rank import join_job
 
 
 def tensors(collective, size_bytes):
@@ -89,7 +89,7 @@ def compare(job, group, size_bytes):
 def main():
     job = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    with joined(), connect() as group:
+    with join_job(), connect() as group:
         for size_bytes in job["sizes"]:
             seconds, processor_s = compare(job, group, size_bytes)
             if group.rank == 0:

@@ -115,7 +115,7 @@ def routes(size, folder):
 def bound(size, folder):
     from wirewise.collective import bound
 
-    on = network_of(size).routed
+    on = network_of(size).routed_network
     return lambda: bound(on, "all_reduce", GIGA)
 
 
@@ -223,7 +223,7 @@ def follow_jobs(size, folder):
     from queues import write_log
     from scales import CLUSTERS, OF_EACH
 
-    from wirewise.planners.jobs.problem import follow, problem_of
+    from wirewise.planners.jobs.problem import problem_of, simulate_rule
     from wirewise.planners.jobs.rules import expected_queue, knowledge
     from wirewise.trace import EdgeCluster
     from wirewise.trace.queue_logs import read_queue_log
@@ -233,7 +233,7 @@ def follow_jobs(size, folder):
 
     def run():
         problem = problem_of(read_queue_log("helios", folder / "log.csv", clusters))
-        return follow(problem, "sjf", knowledge(expected_queue(problem.arrays)))
+        return simulate_rule(problem, "sjf", knowledge(expected_queue(problem.arrays)))
 
     return run
 

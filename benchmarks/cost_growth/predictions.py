@@ -53,7 +53,7 @@ def stages(ranks):
         ),
         width_speedup={2: 1.8},
     )
-    plan = StagePlan.by_hand(names, range(6, LAYERS, 6), microbatches=32, replicas=ranks // 16, width=2)
+    plan = StagePlan.from_cuts(names, range(6, LAYERS, 6), microbatches=32, replicas=ranks // 16, width=2)
     return plan, job
 
 

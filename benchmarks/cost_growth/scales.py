@@ -11,7 +11,7 @@ from queues import write_log
 from traces import write_run
 
 from common import scratch, verdict
-from wirewise.planners.jobs.problem import follow, plan_jobs, problem_of
+from wirewise.planners.jobs.problem import plan_jobs, problem_of, simulate_rule
 from wirewise.planners.jobs.rules import RULES, decide_once, expected_queue, knowledge, run_rule
 from wirewise.plans import Bucket, FusionPlan
 from wirewise.sim import predict
@@ -125,13 +125,13 @@ def jobs_row(page, preset):
     titles = ("rule", "plan s", "predicted in s", "mean slots", "slots", "resizes", "waiting", "decision ms")
     with page.table(*titles, "P6: plan and prediction", "decision") as row:
         for rule in preset["rules"]:
-            follow(problem_of(small(problem), kept=0.9), rule, known)
+            simulate_rule(problem_of(small(problem), kept=0.9), rule, known)
             begin = time.perf_counter()
             plan = plan_jobs(problem, rule)
             planned = time.perf_counter()
             predict(plan, problem.queue)
             predicted = time.perf_counter()
-            state = follow(problem, rule, known)
+            state = simulate_rule(problem, rule, known)
             one, waiting = decision(problem, rule, known, busiest_slot(state, arrays))
             row(
                 rule, f"{planned - begin:.2f}", f"{predicted - planned:.2f}",

@@ -16,7 +16,7 @@ from wirewise.plans.deployment import DeployedDevice, DeployedGroup, DeploymentP
 from wirewise.profile.ending import end_process
 from wirewise.runtime.deployment import Deployment
 from wirewise.runtime.pipeline import LayerGraph
-from wirewise.trials.rank import joined, prepare_process
+from wirewise.trials.rank import join_job, prepare_process
 from wirewise.trials.windows import alternate
 
 
@@ -36,7 +36,7 @@ def main():
     prepare_process()
     folder = Path(sys.argv[1])
     job = json.loads((folder / "job.json").read_text())
-    with joined(120.0) as transport:
+    with join_job(120.0) as transport:
         torch.manual_seed(0)
         batch = transport.world_size * job["rows"]
         x, y = torch.randn(batch, job["width"]), torch.randn(batch, job["width"])

@@ -232,8 +232,8 @@ def ten_plans(step: StepModel, seed: int = 0) -> list[Any]:
     """
     random, alone = np.random.default_rng(seed), step.alone()
     order = [gradient for group in step.buckets(alone) for gradient in group]
-    states = [alone, step.in_buckets(alone, [order]), capped(step, alone, None)]
-    drawn = [step.in_buckets(alone, _drawn(order, random)) for _ in range(DRAWN)]
+    states = [alone, step.with_buckets(alone, [order]), capped(step, alone, None)]
+    drawn = [step.with_buckets(alone, _drawn(order, random)) for _ in range(DRAWN)]
     taken = [step.times(state).step_s for state in states]
     left = {number: step.times(state).step_s for number, state in enumerate(drawn)}
     while len(states) < 10:
@@ -268,7 +268,7 @@ def simulated_s(step: StepModel, plan: Any) -> float:
     operators = step.graph.operators
     number = {operators[one].gradient: place for place, one in enumerate(step.graph.gradients)}
     groups = [[number[name] for name in bucket["parameters"]] for bucket in plan["buckets"]]
-    return step.times(step.in_buckets(step.alone(), groups)).step_s
+    return step.times(step.with_buckets(step.alone(), groups)).step_s
 
 
 def _drawn(order: list[int], random: np.random.Generator) -> list[list[int]]:

@@ -25,7 +25,7 @@ from wirewise.plans import FusionPlan
 from wirewise.profile.operators import measure_operators
 from wirewise.runtime.data_parallel.capture import capture
 from wirewise.runtime.data_parallel.compiled import compile_step
-from wirewise.trials.rank import joined
+from wirewise.trials.rank import join_job
 
 STOCK: dict[str, tuple[bool, dict[str, Any]]] = {
     "eager + DDP": (False, {}),
@@ -235,7 +235,7 @@ def main() -> None:
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     job: dict[str, Any] = msgspec.json.decode((folder / "job.json").read_bytes())
-    with joined(3600.0) as transport:
+    with join_job(3600.0) as transport:
         found = JOBS[job.pop("kind")](**job)
         if transport.rank == 0:
             write_json(folder / "result.json", found)

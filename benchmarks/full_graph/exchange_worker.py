@@ -21,7 +21,7 @@ from wirewise.lab import interface_bytes
 from wirewise.profile.ending import end_process
 from wirewise.runtime import full_graph
 from wirewise.runtime.full_graph.measure import hosts_of, measure_codec, measure_links
-from wirewise.trials.rank import joined, prepare_process
+from wirewise.trials.rank import join_job, prepare_process
 
 SERIAL = " serial"
 """Suffix of a mode's name: the same without overlap."""
@@ -233,7 +233,7 @@ def main(path: str) -> None:
     folder = Path(path).parent
     case = msgspec.json.decode(Path(path).read_bytes(), type=Case)
     prepare_process()
-    with joined() as transport:
+    with join_job() as transport:
         measured = measure(case, folder, transport)
         if transport.rank == 0:
             (folder / "measured.json").write_bytes(msgspec.json.encode(measured))

@@ -18,7 +18,7 @@ import torch
 from wirewise import graph
 from wirewise.profile.ending import end_process
 from wirewise.runtime import full_graph
-from wirewise.trials.rank import joined, prepare_process
+from wirewise.trials.rank import join_job, prepare_process
 from wirewise_papers.adaqp.job import FullGraphJob
 
 _EPOCH = 2000
@@ -94,7 +94,7 @@ def main(path: str, epochs: int, repeats: int) -> None:
     folder = Path(path).parent
     job = msgspec.json.decode(Path(path).read_bytes(), type=FullGraphJob)
     prepare_process()
-    with joined() as transport:
+    with join_job() as transport:
         found = plan_and_time(job, folder, transport, epochs, repeats)
         if transport.rank == 0:
             (folder / "rounds.json").write_bytes(msgspec.json.encode(found))

@@ -34,7 +34,7 @@ from passes import key_of, least_of
 
 from common import Page, arguments, scratch, verdict
 from wirewise.planners.fusion.disco import AnalyticCosts
-from wirewise.planners.fusion.disco.estimator import VECTORS, shipped, vectors_here
+from wirewise.planners.fusion.disco.estimator import VECTORS, load_shipped, vectors_here
 from wirewise.trials.operators.learning import accuracy, fit_estimator, split, structure_of, to_region_graph
 from wirewise.trials.operators.models import SOURCES
 from wirewise.trials.operators.samples import collect, read_samples
@@ -118,7 +118,7 @@ def estimated(estimator, samples):
 
 
 def shipped_rows(page, kept):
-    estimator = shipped()
+    estimator = load_shipped()
     page.add(
         f"## E2: shipped weights on unseen structures\n\nTrained on {estimator.about.machine}, with "
         f"{estimator.about.regions} fused operators."
@@ -136,7 +136,7 @@ def shipped_rows(page, kept):
 
 def source_rows(page, kept):
     page.add("## Shipped weights by source")
-    estimator = shipped()
+    estimator = load_shipped()
     with page.table(*TITLES) as row:
         for source in sorted({one.source for one in kept}):
             own = [one for one in kept if one.source == source]
@@ -145,7 +145,7 @@ def source_rows(page, kept):
 
 def others():
     """Weights that learned from none of this machine's samples."""
-    return shipped(next(one for one in VECTORS if one != vectors_here()))
+    return load_shipped(next(one for one in VECTORS if one != vectors_here()))
 
 
 def trained_rows(page, preset, title, known, kept):
@@ -183,7 +183,7 @@ def models_rows(page, preset, file, rows):
         if "structures" in rows:
             alike = numbered([structure_of(region[0]) for region in regions])
             row_of(row, "estimator, structures held out", held_out(preset, regions, alike), samples)
-        row_of(row, "shipped weights", estimated(shipped(), samples), samples)
+        row_of(row, "shipped weights", estimated(load_shipped(), samples), samples)
         row_of(row, "analytic formula", [analytic_s(one) for one in samples], samples)
     ceiling_rows(page, passes)
 
@@ -235,7 +235,7 @@ def held_out(preset, regions, numbers):
 
 def one_turn(preset, regions, turns, turn):
     known = [one for region, own in zip(regions, turns, strict=True) if own != turn for one in region]
-    estimator = fit_estimator(known, **preset["again"], start=shipped())
+    estimator = fit_estimator(known, **preset["again"], start=load_shipped())
     return {i: estimated(estimator, regions[i]) for i, own in enumerate(turns) if own == turn}
 
 

@@ -15,7 +15,7 @@ from gains import gains
 from passes import passes
 
 from wirewise.files import write_json
-from wirewise.trials.rank import joined
+from wirewise.trials.rank import join_job
 
 JOBS = {"gains": gains, "passes": passes}
 
@@ -24,7 +24,7 @@ def main() -> None:
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     job: dict[str, Any] = msgspec.json.decode((folder / "job.json").read_bytes())
-    with joined(600.0) as transport:
+    with join_job(600.0) as transport:
         found = JOBS[job.pop("kind")](folder, **job)
         if transport.rank == 0:
             write_json(folder / "result.json", found)

@@ -76,7 +76,7 @@ class GrowingCache:
         step = _Step(before, problem)
         counts = []
         for machine, hops in enumerate(self._hops):
-            self._hops[machine], recomputed = step.refreshed(hops, problem.drawn[machine])
+            self._hops[machine], recomputed = step.refreshed(hops, problem.seed_probabilities[machine])
             counts.append(recomputed)
         kept, self.problem = self.kept, problem
         self.kept = self._keep()
@@ -94,7 +94,7 @@ class GrowingCache:
 
 def _hops(problem: CacheProblem, machine: int) -> list[Vector]:
     """Access probabilities p_0 to p_L, [L + 1][N]."""
-    found = [problem.drawn[machine]]
+    found = [problem.seed_probabilities[machine]]
     for fanout in problem.fanouts:
         found.append(problem.drawers.any_of(problem.drawers.share(fanout) * found[-1]))
     return found

@@ -32,7 +32,7 @@ from wirewise.planners.jobs import REALLOTTING, RULES, mean_slots, problem_of, t
 from wirewise.planners.jobs.attention import TapFinger
 from wirewise.planners.jobs.lookahead import LOOKED_AT, TUNED, LookAhead, follow_policy
 from wirewise.planners.jobs.policy import ABLATIONS, Episode, decide, run_episodes
-from wirewise.planners.jobs.problem import follow
+from wirewise.planners.jobs.problem import simulate_rule
 from wirewise.planners.jobs.rules import expected_queue, knowledge
 from wirewise.planners.jobs.tapfinger import SHIPPED, read_weights
 from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue, edge_kinds, numbered_clusters
@@ -455,7 +455,7 @@ def logs_row(page, preset):
 
     known = knowledge(expected_queue(problems[0].arrays))
     found = {
-        name: hours([follow(one, name, known) for one in problems])
+        name: hours([simulate_rule(one, name, known) for one in problems])
         for name in ("threshold", "sjf", "heft", "srpt", "tiresias", "optimus", "gavel", "min")
     }
     found["tapfinger, the policy alone"] = hours([run_episodes(network, [one], LAST)[0] for one in problems])

@@ -19,7 +19,7 @@ import torch
 from wirewise import graph
 from wirewise.profile.ending import end_process
 from wirewise.runtime import full_graph
-from wirewise.trials.rank import joined, prepare_process
+from wirewise.trials.rank import join_job, prepare_process
 from wirewise_papers.adaqp.job import FullGraphJob
 
 
@@ -111,7 +111,7 @@ def main(path: str, kept_bytes: str) -> None:
     folder = Path(path).parent
     job = msgspec.json.decode(Path(path).read_bytes(), type=FullGraphJob)
     prepare_process()
-    with joined() as transport:
+    with join_job() as transport:
         full_graph.keep_freed_memory(int(kept_bytes))
         trained(job, folder / "tiny", transport, 0, 0)
         found = trained(job, folder / "parts", transport, len(job.modes), start_from_here())

@@ -66,7 +66,7 @@ def trained(
     layers: LayerGraph, style: str, m: int, size: int, feed: Iterator[Any], **more: Any
 ) -> list[float]:
     """Loss of each update; the recurrence is the same for any number of stages, here one."""
-    plan = StagePlan.by_hand(layers.names, [], style=style, microbatches=m, microbatch_size=size)
+    plan = StagePlan.from_cuts(layers.names, [], style=style, microbatches=m, microbatch_size=size)
     store = dist.HashStore()
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]

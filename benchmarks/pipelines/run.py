@@ -75,7 +75,7 @@ def case(style, microbatches, preset, *, values=256, parameters=64, stages=HOSTS
     }
     if engine == "own":
         names = [str(number) for number in range(stages)]
-        plan = StagePlan.by_hand(names, range(1, stages), style=style, microbatches=microbatches, **more)
+        plan = StagePlan.from_cuts(names, range(1, stages), style=style, microbatches=microbatches, **more)
         found["plan"] = msgspec.to_builtins(plan)
     return found
 

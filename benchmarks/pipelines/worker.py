@@ -22,7 +22,7 @@ from wirewise.plans.timetables import StagePass
 from wirewise.profile.ending import end_process
 from wirewise.runtime.pipeline import Pipeline
 from wirewise.runtime.transport import Transport
-from wirewise.trials.rank import joined, prepare_process
+from wirewise.trials.rank import join_job, prepare_process
 from wirewise.trials.windows import alternate
 
 
@@ -141,7 +141,7 @@ def main() -> None:
     prepare_process()
     folder = Path(sys.argv[1])
     job = json.loads((folder / "job.json").read_text())
-    with joined(120.0) as transport:
+    with join_job(120.0) as transport:
         found = measured(transport, job)
         if transport.rank == 0:
             (folder / "result.json").write_text(json.dumps(found))

@@ -18,7 +18,7 @@ from exchanges_worker import measured_costs
 from wirewise.cost import LinkCost, Links
 from wirewise.profile.ending import end_process
 from wirewise.runtime.transport import Transport
-from wirewise.trials.rank import joined, prepare_process
+from wirewise.trials.rank import join_job, prepare_process
 from wirewise_papers.salientpp.experiment import MiniBatchJob, Mode
 from wirewise_papers.salientpp.part import MachinePart
 
@@ -79,7 +79,7 @@ def main(path: str, train_s: str) -> None:
     folder = Path(path)
     job = msgspec.json.decode((folder / "job.json").read_bytes(), type=MiniBatchJob)
     prepare_process()
-    with joined() as transport:
+    with join_job() as transport:
         found = work(job, folder, transport, float(train_s))
         if transport.rank == 0:
             (folder / "batches.json").write_bytes(msgspec.json.encode(found))

@@ -28,7 +28,7 @@ from wirewise.runtime.full_graph.bits import BitController
 from wirewise.runtime.full_graph.lane import Lane
 from wirewise.runtime.full_graph.measure import hosts_of, measure_codec, measure_links, measure_loaded
 from wirewise.sim import ExchangeTimes, predict
-from wirewise.trials.rank import joined, prepare_process
+from wirewise.trials.rank import join_job, prepare_process
 
 PLANS = {"fp32": ("uniform", 32), "8 bits": ("uniform", 8), "2 bits": ("uniform", 2), "auto": ("auto", None)}
 
@@ -157,7 +157,7 @@ def main(path: str) -> None:
     folder = Path(path).parent
     case = msgspec.json.decode(Path(path).read_bytes(), type=Case)
     prepare_process()
-    with joined() as transport:
+    with join_job() as transport:
         found = work(case, folder, transport)
         if transport.rank == 0:
             (folder / "epochs.json").write_bytes(msgspec.json.encode(found))

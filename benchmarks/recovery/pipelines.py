@@ -48,7 +48,7 @@ def layers(stages: int) -> LayerGraph:
 
 def plan_of(job: dict) -> StagePlan:
     names = [str(number) for number in range(job["stages"])]
-    return StagePlan.by_hand(
+    return StagePlan.from_cuts(
         names,
         range(1, job["stages"]),
         style=job["style"],
@@ -112,7 +112,7 @@ def train(job: dict) -> None:
         every=job["every"],
         helping=helping,
     ):
-        ends.append((member.generation.number, one.update, time.time(), journal.catching_up))
+        ends.append((member.generation.number, one.update, time.time(), journal.is_behind))
     outcome = {"state": pipeline.state_dict()["weights"], "ends": ends}
     (folder / f"rank-{rank}.pickle").write_bytes(pickle.dumps(outcome))
     pipeline.close()

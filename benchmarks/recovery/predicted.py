@@ -46,7 +46,7 @@ class _Kill(NamedTuple):
 def _plan() -> StagePlan:
     stages = len(_FORWARD_S)
     names = [str(number) for number in range(stages)]
-    return StagePlan.by_hand(names, range(1, stages), style="1f1b", microbatches=_MICROBATCHES)
+    return StagePlan.from_cuts(names, range(1, stages), style="1f1b", microbatches=_MICROBATCHES)
 
 
 def _sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

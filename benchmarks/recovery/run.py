@@ -39,14 +39,14 @@ from wirewise_papers.swift.experiment import checkpoint_interval
 from wirewise_papers.swift.job import SwiftJob, script_settings
 from wirewise_papers.swift.kills import read_steps
 from wirewise_papers.swift.ways import (
-    by_checkpoints,
-    by_commits,
-    by_spares,
     checkpoint_seconds,
     final_states,
     match_recoveries,
     record_of,
+    train_with_checkpoints,
+    train_with_commits,
     train_with_kills,
+    train_with_spares,
 )
 
 ROWS = (
@@ -118,14 +118,16 @@ def phases(folder, found):
 def recovery_row(page, preset):
     job = SwiftJob(steps=preset["steps"], link="10gbit")
     with scratch() as folder, open_network("lab", job.hosts, job.link) as network:
-        still = by_spares(network, folder / "undisturbed", job)
+        still = train_with_spares(network, folder / "undisturbed", job)
         kills = random_kills(job.hosts, preset["kills"], (0.05 * still.seconds, 0.95 * still.seconds), 1)
-        warm = by_spares(network, folder / "warm", job, kills=kills)
-        cold = by_spares(
+        warm = train_with_spares(network, folder / "warm", job, kills=kills)
+        cold = train_with_spares(
             network, folder / "cold", SwiftJob(steps=100, link=job.link, spares=0), kills=[(1.0, 1)]
         )
         few = SwiftJob(steps=120, link=job.link)
-        restarted = by_checkpoints(network, folder / "restarted", few, every=20, kills=[(2.0, 1), (12.0, 0)])
+        restarted = train_with_checkpoints(
+            network, folder / "restarted", few, every=20, kills=[(2.0, 1), (12.0, 0)]
+        )
         states = [*final_states(folder / "undisturbed", job), *final_states(folder / "warm", job)]
         known = phases(folder / "warm", warm)
     page.add(
@@ -171,18 +173,25 @@ def silence_row(page, preset):
     job = SwiftJob(steps=preset["steps"], link="10gbit")
     instants = [(2.0 + 5.0 * n, n % job.hosts) for n in range(min(preset["kills"], 5))]
     with scratch() as folder, open_network("lab", job.hosts, job.link) as network:
-        found = by_spares(network, folder / "stopped", job, kills=instants, signal_number=signal.SIGSTOP)
+        found = train_with_spares(
+            network, folder / "stopped", job, kills=instants, signal_number=signal.SIGSTOP
+        )
         known = [one for one, _ in phases(folder / "stopped", found)]
     with page.table("stops", "seconds", "claim") as row:
         row(len(known), spread(known, 1, 2), verdict(max(known, default=float("nan")), most=SILENCE_S + 0.2))
 
 
 def goodput_row(page, preset):
-    goodputs(page, preset, "## Goodput (R13)", {"protected": by_spares, "checkpoint": by_checkpoints})
+    goodputs(
+        page,
+        preset,
+        "## Goodput (R13)",
+        {"protected": train_with_spares, "checkpoint": train_with_checkpoints},
+    )
 
 
 def commits_row(page, preset):
-    goodputs(page, preset, "## Goodput with commits in memory (R13)", {"commit": by_commits})
+    goodputs(page, preset, "## Goodput with commits in memory (R13)", {"commit": train_with_commits})
 
 
 def goodputs(page, preset, title, ways):
@@ -190,7 +199,7 @@ def goodputs(page, preset, title, ways):
     link, found, goodput = "10gbit", {}, {}
     with scratch() as folder, open_network("lab", 3, link) as network:
         few = SwiftJob(steps=preset["plain_steps"], link=link)
-        plain = [by_checkpoints(network, folder / "plain", few, every=few.steps)]
+        plain = [train_with_checkpoints(network, folder / "plain", few, every=few.steps)]
         step_s = plain[0].mean_step_s
         while (at_s := at_s + draw.expovariate(1 / preset["mtbf_s"])) < 0.97 * preset["goodput_s"]:
             kills.append((at_s, draw.randrange(3)))
@@ -204,7 +213,7 @@ def goodputs(page, preset, title, ways):
             more = {} if name == "protected" else {"every": every if name == "checkpoint" else 5}
             due = [kill for kill in kills if kill[0] < 0.97 * seconds]
             found[name] = train(network, folder / name, job, kills=due, **more)
-            plain.append(by_checkpoints(network, folder / f"plain-{name}", few, every=few.steps))
+            plain.append(train_with_checkpoints(network, folder / f"plain-{name}", few, every=few.steps))
     means = [one.mean_step_s for one in plain]
     page.add(
         f"{title}\n\nWithout protection and failures {few.steps} steps were trained before each way and after it, of "
@@ -261,7 +270,7 @@ def torchft_row(page, preset):
         "a step",
     ) as row:
         with scratch() as folder, open_network("lab", job.hosts, job.link) as network:
-            for name, train in (("torchft", by_torchft), ("protected", by_spares)):
+            for name, train in (("torchft", by_torchft), ("protected", train_with_spares)):
                 found = train(network, folder / name, job, kills=kills)
                 gone = [absence(folder / name, job.hosts, kill) for kill in found.kills]
                 row(

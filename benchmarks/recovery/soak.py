@@ -9,7 +9,7 @@ from pathlib import Path
 from common import scratch, spread, verdict
 from wirewise.trials.start import open_network
 from wirewise_papers.swift.job import SwiftJob
-from wirewise_papers.swift.ways import by_spares, final_states
+from wirewise_papers.swift.ways import final_states, train_with_spares
 
 _SHARED = Path("/dev/shm")
 _LOOK_S = 0.5
@@ -21,7 +21,7 @@ def soak_row(page, preset):
     with scratch() as folder, open_network("lab", job.hosts, job.link) as network:
         before = held(network, job.hosts)
         with looking(network, job.hosts) as looks:
-            found = by_spares(network, folder / "soak", job, kills=kills)
+            found = train_with_spares(network, folder / "soak", job, kills=kills)
         states, after = final_states(folder / "soak", job), held(network, job.hosts)
     page.add(
         f"## Kills in sequence (R14)\n\n{job.hosts} hosts, one kill every 0.6 s of training, ranks in turn; a small "

@@ -28,7 +28,7 @@ from wirewise.runtime.pipeline.redistribute import convert_state_dict, redistrib
 from wirewise.runtime.pipeline.reshard import Resharder
 from wirewise.runtime.pipeline.shards import part_of, same_bits
 from wirewise.runtime.transport import Transport
-from wirewise.trials.rank import joined, prepare_process
+from wirewise.trials.rank import join_job, prepare_process
 from wirewise.trials.windows import alternate
 
 Move = Callable[[], list[Tensor]]
@@ -231,7 +231,7 @@ def small(job: dict[str, Any], transport: Transport) -> dict[str, Any]:
 def main(folder: Path) -> None:
     prepare_process()
     job = json.loads((folder / "job.json").read_text())
-    with joined(60.0) as transport:
+    with join_job(60.0) as transport:
         found = {"timed": timed, "model": model, "small": small}[job["what"]](job, transport)
         if transport.rank == 0:
             (folder / "result.json").write_text(json.dumps(found))

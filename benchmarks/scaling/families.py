@@ -122,7 +122,7 @@ def pipelines(ranks: int, link: str, sizes: dict) -> Iterator[Point]:
     for scaling in scalings(ranks):
         forward_s = sizes["forward_s"] * share(scaling, ranks)
         names = [str(number) for number in range(ranks)]
-        plan = StagePlan.by_hand(names, range(1, ranks), style="eager", microbatches=sizes["microbatches"])
+        plan = StagePlan.from_cuts(names, range(1, ranks), style="eager", microbatches=sizes["microbatches"])
         case = {
             "engine": "own", "microbatches": sizes["microbatches"], "values": sizes["values"], "parameters": 64,
             "forward_s": forward_s, "backward_s": 2 * forward_s, "weight_s": forward_s,

@@ -23,7 +23,7 @@ from wirewise.profile.gradients import measure_costs
 from wirewise.runtime.data_parallel import parallel
 from wirewise.runtime.transport import Transport
 from wirewise.trace.gradients import GradientTrace
-from wirewise.trials.rank import joined, prepare_process
+from wirewise.trials.rank import join_job, prepare_process
 from wirewise.trials.windows import alternate
 
 SIZES = 4
@@ -96,7 +96,7 @@ def main(path: str) -> None:
     prepare_process()
     folder = Path(path)
     job = msgspec.json.decode((folder / "job.json").read_bytes(), type=StepsJob)
-    with joined() as transport:
+    with join_job() as transport:
         found = work(job, transport)
         if transport.rank == 0:
             (folder / "result.json").write_bytes(msgspec.json.encode(found))

@@ -13,7 +13,7 @@ dist.init_process_group("gloo")  # a rank a stage
 ranks = dist.get_world_size()
 layers = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(8)))
 cuts = [8 * n // ranks for n in range(1, ranks)]
-plan = StagePlan.by_hand([*"01234567"], cuts, style="2bw", microbatches=8, microbatch_size=4)
+plan = StagePlan.from_cuts([*"01234567"], cuts, style="2bw", microbatches=8, microbatch_size=4)
 stages = Pipeline(layers, plan, loss=nn.functional.mse_loss, optimizer=lambda p: optim.AdamW(p, lr=0.01))
 for result in stages.train((randn(32, 64), randn(32, 64)) for _ in range(10)):  # a batch an update
     if result.loss is not None:  # it is on the last stage

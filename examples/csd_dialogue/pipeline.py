@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> list[float]:
     torch.manual_seed(0)
     layers = layers_of(DialogueModel(Sizes(len(vocabulary), width=options.width, dropout=0.0)))
     cuts = [1, 2][: dist.get_world_size() - 1]
-    plan = StagePlan.by_hand(
+    plan = StagePlan.from_cuts(
         layers.names, cuts, style=options.style, microbatches=options.microbatches, microbatch_size=8,
         edges=layers.edges(cuts),
     )  # fmt: skip

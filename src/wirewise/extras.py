@@ -7,10 +7,10 @@ from typing import Any
 
 from wirewise.errors import InputError
 
-__all__ = ["needed"]
+__all__ = ["import_extra"]
 
 
-def needed(package: str, extra: str, use: str) -> Any:
+def import_extra(package: str, extra: str, use: str) -> Any:
     """Import a package of an extra.
 
     Args:

@@ -34,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LOCK = ".wirewise.lock"
-"""File in a folder that says which process writes there; it is removed when that is done."""
+"""Lock file in a folder, with the identity of the process that writes there, which removes it at the end."""
 _MOST_LOCK_BYTES = 200
 _POLL_S = 0.05
 _MOST_NAME_BYTES = 200
@@ -101,12 +101,12 @@ def make_folder(folder: str | os.PathLike[str], *, error: type[InputError] = Inp
     return path
 
 
-def read_file(path: str | os.PathLike[str], what: str, loads: Callable[[bytes], T]) -> T:
+def read_file(path: str | os.PathLike[str], label: str, loads: Callable[[bytes], T]) -> T:
     """Read and parse a file; errors of `loads` are raised with the file's name prepended.
 
     Args:
         path: Path of the file.
-        what: Description of the file, such as "plan file".
+        label: Description of the file, such as "plan file".
         loads: Parses its bytes.
 
     Raises:
@@ -116,7 +116,7 @@ def read_file(path: str | os.PathLike[str], what: str, loads: Callable[[bytes], 
         text = Path(path).read_bytes()
     except OSError as error:
         raise InputError(
-            f"cannot read {what} {os.fspath(path)!r}: {error.strerror}; check the path"
+            f"cannot read {label} {os.fspath(path)!r}: {error.strerror}; check the path"
         ) from error
     try:
         return loads(text)

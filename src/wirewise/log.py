@@ -37,9 +37,9 @@ class RoomLogger(logging.LoggerAdapter):  # type: ignore[type-arg]
         return msg, kwargs
 
 
-def logger(room: str) -> RoomLogger:
+def logger(name: str) -> RoomLogger:
     """Get the logger of a room, such as "recovery" for `wirewise.recovery`."""
-    return RoomLogger(logging.getLogger(f"wirewise.{room}"), {})
+    return RoomLogger(logging.getLogger(f"wirewise.{name}"), {})
 
 
 def set_position(*, step: int | None = None, generation: int | None = None) -> None:

@@ -21,7 +21,7 @@ KEPT_BYTES = 16 << 20
 """Freed blocks below this size are kept for the next tensors."""
 
 ALL_KEPT = (1 << 31) - 1
-"""Largest size that glibc takes: every freed block is kept."""
+"""Largest size that glibc accepts: every freed block is kept."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 

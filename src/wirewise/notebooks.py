@@ -12,7 +12,7 @@ _MOST_ROWS = 40
 
 
 def table_html(title: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Draw a table below its title as HTML, from text.
+    """Render a titled table as HTML; cells are plain text.
 
     Args:
         title: Sentence above the table.

@@ -48,7 +48,7 @@ def about(
     description: str = "",
     *,
     option: str = "",
-    also: str = "",
+    alias: str = "",
     words: Iterable[str] = (),
     once: bool = False,
     check: Callable[[Any], object] | None = None,
@@ -60,14 +60,21 @@ def about(
     Args:
         description: Noun phrase for the help; a field without one is no command-line option.
         option: Name on the command line. Defaults to the field's name.
-        also: Second name on the command line.
-        words: Allowed texts, or allowed elements of several.
+        alias: Second name on the command line.
+        words: Allowed strings, or allowed elements of several.
         once: Whether at least one entry is required, without duplicates.
         check: Function of the value that raises InputError.
         read: Function from the command line's text to the value.
         bounds: Bounds ge, gt, le and lt for numbers, as in `msgspec.Meta`.
     """
-    more = {"option": option, "also": also, "words": tuple(words), "once": once, "check": check, "read": read}
+    more = {
+        "option": option,
+        "also": alias,
+        "words": tuple(words),
+        "once": once,
+        "check": check,
+        "read": read,
+    }
     extra = {name: value for name, value in more.items() if value}
     return Meta(description=description or None, extra=extra, **bounds)  # type: ignore[call-overload, no-any-return]
 
@@ -78,7 +85,7 @@ Positive = Annotated[float, about(gt=0)]
 Share = Annotated[float, about(ge=0, le=1)]
 Rate = Annotated[str, about(check=parse_rate)]
 Distinct = Annotated[tuple[str, ...], about(once=True)]
-"""Words, at least one and none twice."""
+"""Distinct words, at least one."""
 
 Dataset = Annotated[str, about("Dataset name (`wirewise data list`) or path of an .npz file.")]
 Link = Annotated[Rate, about("Rate of each host's link in the lab.")]
@@ -142,16 +149,16 @@ class Field(NamedTuple):
 
     name: str
     kind: Any
-    """Type without what says more of it, and without None."""
+    """Type without metadata and without None."""
     optional: bool
     default: Any
-    """`msgspec.NODEFAULT` of a field that has to be given."""
+    """Default value; `msgspec.NODEFAULT` if the field is required."""
     annotated: Any
-    """Type as it was written."""
+    """Type as written, with its metadata."""
     bounds: Mapping[str, float]
-    """Numbers by the names that `Meta` has for them."""
+    """Numeric bounds, by their names in `msgspec.Meta`."""
     description: str
-    """Nothing: the field is no option of the command line."""
+    """Text for the help; empty if the field is no command-line option."""
     extra: Mapping[str, Any]
 
     @property
@@ -161,7 +168,7 @@ class Field(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Allowed texts; empty if any text is allowed."""
+        """Allowed strings; empty if any string is allowed."""
         return tuple(get_args(self.kind) if get_origin(self.kind) is Literal else self.extra.get("words", ()))
 
     @property
@@ -184,13 +191,13 @@ class Field(NamedTuple):
             return limits
         return f"{limits or 'at least one'}, each once"
 
-    def check(self, value: Any, name: str = "", shown: Any = None) -> None:
+    def check(self, value: Any, name: str = "", display: Any = None) -> None:
         """Check a value against the field's constraints.
 
         Args:
             value: Value of the field.
             name: Name of the field in messages. Defaults to the field's own.
-            shown: Text shown in messages in place of the value, such as the text it was parsed from.
+            display: Text shown in messages in place of the value, such as the text it was parsed from.
 
         Raises:
             InputError: The value is invalid; the message has the name, the value and the range.
@@ -200,7 +207,7 @@ class Field(NamedTuple):
             return
         if not self._holds(value):
             raise InputError(
-                f"{name} is {value if shown is None else shown!r}; expected {self._expected(value)}"
+                f"{name} is {value if display is None else display!r}; expected {self._expected(value)}"
             )
         try:
             self.extra.get("check", lambda _: None)(value)

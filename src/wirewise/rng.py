@@ -82,7 +82,7 @@ def row_keys(key: int, rows: NDArray[np.int64]) -> NDArray[np.uint32]:
 
 
 def half_width(width: int) -> int:
-    """Number of hashes per row of `width` columns: one for each two columns."""
+    """Number of hashes per row of `width` columns: one for each pair of columns."""
     return (width + 1) // 2
 
 

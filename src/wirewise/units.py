@@ -48,7 +48,7 @@ def parse_links(text: str) -> dict[int, str]:
     """Parse rates of individual hosts such as "2=50mbit,3=1gbit".
 
     Raises:
-        InputError: The text has another form, or names a host twice.
+        InputError: The text is malformed, or names a host twice.
     """
     rates: dict[int, str] = {}
     for entry in filter(None, (e.strip() for e in text.split(","))):

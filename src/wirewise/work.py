@@ -1,8 +1,8 @@
 """Work units of searches, in seconds of one idle reference CPU (Xeon, 2.1 GHz): the clock of all search limits.
 
-A limit of wall time gave a plan 2.5 times worse on a busy machine, without a word. Work is counted where it is done
-(messages simulated, flows found, chunks matched, iterations and nodes of solvers), so that a limit ends a search at the
-same place on every machine; a busy one takes longer.
+A limit in wall time silently gave a plan 2.5 times worse on a busy machine. Work is counted where it is done (messages
+simulated, flows found, chunks matched, iterations and nodes of solvers), so that a limit ends a search at the same
+place on every machine; a busy one takes longer.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from wirewise.results import Comparison
 __all__ = ["Experiment", "Log"]
 
 Log = Callable[[str], None]
-"""Called with messages on the progress."""
+"""Function called with progress messages."""
 J = TypeVar("J", bound=Options)
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -42,25 +42,25 @@ class Experiment(Generic[J, R]):
     options: ClassVar[type[Options]]
     """Options of the command."""
     on_hosts: ClassVar[bool] = True
-    """Whether the options name a network of hosts, which an allocation of Slurm settles."""
+    """Whether the options name a network of hosts, which is resolved in a Slurm allocation."""
 
-    def prepare(self, given: GivenOptions[Any], log: Log) -> J:
-        """Make the job of the given options. Defaults to their record.
+    def prepare(self, cli_options: GivenOptions[Any], log: Log) -> J:
+        """Make the job from the options. Defaults to their record.
 
-        Further parameters of a subclass, by keyword only, are further options of the command.
+        Keyword-only parameters of a subclass are further options of the command.
 
         Raises:
-            InputError: The options cannot be used together.
+            InputError: The options contradict each other.
         """
-        job: J = given.record()
+        job: J = cli_options.record()
         return job
 
     def run(self, job: J, folder: Path, log: Log) -> R:
-        """Run the job in a folder of its own."""
+        """Run the job in its own folder."""
         raise NotImplementedError
 
     def comparison(self, result: R) -> Comparison:
-        """Compare the variants, in the words of terminals and pages."""
+        """Compare the variants, for display in terminals and pages."""
         raise NotImplementedError
 
     def sections(self, job: J, result: R) -> Iterable[str]:
@@ -97,15 +97,17 @@ class Experiment(Generic[J, R]):
     def command(self) -> Callable[..., None]:
         """Build the command: options, folder, JSON."""
 
-        def command(given: GivenOptions[Any], out: Path | None, json: str | None, **further: Any) -> None:
-            job = self.prepare(on_hosts(given) if self.on_hosts else given, _log(json), **further)
+        def command(
+            cli_options: GivenOptions[Any], out: Path | None, json: str | None, **further: Any
+        ) -> None:
+            job = self.prepare(on_hosts(cli_options) if self.on_hosts else cli_options, _log(json), **further)
             self.execute(job, out, json)
 
         command.__doc__ = self.__doc__
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 *_further(self.prepare),
-                _parameter("given", GivenOptions[self.options]),  # type: ignore[name-defined]
+                _parameter("cli_options", GivenOptions[self.options]),  # type: ignore[name-defined]
                 _parameter("out", FolderOption, None),
                 _parameter("json", JsonOption, None),
             ]

@@ -71,7 +71,7 @@ class Measurements(msgspec.Struct, kw_only=True):
     sent_by_rank: list[int] = []
     """Bytes out of the interface of each rank's host in a counted step of the last turn. Empty if not counted."""
     received_by_rank: list[int] = []
-    """Bytes into it."""
+    """Bytes into the interface of each rank's host in a counted step of the last turn. Empty if not counted."""
     outcome: Any = None
     """Further measurements (`Subject.outcome`)."""
 
@@ -87,7 +87,7 @@ class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float
     """Median duration of a step on the slowest rank."""
     predicted_step_s: float | None
-    """Prediction of its plan. None if it has none."""
+    """Step time predicted for its plan, in seconds. None if it has no plan."""
     steps_s: list[float]
     losses: list[float]
     bytes_sent: int | None
@@ -150,7 +150,7 @@ class Interleaved(Experiment[J, R]):
         """Variants on this rank, the reference first."""
         raise NotImplementedError
 
-    def summarise(self, job: J, measured: Mapping[str, Measurements]) -> R:
+    def summarise(self, job: J, measurements: Mapping[str, Measurements]) -> R:
         """Make the result from the measurements. Defaults to an `InterleavedRun`."""
         predicted = {name: getattr(plan, "predicted_step_s", None) for name, plan in self.plans(job).items()}
         variants = {
@@ -162,7 +162,7 @@ class Interleaved(Experiment[J, R]):
                 bytes_sent=one.bytes_sent,
                 outcome=one.outcome,
             )
-            for name, one in measured.items()
+            for name, one in measurements.items()
         }
         best = min(variants, key=lambda name: variants[name].step_s)
         result: Any = InterleavedRun(
@@ -184,7 +184,7 @@ class Interleaved(Experiment[J, R]):
         """Save the plans, train all variants interleaved, and summarise.
 
         Raises:
-            InputError: There is no allocation with so many hosts.
+            InputError: The allocation has too few hosts.
             LabError: No lab can be built here.
             PeerError: A rank failed; the message quotes the end of its output.
         """

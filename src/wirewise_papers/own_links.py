@@ -27,7 +27,7 @@ def resolve_links(job: J, hosts: int, log: Callable[[str], None]) -> J:
         log: Called with progress messages.
 
     Raises:
-        InputError: The allocation was asked for, and there is none, or it has fewer hosts.
+        InputError: "slurm" was requested without an allocation, or with one of fewer hosts.
         PeerError: The links could not be measured.
     """
     fields: Any = job

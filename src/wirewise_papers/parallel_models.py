@@ -64,8 +64,8 @@ def moe(
 ) -> Example:
     """Language model with a mixture of experts in each block; loss: cross-entropy.
 
-    Each token goes to the expert that its gate likes best (switch routing). An expert takes at most `capacity` tokens
-    of a text; the tokens beyond pass by, so shapes depend on no values.
+    Each token is routed to the expert with the highest gate value (switch routing). An expert takes at most `capacity`
+    tokens of a text; further tokens bypass it, so shapes depend on no values.
     """
     sizes = _Sizes(length, width, heads, layers, vocabulary, 0.0)
     return _seeded(seed, lambda: _Gpt(sizes, experts, capacity), lambda: _tokens(batch, length, vocabulary))

@@ -15,7 +15,7 @@ from wirewise_papers.pipedream_2bw.job import PipelineJob, module_names
 __all__ = ["CHARACTERS", "batches", "language_model", "loss", "text"]
 
 CHARACTERS = 128
-"""Characters that the model knows: those of ASCII."""
+"""Number of characters that the model knows, those of ASCII."""
 
 _LEAST_LENGTH = 300_000
 _HEADS = 4

@@ -33,15 +33,15 @@ def baseline(tmp_path):
 def test_what_got_slower_is_named(planted, baseline, tmp_path):
     options, words = SLOWER[planted]
     found = compare(baseline, run(tmp_path / "b", seed=2, **options))
-    assert found.step.slower and found.fails(0.05) and found.sentence.startswith("A step got slower")
+    assert found.step.slower and found.exceeds(0.05) and found.sentence.startswith("A step got slower")
     assert words in found.sentence, found.sentence
-    assert not compare(tmp_path / "b", baseline).fails(0.0)
+    assert not compare(tmp_path / "b", baseline).exceeds(0.0)
     assert compare(tmp_path / "b", baseline).sentence.startswith("A step got faster")
 
 
 def test_noise_is_no_change(baseline, tmp_path):
     found = compare(baseline, run(tmp_path / "b", seed=2))
-    assert not found.fails(0.0) and "as long as before" in found.sentence
+    assert not found.exceeds(0.0) and "as long as before" in found.sentence
     assert found.step.ci95[0] < 0 < found.step.ci95[1]
 
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from wirewise import plans
-from wirewise.advice.compression import _try_plans, advise, advise_on
+from wirewise.advice.compression import _try_plans, advise, advise_from_measurements
 from wirewise.advice.options import AdviceOptions
 from wirewise.cli.main import app
 from wirewise.cost.gradients import V100, GradientCosts, OtherModel, TrainingMeasurements
@@ -65,7 +65,9 @@ def measured(rate_bytes_per_s):
 
 def as_predicted(found, folder):
     """What ranks find where the step, without a plan, takes as long as predicted."""
-    return msgspec.structs.replace(found, step_s=advise_on(found, folder, ["efsign"]).predicted_ddp_s)
+    return msgspec.structs.replace(
+        found, step_s=advise_from_measurements(found, folder, ["efsign"]).predicted_ddp_s
+    )
 
 
 @pytest.mark.dist
@@ -132,14 +134,14 @@ def test_a_script_that_ends_too_soon_is_told(tmp_path):
 
 
 def test_slow_links_are_worth_compressing_for_and_fast_ones_are_not(tmp_path):
-    slow = advise_on(as_predicted(measured(1e7), tmp_path), tmp_path, ["efsign", "dgc"])
+    slow = advise_from_measurements(as_predicted(measured(1e7), tmp_path), tmp_path, ["efsign", "dgc"])
     assert slow.verdict == "compress" and slow.prediction_error == 0.0
     assert slow.compress and slow.gain > 0.5
     assert slow.sentence.startswith("Compress, ")
     assert any("compare the loss of whole runs with and without it" in note for note in slow.notes)
     assert any(bucket.codec != "none" for bucket in plans.load(slow.plan).buckets)
     assert os.path.relpath(slow.plan) in slow.lines[-1]
-    fast = advise_on(as_predicted(measured(1e11), tmp_path), tmp_path, ["efsign", "dgc"])
+    fast = advise_from_measurements(as_predicted(measured(1e11), tmp_path), tmp_path, ["efsign", "dgc"])
     assert not fast.compress and fast.verdict == "keep" and not fast.lines
     assert fast.sentence.startswith("Do not compress: ")
     assert all(bucket.codec == "none" for bucket in plans.load(fast.plan).buckets)
@@ -152,17 +154,17 @@ def test_a_prediction_far_off_the_measured_step_is_no_ground_for_advice(tmp_path
     right = as_predicted(measured(1e7), tmp_path)
     for factor, verdict in ((1.14, "compress"), (0.88, "compress"), (1.2, "unknown"), (0.85, "unknown")):
         found = msgspec.structs.replace(right, step_s=right.step_s * factor)
-        advice = advise_on(found, tmp_path, ["efsign"])
+        advice = advise_from_measurements(found, tmp_path, ["efsign"])
         assert advice.verdict == verdict and advice.compress == (verdict == "compress") == bool(advice.lines)
         assert advice.prediction_error == pytest.approx(1 / factor - 1)
         assert advice.sentence.startswith("No advice: ") == (verdict == "unknown")
     assert plans.load(advice.plan).compresses is False
     # What was measured counts all the same.
-    tried = advise_on(
+    tried = advise_from_measurements(
         found, tmp_path, ["efsign"], lambda tried: {way: 1.5 - one.compresses for way, one in tried.items()}
     )
     assert tried.verdict == "compress" and "only what was measured counts" in tried.sentence
-    slow = advise_on(msgspec.structs.replace(right, step_s=1.06), tmp_path, ["efsign"])
+    slow = advise_from_measurements(msgspec.structs.replace(right, step_s=1.06), tmp_path, ["efsign"])
     assert "takes 1.06 s measured and " in slow.sentence and "e+" not in slow.sentence
 
 
@@ -175,7 +177,7 @@ def test_plans_that_were_tried_are_chosen_by_what_was_measured(tmp_path):
             assert all(plan.compresses == (way in steps_s and way != "none") for way, plan in tried.items())
             return {way: steps_s.get(way, steps_s["none"]) for way in tried}
 
-        return advise_on(measured(1e7), tmp_path, ["efsign", "dgc"], measure)
+        return advise_from_measurements(measured(1e7), tmp_path, ["efsign", "dgc"], measure)
 
     # Far slower than the others as predicted, the uncompressed plan is tried all the same, to compare with.
     found = advised({"efsign": 0.06, "dgc": 0.06, "mixed": 0.06, "none": 0.12})
@@ -201,9 +203,9 @@ def test_plans_that_were_tried_are_chosen_by_what_was_measured(tmp_path):
 def test_the_lines_name_the_ratio_that_was_measured_with(tmp_path):
     found = as_predicted(measured(1e7), tmp_path)
     costs = msgspec.structs.replace(found.costs, ratio=0.05)
-    *_, line = advise_on(msgspec.structs.replace(found, costs=costs), tmp_path, ["dgc"]).lines
+    *_, line = advise_from_measurements(msgspec.structs.replace(found, costs=costs), tmp_path, ["dgc"]).lines
     assert "compression=Compression(options={'dgc': {'ratio': 0.05}})" in line
-    assert "Compression" not in advise_on(found, tmp_path, ["dgc"]).lines[-1]
+    assert "Compression" not in advise_from_measurements(found, tmp_path, ["dgc"]).lines[-1]
 
 
 @pytest.mark.parametrize(("factor", "noise", "verdict"), [(0.8, 0.05, "compress"), (1.0, 0.5, "keep")])
@@ -218,7 +220,7 @@ def test_a_gain_that_chance_may_have_made_is_none(tmp_path, factor, noise, verdi
         # A median that came out well by chance.
         return {name: 0.99 * found.step_s * (0.8 if one.compresses else 1.0) for name, one in tried.items()}
 
-    advice = advise_on(found, tmp_path, ["efsign"], measure, seconds)
+    advice = advise_from_measurements(found, tmp_path, ["efsign"], measure, seconds)
     low, high = advice.measured_gain_interval
     assert advice.verdict == verdict and low < high and (verdict == "compress") == (low > 0)
     assert (verdict == "compress") == ("chance alone" not in advice.sentence)
@@ -249,7 +251,7 @@ def test_a_codec_has_no_credit_for_the_scheme_that_it_travels_by(tmp_path, alone
         return steps
 
     found = msgspec.structs.replace(gathered(), seconds=(0.01,) * 6)
-    advice = advise_on(found, tmp_path, ["efsign"], measure, seconds)
+    advice = advise_from_measurements(found, tmp_path, ["efsign"], measure, seconds)
     assert set(tried) == {"none", "efsign", "efsign-uncompressed"}
     coded, control = tried["efsign"].buckets, tried["efsign-uncompressed"].buckets
     assert [(b.parameters, b.scheme) for b in coded] == [(b.parameters, b.scheme) for b in control]
@@ -273,7 +275,7 @@ def test_a_gain_over_the_script_has_the_interval_of_its_steps(tmp_path):
         steps.update({name: [0.08] * 9 if one.compresses else [0.3] * 9 for name, one in tried.items()})
         return {name: own[0] for name, own in steps.items()}
 
-    advice = advise_on(found, tmp_path, ["efsign"], measure, steps)
+    advice = advise_from_measurements(found, tmp_path, ["efsign"], measure, steps)
     low, high = advice.measured_gain_interval
     # The script's own steps are that uneven: chance may have made 20 %.
     assert advice.measured_gain == pytest.approx(0.2) and low < 0 < high
@@ -302,7 +304,7 @@ def test_a_script_that_ends_before_all_windows_is_advised_by_those_it_had(tmp_pa
 def test_all_reduces_that_overlap_only_without_compression(tmp_path):
     found = measured(1e11)
     costs = msgspec.structs.replace(found.costs, concurrent=((1e3, 1e-4), (1e8, 1e-3)))
-    advice = advise_on(msgspec.structs.replace(found, costs=costs), tmp_path, ["efsign"])
+    advice = advise_from_measurements(msgspec.structs.replace(found, costs=costs), tmp_path, ["efsign"])
     assert advice.gain == 0.0 and not advice.compress
     assert advice.lower_bound_s <= advice.predicted_step_s == advice.predicted_plain_s
     assert plans.load(advice.plan).predicted_step_s == advice.predicted_step_s
@@ -341,7 +343,9 @@ def test_knobs_that_cannot_be_used(tmp_path, knobs, told):
 
 def test_models_that_were_left_out_are_named(tmp_path):
     others = (OtherModel("Discriminator", 4_000),)
-    found = advise_on(msgspec.structs.replace(measured(1e11), others=others), tmp_path, ["fp16"])
+    found = advise_from_measurements(
+        msgspec.structs.replace(measured(1e11), others=others), tmp_path, ["fp16"]
+    )
     assert any("Discriminator (4 kB)" in note for note in found.notes)
 
 

@@ -28,7 +28,7 @@ def test_policies_side_by_side_and_a_plan(tmp_path):
     plan = load(tmp_path / "plan.json")
     assert isinstance(plan, CachePlan)
     assert (plan.world_size, plan.planner, plan.fanouts) == (3, "vip", (6, 3))
-    assert plan.remaining == found["policies"]["vip"]["0.1"]
+    assert plan.remote_fraction == found["policies"]["vip"]["0.1"]
 
 
 def test_the_busiest_link_and_its_bound(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from tests.collective.random_programs import random_program
 from wirewise.collective import Program, Transfer, check, faults
 from wirewise.collective.builders import BUILDERS, build
-from wirewise.collective.fifo import SegmentOp, stuck
+from wirewise.collective.fifo import SegmentOp, deadlocked_messages
 from wirewise.errors import ProgramError
 
 
@@ -105,12 +105,12 @@ def test_two_ranks_that_swap_in_opposite_orders(capacity):
     """Both want to receive first what the other sends last."""
     program = swap(1)
     receive_first = [[SegmentOp(1, False), SegmentOp(0, True)], [SegmentOp(0, False), SegmentOp(1, True)]]
-    lines = stuck(program, receive_first, capacity)
+    lines = deadlocked_messages(program, receive_first, capacity)
     assert lines == [
         "rank 0 waits for ever for rank 1 to send its message of step 0 (segment 0)",
         "rank 1 waits for ever for rank 0 to send its message of step 0 (segment 0)",
     ]
-    assert not stuck(
+    assert not deadlocked_messages(
         program,
         [[SegmentOp(0, True), SegmentOp(1, False)], [SegmentOp(0, False), SegmentOp(1, True)]],
         capacity,
@@ -121,7 +121,7 @@ def test_ends_of_a_channel_in_different_orders():
     program = swap(2)
     orders = [[SegmentOp(0, True), SegmentOp(2, True), SegmentOp(1, False), SegmentOp(3, False)],
               [SegmentOp(2, False), SegmentOp(0, False), SegmentOp(1, True), SegmentOp(3, True)]]  # fmt: skip
-    assert stuck(program, orders, 8) == [
+    assert deadlocked_messages(program, orders, 8) == [
         "rank 1 expects the message of step 1 (segment 0) from rank 0, which sends that of step 0 (segment 0) first"
     ]
 
@@ -133,8 +133,8 @@ def test_by_step_nothing_gets_stuck(collective, algorithm):
         program = build(
             collective, algorithm, ranks, segments=3, hosts=[range(ranks // 2), range(ranks // 2, ranks)]
         )
-        assert not stuck(program, workers(program, in_steps), 1)
-        assert not stuck(program, workers(program, in_steps, by_channel=True), 1)
+        assert not deadlocked_messages(program, workers(program, in_steps), 1)
+        assert not deadlocked_messages(program, workers(program, in_steps, by_channel=True), 1)
 
 
 def test_random_orders_as_run_one_by_one():
@@ -152,7 +152,7 @@ def test_random_orders_as_run_one_by_one():
         orders = workers(program, key, by_channel=rng.random() < 0.3)
         capacity = rng.choice((1, 2, 8))
         fine = naive(program, orders, capacity)
-        assert (not stuck(program, orders, capacity)) == fine
+        assert (not deadlocked_messages(program, orders, capacity)) == fine
         verdicts[fine] += 1
     assert min(verdicts.values()) > 30, verdicts
 
@@ -171,12 +171,12 @@ def test_what_is_no_order():
     program = swap(2)
     right = workers(program, in_steps)
     with pytest.raises(ProgramError, match="leave out 1 of 8 acts and run 0"):
-        stuck(program, [right[0][1:], right[1]], 1)
+        deadlocked_messages(program, [right[0][1:], right[1]], 1)
     with pytest.raises(ProgramError, match="run 1 more than once"):
-        stuck(program, [right[0] + right[0][:1], right[1]], 1)
+        deadlocked_messages(program, [right[0] + right[0][:1], right[1]], 1)
     with pytest.raises(ProgramError, match="messages below 4"):
-        stuck(program, [[SegmentOp(4, True)]], 1)
+        deadlocked_messages(program, [[SegmentOp(4, True)]], 1)
     with pytest.raises(ProgramError, match="two workers send on the channel from rank 0 to 1"):
-        stuck(program, [right[0][:1], right[0][1:], right[1]], 1)
+        deadlocked_messages(program, [right[0][:1], right[0][1:], right[1]], 1)
     with pytest.raises(ProgramError, match="channels of 0 messages"):
-        stuck(program, right, 0)
+        deadlocked_messages(program, right, 0)

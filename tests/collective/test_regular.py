@@ -17,7 +17,7 @@ def hosts_of(ranks, period):
 @pytest.mark.parametrize(("ranks", "period"), [(1, 1), (3, 1), (8, 8), (6, 2), (12, 3), (16, 4)])
 def test_a_rule_says_what_its_builder_says(collective, algorithm, ranks, period):
     found = regular(collective, algorithm, ranks, period=period, segments=2)
-    explicit = found.explicit()
+    explicit = found.expand()
     built = build(collective, algorithm, ranks, hosts=hosts_of(ranks, period), segments=2)
     assert sorted(explicit.transfers, key=msgspec.structs.astuple) == sorted(
         built.transfers, key=msgspec.structs.astuple
@@ -32,14 +32,14 @@ def test_a_rule_says_what_its_builder_says(collective, algorithm, ranks, period)
 def test_p3_the_rule_of_256_ranks_is_the_explicit_form(algorithm):
     found = regular("all_reduce", algorithm, 256, period=8)
     built = build("all_reduce", algorithm, 256, hosts=hosts_of(256, 8))
-    assert set(found.explicit().transfers) == set(built.transfers)
+    assert set(found.expand().transfers) == set(built.transfers)
     check_regular(found)
 
 
 @pytest.mark.parametrize("rank", [0, 3, 11])
 def test_messages_of_a_rank_are_those_of_the_explicit_form(rank):
     found = regular("all_reduce", "hierarchical", 12, period=4)
-    wanted = [m for m in found.explicit().messages() if rank in (m.source, m.target)]
+    wanted = [m for m in found.expand().messages() if rank in (m.source, m.target)]
     own = [message for _, message in found.messages_of(rank)]
     assert sorted(m[:3] for m in own) == sorted(m[:3] for m in wanted)
     assert {frozenset(m.transfers) for m in own} == {frozenset(m.transfers) for m in wanted}
@@ -53,7 +53,7 @@ def test_what_is_wrong_with_a_rule_is_wrong_with_its_explicit_form(seed):
     if seed % 2:
         transfers.append(msgspec.structs.replace(broken, chunk=(broken.chunk + 1) % right.rule.chunks))
     wrong = right.changed(transfers=tuple(transfers))
-    for checked in (lambda: check_regular(wrong), lambda: check(wrong.explicit())):
+    for checked in (lambda: check_regular(wrong), lambda: check(wrong.expand())):
         with pytest.raises(
             ProgramError, match=r"hierarchical_bruck.*: (incomplete|added twice|nothing to send|race)"
         ):

@@ -72,8 +72,8 @@ def test_routes_of_a_mirror_are_turned_round() -> None:
 @pytest.mark.parametrize("name", SPREADING)
 def test_presets_with_several_paths_use_all_of_them(name: str) -> None:
     made = network(preset(name))
-    assert made.spreads and made.routed is made
-    assert made.chooses == (name != "dual-nicx4")
+    assert made.spreads and made.routed_network is made
+    assert made.has_choice == (name != "dual-nicx4")
 
 
 def test_a_host_with_two_cards_sends_over_both() -> None:

@@ -201,7 +201,7 @@ def broken_placement():
 
 
 def stages() -> plans.StagePlan:
-    plan = plans.StagePlan.by_hand(
+    plan = plans.StagePlan.from_cuts(
         ["a", "b", "c"], [2], style="2bw", microbatches=3, microbatch_size=2, replicas=2, exchange="hidden"
     )
     return msgspec.structs.replace(

@@ -32,10 +32,12 @@ class TestCurve:
             assert one.of_share(0.25)(sizes) == pytest.approx(one(sizes / 4))
 
     def test_knows_straight_lines(self):
-        assert Curve.line(2.0, 3.0).straight(1e6) == pytest.approx((2.0, 3.0))
-        assert Curve(((0.0, 1.0), (5.0, 2.0), (10.0, 3.0))).straight(100) == pytest.approx((1.0, 0.2))
-        assert Curve(((5.0, 2.0), (10.0, 3.0))).straight(100) is None
-        assert ZERO.straight(10.0) == (0.0, 0.0)
+        assert Curve.line(2.0, 3.0).linear_coefficients(1e6) == pytest.approx((2.0, 3.0))
+        assert Curve(((0.0, 1.0), (5.0, 2.0), (10.0, 3.0))).linear_coefficients(100) == pytest.approx(
+            (1.0, 0.2)
+        )
+        assert Curve(((5.0, 2.0), (10.0, 3.0))).linear_coefficients(100) is None
+        assert ZERO.linear_coefficients(10.0) == (0.0, 0.0)
 
     @pytest.mark.parametrize(
         "knots", [(), ((1.0, -1.0),), ((2.0, 1.0), (1.0, 2.0)), ((1.0, np.nan),), ((1.0, 2.0), (2.0, 1.0))]

@@ -37,10 +37,10 @@ class Toy(Interleaved[ToyOptions, InterleavedRun]):
     name = "toy"
     options = ToyOptions
 
-    def prepare(self, given, log):
+    def prepare(self, cli_options, log):
         from wirewise_papers.own_links import resolve_links
 
-        job = given.record()
+        job = cli_options.record()
         return resolve_links(job, job.hosts, log)
 
     def rates(self, job):

@@ -21,7 +21,7 @@ from wirewise.trace.gradients import GradientTensor, GradientTrace
 from wirewise.trials.link_rates import link_rates
 from wirewise_papers import own_links
 from wirewise_papers.swift.job import SwiftJob
-from wirewise_papers.swift.ways import by_spares, match_recoveries
+from wirewise_papers.swift.ways import match_recoveries, train_with_spares
 
 pytestmark = [pytest.mark.slurm, pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -77,7 +77,7 @@ def killed(folder: str) -> None:
     # It trains for seconds, so that the kill finds it training.
     job = SwiftJob(hosts=2, kills=1, steps=200, width=32, network="slurm")
     with SlurmHosts() as hosts:
-        found = by_spares(hosts, Path(folder), job, kills=[(0.2, 1)])
+        found = train_with_spares(hosts, Path(folder), job, kills=[(0.2, 1)])
     ((kill, one),) = match_recoveries(Path(folder), found)
     told = {
         "host": hosts.names[kill.rank],

@@ -13,7 +13,7 @@ from wirewise_papers.tag.random_models import random_problem
 @pytest.mark.slow
 def test_lessons_are_learned():
     problem = random_problem(10_001, hosts=2, groups=4)
-    taught = build_examples(problem, simulations=60, places=2, seed=0)
+    taught = build_examples(problem, simulations=60, positions=2, seed=0)
     weights = new_weights(0)
     losses = list(train(taught, weights, epochs=25, rate=1e-2))
     assert losses[-1] < 0.5 * losses[0]

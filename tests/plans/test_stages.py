@@ -14,7 +14,7 @@ MODULES = [f"block{i}" for i in range(8)]
 
 def plan(**more):
     given = {"style": "1f1b", "microbatches": 4, **more}
-    return StagePlan.by_hand(MODULES, given.pop("cuts", [3, 6]), **given)
+    return StagePlan.from_cuts(MODULES, given.pop("cuts", [3, 6]), **given)
 
 
 def test_a_chain_cut_by_hand():

@@ -11,7 +11,7 @@ from wirewise.plans.timetables import (
     StagePass,
     in_flight,
     needs,
-    ordered,
+    order_passes,
     timetable,
     unroll,
     weight_version,
@@ -27,7 +27,7 @@ def chain(stages):
 
 def run(rows, microbatches, stages, updates):
     """Raises where positions would wait for each other."""
-    return ordered([list(unroll(row, microbatches, updates)) for row in rows], chain(stages))
+    return order_passes([list(unroll(row, microbatches, updates)) for row in rows], chain(stages))
 
 
 @pytest.mark.sweep(keep=2)

@@ -34,11 +34,11 @@ def test_every_operator_has_a_time_and_equal_ones_have_the_same():
 def test_what_is_known_is_not_measured_again():
     found, inputs = made()
     known: dict = {}
-    first = measure_operators(found.module, inputs, found.operators, passes=1, known=known)
-    again = measure_operators(found.module, [], found.operators, passes=1, known=known)
+    first = measure_operators(found.module, inputs, found.operators, passes=1, known_times=known)
+    again = measure_operators(found.module, [], found.operators, passes=1, known_times=known)
     assert again == first
     other, inputs = made(width=16)
-    assert measure_operators(other.module, inputs, other.operators, passes=1, known=known) != first
+    assert measure_operators(other.module, inputs, other.operators, passes=1, known_times=known) != first
 
 
 def test_another_graph_is_refused():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.profile.test_gradients import SIZES, measured
 
-from wirewise.profile.rounds import collective_times, rising
+from wirewise.profile.rounds import collective_times, make_monotonic
 
 
 @pytest.mark.slow
@@ -18,8 +18,8 @@ def test_all_reduce_reaches_the_largest_group_and_payloads_their_largest():
 
 
 def test_noise_never_makes_a_larger_size_faster():
-    assert rising([1, 2, 3, 4], [5.0, 3.0, 4.0, 6.0]) == ((1, 4.0), (2, 4.0), (3, 4.0), (4, 6.0))
-    assert rising([1, 2, 3], [1.0, 5.0, 4.0]) == ((1, 1.0), (2, 4.5), (3, 4.5))
+    assert make_monotonic([1, 2, 3, 4], [5.0, 3.0, 4.0, 6.0]) == ((1, 4.0), (2, 4.0), (3, 4.0), (4, 6.0))
+    assert make_monotonic([1, 2, 3], [1.0, 5.0, 4.0]) == ((1, 1.0), (2, 4.5), (3, 4.5))
 
 
 class Timed:

@@ -16,7 +16,7 @@ def test_a_transfer_stands_at_every_interface_on_its_way():
     travels = simulate_tasks(plan.tasks, plan.chunk_bytes, links)
     rows = way_rows(plan, travels)
     assert {name.rpartition(" ")[0] for name in rows} == {"out of host", "into host", "inside host"}
-    drawn = reshard_section(plan, links, about="On <links>.")
+    drawn = reshard_section(plan, links, introduction="On <links>.")
     # Inside hosts nothing takes time here.
     assert drawn.count('class="bar ') == sum(map(len, rows.values())) and "On &lt;links&gt;." in drawn
     tasks = {one.task for one in travels}

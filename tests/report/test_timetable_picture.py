@@ -85,7 +85,7 @@ def test_measured_updates_without_a_flush_are_those_that_are_predicted():
 
 
 def test_a_plan_without_seconds_shows_its_order():
-    plan = StagePlan.by_hand(
+    plan = StagePlan.from_cuts(
         [f"m{n}" for n in range(4)], [1, 2, 3], style="interleaved", microbatches=2, replicas=2
     )
     drawn = timetable_section(plan)

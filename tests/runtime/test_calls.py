@@ -123,11 +123,11 @@ def test_a_collective_of_the_script_that_a_peer_never_comes_to_is_told_on_both(
     one, other = logs()
     make(one, "forward0")
     make(other, "forward0", "forward1")
-    assert one.fault_in_script("barrier of the script", LONG_S) == other.fault(LONG_S) == ""
-    assert one.fault_in_script("barrier of the script", LONG_S) == ""
+    assert one.explain_script_deadlock("barrier of the script", LONG_S) == other.fault(LONG_S) == ""
+    assert one.explain_script_deadlock("barrier of the script", LONG_S) == ""
     now[0] += 4.0
     expected = "rank 0 waited in barrier of the script, and rank 1 in forward1"
-    assert expected in one.fault_in_script("barrier of the script", LONG_S)
+    assert expected in one.explain_script_deadlock("barrier of the script", LONG_S)
     assert "rank 1 waited in forward1, and rank 0 in barrier of the script" in other.fault(LONG_S)
 
 
@@ -142,15 +142,15 @@ def test_slow_ranks_and_those_that_left_together_may_wait_in_a_collective_of_the
     for leaves, told in ((False, ""), (True, "rank 1 left forward0 with ValueError: own")):
         if leaves:
             other.leave(ValueError("own"), "forward0")
-        one.fault_in_script("barrier of the script", LONG_S)
+        one.explain_script_deadlock("barrier of the script", LONG_S)
         now[0] += 60.0
-        assert told in one.fault_in_script("barrier of the script", LONG_S)
-        assert bool(told) == bool(one.fault_in_script("barrier of the script", LONG_S))
+        assert told in one.explain_script_deadlock("barrier of the script", LONG_S)
+        assert bool(told) == bool(one.explain_script_deadlock("barrier of the script", LONG_S))
         one.end_script_call()
     one.leave(ValueError("own"), "forward0")
-    one.fault_in_script("barrier of the script", LONG_S)
+    one.explain_script_deadlock("barrier of the script", LONG_S)
     now[0] += 60.0
-    assert one.fault_in_script("barrier of the script", LONG_S) == ""
+    assert one.explain_script_deadlock("barrier of the script", LONG_S) == ""
 
 
 def waits_in_a_barrier(rank: int, first: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from wirewise.errors import InputError
-from wirewise.runtime.trees import copied, digest_of, pack, raw_bytes, unpack
+from wirewise.runtime.trees import copy_into, digest_of, pack, raw_bytes, unpack
 
 TREE = {
     "half": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3).T,
@@ -27,10 +27,10 @@ def test_a_tree_comes_back() -> None:
 
 
 def test_copies_use_old_memory_where_it_fits() -> None:
-    first = copied(TREE)
+    first = copy_into(TREE)
     assert digest_of(first) == digest_of(TREE) and first["one"].data_ptr() != TREE["one"].data_ptr()
     changed = {**TREE, "one": torch.tensor(8), "none": torch.ones(1)}
-    second = copied(changed, first)
+    second = copy_into(changed, first)
     assert second["one"] is first["one"] and int(first["one"]) == 8
     assert second["none"].shape == (1,) and digest_of(second) == digest_of(changed)
 

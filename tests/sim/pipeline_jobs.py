@@ -34,7 +34,7 @@ def chain(modules: int, c: float = 0.0, forward_s: float = 1.0, backward_s: floa
 def one_each(style: str, stages: int, microbatches: int, **more: Any) -> StagePlan:
     """A module a stage."""
     names = [f"m{number}" for number in range(stages)]
-    return StagePlan.by_hand(names, range(1, stages), style=style, microbatches=microbatches, **more)
+    return StagePlan.from_cuts(names, range(1, stages), style=style, microbatches=microbatches, **more)
 
 
 def costs_of(plan: StagePlan, job: StageTrace) -> StageCosts:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.planners.parallel import graphs
 from wirewise.cost import Links
 from wirewise.planners.parallel import ParallelProblem
-from wirewise.planners.parallel.rhino.buckets import in_buckets
+from wirewise.planners.parallel.rhino.buckets import assign_buckets
 from wirewise.planners.parallel.rhino.explore import plan_of
 from wirewise.planners.parallel.rhino.known import data_parallel
 from wirewise.sim import predict
@@ -41,11 +41,11 @@ def test_gradients_travel_once_whatever_pass_the_output_counts_to():
 def test_buckets_save_the_start_of_messages_and_wait_for_their_last_tensor():
     step = graph("forward")
     plan = replace(planned(step), buckets=())
-    together = in_buckets(plan, step, 1 << 30, 1 << 30)
+    together = assign_buckets(plan, step, 1 << 30, 1 << 30)
     (bucket,) = together.buckets
     assert len(bucket) >= 2
     # Six rounds of an all-reduce of four ranks, for each message that there is less.
     saved_s = (len(bucket) - 1) * 6 * 1e-4
     assert step_s(step, plan) - saved_s <= step_s(step, together)
-    apart = in_buckets(plan, step, 1, 1)
+    apart = assign_buckets(plan, step, 1, 1)
     assert apart.buckets == () and step_s(step, apart) == step_s(step, plan)

@@ -219,7 +219,7 @@ def test_as_looking_at_every_message_at_every_moment(reduce_s_per_byte, ties):
 def test_p3_a_rule_takes_as_long_as_its_explicit_form(collective, algorithm, segments):
     net = network(preset("dgx-h100x4"))
     rule = regular(collective, algorithm, 32, period=8, segments=segments)
-    classes, ranks = (simulate(one, net, 1e8, reduce_s_per_byte=1e-12) for one in (rule, rule.explicit()))
+    classes, ranks = (simulate(one, net, 1e8, reduce_s_per_byte=1e-12) for one in (rule, rule.expand()))
     assert classes.finish_s == pytest.approx(ranks.finish_s, rel=1e-12)
     assert classes.edge_busy_s == pytest.approx(ranks.edge_busy_s, rel=1e-12)
     own = [m.source < 8 for m in ranks.messages]
@@ -236,7 +236,7 @@ def test_rules_are_refused_where_ranks_are_not_alike():
     pairs = regular("all_reduce", "ring", 4, period=2)
     for message_s in ((), (1e-4, 2e-4, 1e-4, 2e-4)):
         own = msgspec.structs.replace(network(uneven), processors=0, message_s=message_s)
-        finish_s = simulate(ring.explicit(), own, 1e6).finish_s
+        finish_s = simulate(ring.expand(), own, 1e6).finish_s
         assert simulate(pairs, own, 1e6).finish_s == pytest.approx(finish_s, rel=1e-12)
     with pytest.raises(ProgramError, match="share 1 processors, so that their turns differ"):
         simulate(pairs, network(uneven), 1e6)

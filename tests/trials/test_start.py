@@ -38,8 +38,8 @@ class Job(msgspec.Struct, frozen=True):
 
 def work(rank: Rank[Job], word: str) -> None:
     """Add up the ranks, or fail."""
-    if rank.transport.rank == rank.job.fails:
-        raise InputError(f"rank {rank.job.fails} has nothing to give")
+    if rank.transport.rank == rank.job.exceeds:
+        raise InputError(f"rank {rank.job.exceeds} has nothing to give")
     rank.log(f"{word} from rank {rank.transport.rank}")
     rank.outcome(float(rank.transport.total(rank.transport.rank)))
 
@@ -90,7 +90,7 @@ def test_a_command_that_fails_or_leaves_no_result_is_quoted(tmp_path: Path) -> N
     result = tmp_path / "result"
     result.write_text("of an earlier run")
     with pytest.raises(PeerError, match="ended with exit code 0 before the first step; its log is"):
-        run_command([sys.executable, "-c", "pass"], log, os.environ, result=result, what="the first step")
+        run_command([sys.executable, "-c", "pass"], log, os.environ, result=result, label="the first step")
 
 
 def test_programs_are_found_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:

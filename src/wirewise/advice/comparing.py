@@ -68,7 +68,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[int, int]
     """Recorded steps of each run."""
 
-    def fails(self, limit: float) -> bool:
+    def exceeds(self, limit: float) -> bool:
         """Whether the step got slower by more than the fraction `limit`, beyond noise."""
         return self.step.slower and (self.step.share or 0.0) > limit
 

@@ -16,7 +16,7 @@ from wirewise.cost.gradients import TrainingMeasurements, codec_options
 from wirewise.decoding import decode_json
 from wirewise.errors import InputError, PeerError
 from wirewise.files import owns_folder, write_json
-from wirewise.planners.fusion.cupcake.advice import NO_STEPS, advice_on
+from wirewise.planners.fusion.cupcake.advice import NO_STEPS, recommend
 from wirewise.plans import FusionPlan
 from wirewise.results import CompressionAdvice
 from wirewise.trials.inside import Measure, TryPlans, environment
@@ -26,8 +26,8 @@ from wirewise.trials.start import hosts_of_command, run_command
 __all__ = [
     "CompressionAdvice",
     "advise",
+    "advise_from_measurements",
     "advise_measured",
-    "advise_on",
     "check_codecs",
     "lines_of",
     "measure_task",
@@ -43,7 +43,7 @@ def advise(
     command: Sequence[str],
     folder: Path,
     log: Callable[[str], None],
-    asked: AdviceOptions | None = None,
+    options: AdviceOptions | None = None,
 ) -> CompressionAdvice:
     """Profile a short run of a command, plan gradient compression, and measure the command again under the plans.
 
@@ -54,18 +54,18 @@ def advise(
         command: Command of a script that trains with DistributedDataParallel, such as torchrun train.py; not changed.
         folder: Folder for the log, the measurements, the plan and the advice.
         log: Called with each progress message.
-        asked: Codecs to choose from, number of steps, and number of windows in which plans are tried; windows share
+        options: Codecs to choose from, number of steps, and number of windows in which plans are tried; windows share
             the steps.
 
     Raises:
         InputError: An unknown codec.
         PeerError: The command failed, or never reached the last step; the message quotes the end of its output.
     """
-    asked = asked or AdviceOptions()
-    check_codecs(asked.codecs)
-    log(f"running the command as it is for {asked.warmup + asked.steps} steps")
+    options = options or AdviceOptions()
+    check_codecs(options.codecs)
+    log(f"running the command as it is for {options.warmup + options.steps} steps")
     return advise_measured(
-        command, _measured(command, folder, measure_task(folder, asked)), folder, log, asked
+        command, _measured(command, folder, measure_task(folder, options)), folder, log, options
     )
 
 
@@ -73,47 +73,49 @@ def check_codecs(names: Sequence[str]) -> None:
     """Raise InputError if a codec name is unknown.
 
     Raises:
-        InputError: Names the first one.
+        InputError: A name is unknown; the message names the first one.
     """
     if unknown := [name for name in names if name not in CODECS]:
         raise InputError(f"unknown gradient codec {unknown[0]!r}; expected some of: {', '.join(CODECS)}")
 
 
-def measure_task(folder: Path, asked: AdviceOptions) -> Measure:
+def measure_task(folder: Path, options: AdviceOptions) -> Measure:
     """Task that the command's ranks run to measure the input of `advise_measured`."""
     file = str((folder / "measured.json").resolve())
-    return Measure(file=file, codecs=asked.codecs, ratio=asked.ratio, steps=asked.steps, warmup=asked.warmup)
+    return Measure(
+        file=file, codecs=options.codecs, ratio=options.ratio, steps=options.steps, warmup=options.warmup
+    )
 
 
 def advise_measured(
     command: Sequence[str],
-    found: TrainingMeasurements,
+    measurements: TrainingMeasurements,
     folder: Path,
     log: Callable[[str], None],
-    asked: AdviceOptions,
+    options: AdviceOptions,
     others: Mapping[str, FusionPlan] = NO_PLANS,
 ) -> CompressionAdvice:
     """Plan from existing measurements of a command's ranks, then try the plans in it; other arguments as in `advise`.
 
     Args:
         command: Command of the script.
-        found: Measurements of its ranks.
+        measurements: Measurements of its ranks.
         folder: Folder for plans, `tried.json` and the advice.
         log: Called with each progress message.
-        asked: Codecs, steps, windows and minutes.
+        options: Codecs, steps, windows and minutes.
         others: Further plans to try besides those of the codecs, by name.
     """
     log("planning")
     hosts = hosts_of_command(command)
-    if not asked.trials:
-        return advise_on(found, folder, asked.codecs, hosts=hosts)
+    if not options.trials:
+        return advise_from_measurements(measurements, folder, options.codecs, hosts=hosts)
     seconds: dict[str, list[float]] = {}
 
     def measure(tried: Mapping[str, FusionPlan]) -> dict[str, float]:
-        task = _trial({**tried, **others}, found, folder, asked)
+        task = _trial({**tried, **others}, measurements, folder, options)
         log(
             f"running the command under {len(task.plans)} plans, interleaved ({', '.join(task.plans)}): "
-            f"{task.script_steps} steps, about {found.step_s * task.script_steps:.0f} s and the start; "
+            f"{task.script_steps} steps, about {measurements.step_s * task.script_steps:.0f} s and the start; "
             "a shorter script tries what it can"
         )
         try:
@@ -124,31 +126,31 @@ def advise_measured(
         seconds.update(seen.seconds)
         return {name: value for name, value in seen.steps_s.items() if name in tried}
 
-    return advise_on(found, folder, asked.codecs, measure, seconds, hosts=hosts)
+    return advise_from_measurements(measurements, folder, options.codecs, measure, seconds, hosts=hosts)
 
 
 def _trial(
-    tried: Mapping[str, FusionPlan], found: TrainingMeasurements, folder: Path, asked: AdviceOptions
+    tried: Mapping[str, FusionPlan], measurements: TrainingMeasurements, folder: Path, options: AdviceOptions
 ) -> TryPlans:
     """Windows of all plans, with as many steps as the minutes have room for."""
     files = {name: (folder / f"tried-{name}.json").resolve() for name in tried}
     for name, plan in tried.items():
         plans.save(plan, files[name])
-    affordable = 60 * asked.minutes / found.step_s / (asked.trials * len(tried))
+    affordable = 60 * options.minutes / measurements.step_s / (options.trials * len(tried))
     return TryPlans(
         file=str((folder / "tried.json").resolve()),
         plans={name: str(file) for name, file in files.items()},
-        options={codec: codec_options(codec, asked.ratio) for codec in asked.codecs},
-        windows=asked.trials,
-        steps=max(min(asked.steps // asked.trials, int(affordable)), 1),
-        warmup=asked.warmup,
+        options={codec: codec_options(codec, options.ratio) for codec in options.codecs},
+        windows=options.trials,
+        steps=max(min(options.steps // options.trials, int(affordable)), 1),
+        warmup=options.warmup,
     )
 
 
 def _measured(command: Sequence[str], folder: Path, task: Measure) -> TrainingMeasurements:
     what = f"{task.warmup + task.steps + 1} steps of a model in DistributedDataParallel"
     run_command(
-        command, folder / "log.txt", environment(task, trial="recording"), result=Path(task.file), what=what
+        command, folder / "log.txt", environment(task, trial="recording"), result=Path(task.file), label=what
     )
     return decode_json(Path(task.file).read_bytes(), TrainingMeasurements)
 
@@ -158,7 +160,11 @@ def _try_plans(
 ) -> TrialMeasurements:
     what = f"the first of {len(task.order)} windows of {task.steps} steps"
     run_command(
-        command, folder / "trial-log.txt", environment(task, trial="plans"), result=Path(task.file), what=what
+        command,
+        folder / "trial-log.txt",
+        environment(task, trial="plans"),
+        result=Path(task.file),
+        label=what,
     )
     found = decode_json(Path(task.file).read_bytes(), TrialMeasurements)
     if found.windows < len(task.order):
@@ -175,8 +181,8 @@ def _try_plans(
     return found
 
 
-def advise_on(
-    found: TrainingMeasurements,
+def advise_from_measurements(
+    measurements: TrainingMeasurements,
     folder: Path,
     codecs: Sequence[str],
     measure: Callable[[Mapping[str, FusionPlan]], Mapping[str, float]] = lambda _: {},
@@ -187,7 +193,7 @@ def advise_on(
     """Plan from measurements, and write `plan.json` and `advice.json`.
 
     Args:
-        found: Measurements of the command's ranks.
+        measurements: Measurements of the command's ranks.
         folder: Folder for both files.
         codecs: Codecs to choose from.
         measure: Returns measured step times under plans, in seconds by plan name; predicted times decide if it
@@ -195,11 +201,11 @@ def advise_on(
         steps: Step times under these plans, in seconds, filled once `measure` has returned.
         hosts: Hosts of the allocation that the command ran on.
     """
-    advice, taken = advice_on(found, codecs, measure, steps)
+    advice, taken = recommend(measurements, codecs, measure, steps)
     path = folder / "plan.json"
     plans.save(taken, path)
     changes = advice.verdict in ("compress", "regroup")
-    lines = lines_of(path, taken, found.costs.ratio) if changes else ()
+    lines = lines_of(path, taken, measurements.costs.ratio) if changes else ()
     advice = msgspec.structs.replace(advice, hosts=hosts, plan=str(path), lines=lines)
     write_json(folder / "advice.json", advice)
     return advice

@@ -69,17 +69,19 @@ def merge_candidates(
     return advice_of(answers, **fields)
 
 
-def is_worthwhile(one: Candidate, step_s: float) -> bool:
+def is_worthwhile(candidate: Candidate, step_s: float) -> bool:
     """Whether a change saves at least LEAST_GAIN, and its whole interval, if known, is below the baseline step."""
-    high = None if one.ci95 is None else one.ci95[1] / one.work
-    return one.gain(step_s) >= LEAST_GAIN and (high is None or high < one.compared_s(step_s))
+    high = None if candidate.ci95 is None else candidate.ci95[1] / candidate.work
+    return candidate.gain(step_s) >= LEAST_GAIN and (
+        high is None or high < candidate.baseline_step_time_s(step_s)
+    )
 
 
 def _least_gain(one: Candidate, step_s: float) -> float:
     """Gain at the end of the interval; the gain where there is none."""
     if one.ci95 is None or one.failure:
         return one.gain(step_s)
-    return 1.0 - one.ci95[1] / one.work / one.compared_s(step_s)
+    return 1.0 - one.ci95[1] / one.work / one.baseline_step_time_s(step_s)
 
 
 class _Best(NamedTuple):
@@ -132,6 +134,7 @@ def _sentence(lead: str, one: Candidate, step_s: float) -> str:
     a_sample = "a step" if one.work == 1 else "for as many samples"
     risk = f"; {one.risk}" if one.risk else ""
     return (
-        f"{lead}: {one.family}, {one.planner}: {after} {a_sample} instead of {seconds(one.compared_s(step_s))} "
+        f"{lead}: {one.family}, {one.planner}: {after} {a_sample} instead of "
+        f"{seconds(one.baseline_step_time_s(step_s))} "
         f"({signed(-one.gain(step_s))}, {source}){risk}."
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from wirewise.advice.curves import step_curves
-from wirewise.advice.families import ReplayedJob, answer_by_accounting, answer_by_replay
+from wirewise.advice.families import ReplayedJob, find_candidates_by_accounting, find_candidates_by_replay
 from wirewise.advice.families.accounted import shares
 from wirewise.advice.ranking import advice_of
 from wirewise.advice.records import Advice
@@ -48,8 +48,8 @@ def advise(
     Args:
         run: Run folder, one or more torch.profiler files, or an open trace.
         topology: Another cluster for which to predict the job too. Defaults to none.
-        folder: Folder for plans. Defaults to none: plans are not saved.
-        costs: Measured codec times. Defaults to none: codecs are not predicted.
+        folder: Folder for plans. Defaults to none, so that plans are not saved.
+        costs: Measured codec times. Defaults to none, so that codecs are not predicted.
         step_s: Step time without recording overhead, in seconds. Defaults to the recorded step time.
         log: Called with progress messages.
 
@@ -86,7 +86,7 @@ def _from_replay(
     report = analysis.report
     job = ReplayedJob(trace, recording, analysis, folder, links, costs, step_s or report.measured_step_s)
     log("replaying candidates")
-    answers = answer_by_replay(job)
+    answers = find_candidates_by_replay(job)
     candidates = [one for answer in answers.values() if not isinstance(answer, str) for one in answer]
     return advice_of(
         answers,
@@ -127,7 +127,7 @@ def _from_devices(trace: Trace) -> Advice:
     verdict = verdict_of(uses, late_ranks(trace.ranks, collectives_of(trace)))
     step_s = float(np.mean([max(use.step_s, use.wall_s) for use in uses]))
     return advice_of(
-        answer_by_accounting(uses, step_s),
+        find_candidates_by_accounting(uses, step_s),
         step_s=step_s,
         bound_by=_BOUNDS.get(verdict.bound, verdict.bound),
         bound_reason=verdict.sentence,

@@ -95,7 +95,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         """Number of script lines to write."""
         return len(self.lines)
 
-    def compared_s(self, step_s: float) -> float:
+    def baseline_step_time_s(self, step_s: float) -> float:
         """Baseline step time in seconds: measured in the same trial if there was one, else `step_s`."""
         return self.baseline_step_s or step_s
 
@@ -103,14 +103,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         """Fraction of the time per sample saved, compared with a job whose step takes `step_s`; 0 if unknown."""
         if self.step_s is None or self.failure:
             return 0.0
-        return 1.0 - self.step_s / self.work / self.compared_s(step_s)
+        return 1.0 - self.step_s / self.work / self.baseline_step_time_s(step_s)
 
 
 class StepCurve(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted step time, of the baseline and under its best script change, against another quantity."""
 
     over: str
-    """"rate of links", as a multiple of that now, or "ranks"."""
+    """"rate of links", as a multiple of the current rate, or "ranks"."""
     values: tuple[float, ...]
     as_it_is_s: tuple[float | None, ...]
     """Seconds of a step at each value. None where the job cannot be replayed."""
@@ -156,7 +156,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def plans(self) -> dict[str, Plan]:
-        """Saved plans by family and name, as "buckets/dpro"."""
+        """Saved plans by family and name, such as "buckets/dpro"."""
         return {
             f"{one.family}/{one.planner}": plans.load(one.plan_file)
             for one in self.candidates

@@ -41,7 +41,7 @@ def try_restarts(
     advice: Advice,
     folder: Path,
     log: Callable[[str], None],
-    asked: AdviceOptions,
+    options: AdviceOptions,
     until_s: float,
 ) -> Advice:
     """Try the changes that need a restart, and rank again.
@@ -55,16 +55,16 @@ def try_restarts(
         advice: Advice so far, whose candidates say which arguments a trial changes.
         folder: Folder for the log and the results of each run.
         log: Called with each progress message.
-        asked: Steps, windows, and the number of changes to try.
+        options: Steps, windows, and the number of changes to try.
         until_s: Deadline on the clock of `time.monotonic`, in seconds; no run starts after it.
     """
-    if not asked.trials or not asked.restarts:
+    if not options.trials or not options.restarts:
         return advice
-    chosen = _chosen(advice, asked)
+    chosen = _chosen(advice, options)
     planned = [one for one in advice.candidates if one.measured_step_s is not None]
     if not chosen and not planned:
         return advice
-    trials = _Trials(command, make_folder(folder / "restarts"), log, asked, until_s)
+    trials = _Trials(command, make_folder(folder / "restarts"), log, options, until_s)
     added = trials.run(chosen)
     added += [trials.against(advice.step_s, one) for one in planned]
     return merge_candidates(
@@ -72,14 +72,14 @@ def try_restarts(
     )
 
 
-def _chosen(advice: Advice, asked: AdviceOptions) -> list[Candidate]:
+def _chosen(advice: Advice, options: AdviceOptions) -> list[Candidate]:
     """Candidates that a restart can try: those predicted to pay, then those of whose time nothing is predicted."""
     known = [one for one in advice.candidates if one.arguments and one.measured_step_s is None]
     paying = [one for one in known if one.gain(advice.step_s) >= LEAST_GAIN]
     unknown = [one for one in known if one.family == "bucket-view" or one.predicted_step_s is None]
     return sorted(
         {_key(one): one for one in (*paying, *unknown)}.values(), key=lambda one: -one.gain(advice.step_s)
-    )[: asked.restarts]
+    )[: options.restarts]
 
 
 def _reason(error: PeerError) -> str:
@@ -100,13 +100,13 @@ class _Trials:
         command: Sequence[str],
         folder: Path,
         log: Callable[[str], None],
-        asked: AdviceOptions,
+        options: AdviceOptions,
         until_s: float,
     ) -> None:
         self.notes: list[str] = []
-        self._command, self._folder, self._say, self._asked = command, folder, log, asked
+        self._command, self._folder, self._say, self._asked = command, folder, log, options
         self._until_s = until_s
-        self._steps = max(asked.steps // max(asked.trials, 1), 2)
+        self._steps = max(options.steps // max(options.trials, 1), 2)
         self._seconds: dict[str, list[float]] = {}
         self._runs, self._run_s = 0, 0.0
 
@@ -185,7 +185,7 @@ class _Trials:
             folder / "log.txt",
             environment(task, trial=name),
             result=result_file(folder, 0),
-            what=f"{task.warmup + task.steps + 1} steps",
+            label=f"{task.warmup + task.steps + 1} steps",
             limit_s=limit_s,
         )
         self._run_s = max(self._run_s, time.monotonic() - start_s)

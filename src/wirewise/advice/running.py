@@ -34,7 +34,7 @@ _LEAST_INTERVAL = 4
 
 @owns_folder
 def advise_command(
-    command: Sequence[str], folder: Path, log: Callable[[str], None], asked: AdviceOptions | None = None
+    command: Sequence[str], folder: Path, log: Callable[[str], None], options: AdviceOptions | None = None
 ) -> Advice:
     """Run a command for some steps, find its bottleneck, predict changes, and try the best plans inside it.
 
@@ -46,50 +46,50 @@ def advise_command(
         command: Command of a training script, such as torchrun train.py; not changed.
         folder: Folder for logs, the recorded run, plans, the advice and its page.
         log: Called with each progress message.
-        asked: Codecs, steps, windows and minutes of trials. Defaults to the command line's defaults.
+        options: Codecs, steps, windows and minutes of trials. Defaults to the command line's defaults.
 
     Raises:
         InputError: A codec is unknown, or the program does not exist.
         PeerError: The command failed before the first step was recorded; the message quotes the end of its output.
     """
-    asked = asked or AdviceOptions()
-    compression.check_codecs(asked.codecs)
+    options = options or AdviceOptions()
+    compression.check_codecs(options.codecs)
     hosts_of_command(command)
-    measured, why = _recorded(command, folder, log, asked)
+    measured, why = _recorded(command, folder, log, options)
     log("replaying what was recorded")
     step_s = None if measured is None else measured.step_s
     advice = reading.advise(folder / "run", folder=folder, step_s=step_s)
-    until_s = time.monotonic() + 60 * asked.minutes
+    until_s = time.monotonic() + 60 * options.minutes
     if measured is None:
         found = merge_candidates(advice, (), {"codecs": why})
     else:
-        found = _try_plans(command, advice, measured, folder, log, asked)
-    found = restarts.try_restarts(command, found, folder, log, asked, until_s)
+        found = _try_plans(command, advice, measured, folder, log, options)
+    found = restarts.try_restarts(command, found, folder, log, options, until_s)
     found.save(folder)
     return found
 
 
 def _recorded(
-    command: Sequence[str], folder: Path, log: Callable[[str], None], asked: AdviceOptions
+    command: Sequence[str], folder: Path, log: Callable[[str], None], options: AdviceOptions
 ) -> tuple[TrainingMeasurements | None, str]:
     """Record the command, and measure it if it has DistributedDataParallel; None and the reason if not."""
     run, first = folder / "run", rank_file(folder / "run", 0)
-    recording = Record(folder=str(run.resolve()), warmup=asked.warmup, steps=asked.steps, stop=True)
-    task = msgspec.structs.replace(compression.measure_task(folder, asked), record=recording)
+    recording = Record(folder=str(run.resolve()), warmup=options.warmup, steps=options.steps, stop=True)
+    task = msgspec.structs.replace(compression.measure_task(folder, options), record=recording)
     Path(task.file).unlink(missing_ok=True)
-    steps = 2 * (asked.warmup + asked.steps) + 2
+    steps = 2 * (options.warmup + options.steps) + 2
     log(f"running the command as it is for {steps} steps: recorded, then measured")
     what = "its first step was recorded"
     try:
         run_command(
-            command, folder / "log.txt", environment(task, trial="recording"), result=first, what=what
+            command, folder / "log.txt", environment(task, trial="recording"), result=first, label=what
         )
     except PeerError as error:
         if _has_steps(first):
             return None, f"the recorded run could not be measured: {error}"
         log(f"running the command again, recorded only, as it cannot be measured: {error}")
         run_command(
-            command, folder / "log.txt", environment(recording, trial="recording"), result=first, what=what
+            command, folder / "log.txt", environment(recording, trial="recording"), result=first, label=what
         )
         return None, str(error)
     if Path(task.file).exists():
@@ -110,11 +110,11 @@ def _try_plans(
     measured: TrainingMeasurements,
     folder: Path,
     log: Callable[[str], None],
-    asked: AdviceOptions,
+    options: AdviceOptions,
 ) -> Advice:
     others = _fitting(advice, measured)
-    found = compression.advise_measured(command, measured, folder, log, asked, others)
-    added = list(_candidates(found.tried_step_s, advice, folder, asked))
+    found = compression.advise_measured(command, measured, folder, log, options, others)
+    added = list(_candidates(found.tried_step_s, advice, folder, options))
     reasons = {} if any(one.family == "codecs" for one in added) else {"codecs": found.sentence}
     return merge_candidates(advice, added, reasons, compression=found, notes=(*advice.notes, *found.notes))
 
@@ -131,7 +131,7 @@ def _fitting(advice: Advice, measured: TrainingMeasurements) -> dict[str, Fusion
 
 
 def _candidates(
-    steps_s: Mapping[str, float], advice: Advice, folder: Path, asked: AdviceOptions
+    steps_s: Mapping[str, float], advice: Advice, folder: Path, options: AdviceOptions
 ) -> Iterator[Candidate]:
     """A candidate for each plan that had its windows."""
     file = folder / "tried.json"
@@ -139,11 +139,11 @@ def _candidates(
         return
     tried = decode_json(file.read_bytes(), TrialMeasurements)
     for name, step_s in tried.steps_s.items():
-        yield _candidate(name, step_s, tried.seconds.get(name, []), advice, folder, asked)
+        yield _candidate(name, step_s, tried.seconds.get(name, []), advice, folder, options)
 
 
 def _candidate(
-    name: str, step_s: float, seconds: Sequence[float], advice: Advice, folder: Path, asked: AdviceOptions
+    name: str, step_s: float, seconds: Sequence[float], advice: Advice, folder: Path, options: AdviceOptions
 ) -> Candidate:
     file = folder / f"tried-{name}.json"
     plan = plans.load(file)
@@ -162,5 +162,5 @@ def _candidate(
         ci95=interval,
         risk=f"sends {sent} in the place of each gradient; compare the loss of whole runs" if codecs else "",
         plan_file=str(file),
-        lines=compression.lines_of(file, plan, asked.ratio),
+        lines=compression.lines_of(file, plan, options.ratio),
     )

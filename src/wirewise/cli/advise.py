@@ -26,7 +26,7 @@ def advise_trace(source: TraceSource, command: Sequence[str], out: Path | None, 
     """Advise on a recorded run.
 
     Raises:
-        InputError: A command was given with the run, or the run cannot be used.
+        InputError: A command was given with the run, or the run is unusable.
     """
     from wirewise.advice import reading
     from wirewise.cost.gradients import load_costs
@@ -71,7 +71,7 @@ def _trust(found: Advice) -> Iterator[Said]:
     yield f"Replayed as it is, the job is off by {signed(found.prediction_error)}; in steps not seen: {held_out}."
 
 
-def advise(command: Sequence[str], out: Path | None, asked: AdviceOptions, json: str | None) -> None:
+def advise(command: Sequence[str], out: Path | None, options: AdviceOptions, json: str | None) -> None:
     """Record the command, measure, plan, try plans, and print the advice.
 
     Raises:
@@ -84,7 +84,9 @@ def advise(command: Sequence[str], out: Path | None, asked: AdviceOptions, json:
     from wirewise.advice import running
 
     with run_folder(out, "advise") as folder:
-        found = running.advise_command(command, folder, lambda text: print_text(text, err=json == "-"), asked)
+        found = running.advise_command(
+            command, folder, lambda text: print_text(text, err=json == "-"), options
+        )
     write_out(json, msgspec.to_builtins(found), *_answer(found, folder / "advice.html"), *_of_codecs(found))
 
 

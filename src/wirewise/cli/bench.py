@@ -46,24 +46,24 @@ class Sweep(opt.Options, frozen=True, kw_only=True):
 
 @app.command()
 @with_options
-def collective(asked: Sweep, json: JsonOption = None) -> None:
+def collective(options: Sweep, json: JsonOption = None) -> None:
     """Time torch's own collective and programs for it, by message size; results must be equal on all ranks.
 
     A time is the median over calls of the slowest rank's time. Bus bandwidth is defined as in nccl-tests: traffic per
     link under the optimal algorithm for uniform links.
     """
     need_ranks("bench collective")
-    kind, wanted = parse_collective(asked.collective), [parse_size(size) for size in asked.sizes]
+    kind, wanted = parse_collective(options.collective), [parse_size(size) for size in options.sizes]
     # Needs torch, which takes seconds to import.
-    from wirewise.trials.rank import joined
+    from wirewise.trials.rank import join_job
 
-    with joined(asked.timeout_s) as transport:
-        chosen, left_out = _programs(kind, asked.programs, transport.world_size)
-        rows = _rows(chosen, wanted, asked.repeats, asked.timeout_s)
+    with join_job(options.timeout_s) as transport:
+        chosen, left_out = _programs(kind, options.programs, transport.world_size)
+        rows = _rows(chosen, wanted, options.repeats, options.timeout_s)
     if transport.rank:
         return
     titles = [kind, "program", "time", "bus bandwidth", "torch's own", "times as fast"]
-    record = {"collective": kind, "repeats": asked.repeats, "rows": rows, "left_out": left_out}
+    record = {"collective": kind, "repeats": options.repeats, "rows": rows, "left_out": left_out}
     told = (f"Left out: {line}." for line in left_out)
     write_out(json, record, (titles, [_cells(kind, row) for row in rows]), *told)
 

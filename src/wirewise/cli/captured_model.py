@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Device", "TimedStep", "capture_model"]
 
 Device = Literal["cpu", "v100", "a100", "h100"]
-"""Where seconds of operators come from: measured on this machine, or figures of a GPU."""
+"""Source of operator times: measured on this machine, or figures of a GPU."""
 
 
 class TimedStep(NamedTuple):
@@ -43,7 +43,7 @@ def capture_model(source: str, batch: int | None, device: Device) -> TimedStep:
         device: Device whose operator times are used.
 
     Raises:
-        InputError: No such function, a wrong return value, or a step that cannot be captured.
+        InputError: The function does not exist or has a wrong return value, or the step cannot be captured.
     """
     from wirewise.sim.operator_times import roofline_times
 

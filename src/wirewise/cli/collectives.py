@@ -24,7 +24,7 @@ __all__ = ["collective"]
 
 
 class CollectiveComparison(opt.Options, frozen=True, kw_only=True):
-    """How to compare a program with torch's own collective."""
+    """Options for comparing a program with torch's own collective."""
 
     size: Annotated[
         str | None,
@@ -50,7 +50,7 @@ def collective(
     source: Annotated[
         str, typer.Argument(metavar="PROGRAM", help="A program file, a plan, or broadcast:binomial:4.")
     ],
-    asked: CollectiveComparison,
+    options: CollectiveComparison,
     json: JsonOption = None,
 ) -> None:
     """Run a program on the ranks of this job, and torch's own collective interleaved.
@@ -59,11 +59,11 @@ def collective(
     """
     need_ranks("run collective FILE")
     program, plan = program_of(source), plan_of(source)
-    size_bytes = parse_size(asked.size) if asked.size else plan.size_bytes if plan else _SIZE_BYTES
-    record = _measure(program, size_bytes, asked)
+    size_bytes = parse_size(options.size) if options.size else plan.size_bytes if plan else _SIZE_BYTES
+    record = _measure(program, size_bytes, options)
     if record is None:
         return
-    record["bound_s"] = _bound_s(program, size_bytes, asked.topology, plan)
+    record["bound_s"] = _bound_s(program, size_bytes, options.topology, plan)
     write_out(json, record, *_summary_lines(record))
 
 
@@ -83,14 +83,14 @@ def _bound_s(
     return plan.bound_s * size_bytes / plan.size_bytes if plan else None
 
 
-def _measure(program: Program, size_bytes: int, asked: CollectiveComparison) -> dict[str, Any] | None:
+def _measure(program: Program, size_bytes: int, options: CollectiveComparison) -> dict[str, Any] | None:
     """Measurements of rank 0; None on the others."""
     # Needs torch, which takes seconds to import.
     from wirewise.runtime.collective.measure import compare
-    from wirewise.trials.rank import joined
+    from wirewise.trials.rank import join_job
 
-    how = {name: getattr(asked, name) for name in ("repeats", "deterministic", "timeout_s")}
-    with joined(asked.timeout_s):
+    how = {name: getattr(options, name) for name in ("repeats", "deterministic", "timeout_s")}
+    with join_job(options.timeout_s):
         return compare(program, size_bytes, **how)
 
 

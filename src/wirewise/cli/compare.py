@@ -31,7 +31,7 @@ def compare(run_a: Path, run_b: Path, fail_over: str | None, json: str | None) -
     found = compare_runs(run_a, run_b)
     titles = ["part", "run A", "run B", "longer by", "95 %", "beyond noise"]
     rows = [_row(row) for row in (found.step, *found.changes)]
-    failed = limit is not None and found.fails(limit)
+    failed = limit is not None and found.exceeds(limit)
     write_out(json, {**msgspec.to_builtins(found), "failed": failed}, found.sentence, "", (titles, rows))
     if failed:
         raise typer.Exit(1)

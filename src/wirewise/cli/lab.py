@@ -183,7 +183,7 @@ def parse_change(text: str) -> lab.HostFault:
     """Parse a link change such as "1=20mbit@5s".
 
     Raises:
-        LabError: The text has another form.
+        LabError: The text is malformed.
     """
     host, _, rest = text.partition("=")
     try:

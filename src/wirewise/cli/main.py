@@ -228,13 +228,13 @@ def show(
             help="A plan or program file, a recorded run, or COLLECTIVE[:ALGORITHM[:RANKS]] (broadcast:binomial:8).",
         ),
     ],
-    given: GivenOptions[Request],
+    cli_options: GivenOptions[Request],
     json: JsonOption = None,
 ) -> None:
     """Show a plan as a table, or collective programs and recorded runs as an interactive page."""
     from wirewise.cli.show import show as shown
 
-    shown(given.record(sources=sources, json=json))
+    shown(cli_options.record(sources=sources, json=json))
 
 
 @app.command()
@@ -244,7 +244,7 @@ def check(
         str,
         typer.Argument(help="A program file, a plan of any family, broadcast:binomial:8, or an MSCCL file."),
     ],
-    given: GivenOptions[Check],
+    cli_options: GivenOptions[Check],
     json: JsonOption = None,
 ) -> None:
     """Prove that a program implements its collective, or that a plan fits; exit code 1 and the first fault if not.
@@ -254,7 +254,7 @@ def check(
     """
     from wirewise.cli import check_plan, programs, sources
 
-    asked = given.record(source=program, json=json)
+    asked = cli_options.record(source=program, json=json)
     if (
         asked.topology is not None
         or asked.job is not None
@@ -274,19 +274,19 @@ def export(
         str, typer.Argument(help="A program file, a plan of a collective, or broadcast:binomial:8.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="File; for chakra its start, RANK.et is added.")],
-    given: GivenOptions[Export],
+    cli_options: GivenOptions[Export],
     json: JsonOption = None,
 ) -> None:
     """Write a program in the format of another runtime or simulator."""
     from wirewise.cli import programs
 
-    programs.export(given.record(source=program, out=out, json=json))
+    programs.export(cli_options.record(source=program, out=out, json=json))
 
 
 @app.command()
 @with_options
 def sim(
-    asked: Conditions,
+    options: Conditions,
     sources: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -306,8 +306,8 @@ def sim(
     from wirewise.cli import sim as command
 
     if plan is not None:
-        return command.predict_plan(plan, sources or [], what_if, asked, json)
-    refuse(asked, asked.__struct_fields__, "belongs to --plan FILE, and none is given")
+        return command.predict_plan(plan, sources or [], what_if, options, json)
+    refuse(options, options.__struct_fields__, "belongs to --plan FILE, and none is given")
     command.simulate(sources, what_if, json)
 
 
@@ -317,7 +317,7 @@ def recover(
     command: Annotated[
         list[str], typer.Argument(help="After --: a script that calls `protect`, and its arguments.")
     ],
-    given: GivenOptions[HostOptions],
+    cli_options: GivenOptions[HostOptions],
     limits: AgentLimits,
     changes: ResumeOptions,
     out: FolderOption = None,
@@ -329,14 +329,14 @@ def recover(
     """
     from wirewise.cli import recover as module
 
-    module.recover(command, given, limits, changes, out, json)
+    module.recover(command, cli_options, limits, changes, out, json)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
 @with_options
 def advise(
-    asked: AdviceOptions,
-    given: GivenOptions[TraceSource],
+    options: AdviceOptions,
+    cli_options: GivenOptions[TraceSource],
     command: Annotated[
         list[str] | None, typer.Argument(help="After --: torchrun ... train.py, unmodified.")
     ] = None,
@@ -346,9 +346,9 @@ def advise(
     """Find the bottleneck of a job and what to change, by trials inside its script or from a trace."""
     from wirewise.cli import advise as module
 
-    if given.record().trace:
-        return module.advise_trace(given.record(), command or [], out, json)
-    module.advise(command or [], out, asked, json)
+    if cli_options.record().trace:
+        return module.advise_trace(cli_options.record(), command or [], out, json)
+    module.advise(command or [], out, options, json)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import Any
 import wirewise
 from wirewise.cli.tools import Bounds, run_tool, tools
 from wirewise.errors import InputError
-from wirewise.extras import needed
+from wirewise.extras import import_extra
 from wirewise.units import parse_size
 
 __all__ = ["serve"]
@@ -29,14 +29,14 @@ def serve(folder: Path, seconds: float, memory: str) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder; expected the one that holds traces, plans and topologies")
     bounds = Bounds(folder.resolve(), seconds, int(parse_size(memory)))
-    needed("mcp", "mcp", "a server of tools")
+    import_extra("mcp", "mcp", "a server of tools")
     import mcp_types as types
     from mcp.server.lowlevel import Server
     from mcp.server.stdio import stdio_server
 
     known = tools()
 
-    async def listed(context: Any, asked: Any) -> types.ListToolsResult:
+    async def listed(context: Any, options: Any) -> types.ListToolsResult:
         return types.ListToolsResult(
             tools=[
                 types.Tool(name=name, description=one.help, input_schema=one.schema)
@@ -44,11 +44,11 @@ def serve(folder: Path, seconds: float, memory: str) -> None:
             ]
         )
 
-    async def called(context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
+    async def called(context: Any, options: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            if asked.name not in known:
-                raise InputError(f"got the tool {asked.name!r}; expected one of: {', '.join(known)}")
-            text, found = await run_tool(known[asked.name], asked.arguments or {}, bounds)
+            if options.name not in known:
+                raise InputError(f"got the tool {options.name!r}; expected one of: {', '.join(known)}")
+            text, found = await run_tool(known[options.name], options.arguments or {}, bounds)
         except InputError as error:
             return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=found)

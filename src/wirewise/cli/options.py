@@ -40,24 +40,24 @@ class GivenOptions(Generic[R]):
         return self.kind(**self.values, **others)
 
 
-def refuse(asked: Options, names: Iterable[str], why: str) -> None:
+def refuse(options: Options, names: Iterable[str], reason: str) -> None:
     """Raise InputError if one of these options was given.
 
     Args:
-        asked: Record in which options that were not given are None.
+        options: Record in which options that were not given are None.
         names: Fields of the record.
-        why: Message text after the option's name.
+        reason: Message text after the option's name.
 
     Raises:
-        InputError: Names the first such option, and says why.
+        InputError: One of the options was given; the message names the first one and contains the reason.
     """
-    fields = {field.name: field for field in fields_of(type(asked))}
+    fields = {field.name: field for field in fields_of(type(options))}
     for name in names:
-        if getattr(asked, name) is not None:
-            raise InputError(f"{fields[name].option} {why}")
+        if getattr(options, name) is not None:
+            raise InputError(f"{fields[name].option} {reason}")
 
 
-def on_hosts(given: GivenOptions[R]) -> GivenOptions[R]:
+def on_hosts(cli_options: GivenOptions[R]) -> GivenOptions[R]:
     """Resolve the options of a job with a network inside a Slurm allocation.
 
     The job gets all hosts of the allocation and one rank per Slurm task, unless options set other numbers; there is
@@ -67,34 +67,34 @@ def on_hosts(given: GivenOptions[R]) -> GivenOptions[R]:
         InputError: The network is slurm without an allocation or with one of a single host, or links were given for
             it.
     """
-    asked = given.values["network"]
+    asked = cli_options.values["network"]
     if asked != "slurm" and (asked != "auto" or current_allocation() is None):
-        return given
+        return cli_options
     # Needs more than help does.
     from wirewise.hosts.slurm import needed_allocation
 
     found = needed_allocation()
-    if named := sorted({"link", "links"} & given.named):
+    if named := sorted({"link", "links"} & cli_options.named):
         raise InputError(
             f"--{named[0]} shapes the hosts of a lab, and this is an allocation of Slurm, whose links are as they are; "
             "leave it out, or say --network lab"
         )
-    values = {**given.values, "network": "slurm"}
-    if "hosts" in values and ("hosts" not in given.named or not values["hosts"]):
-        most = values["workers"] if "workers" in given.named else len(found.hosts)
+    values = {**cli_options.values, "network": "slurm"}
+    if "hosts" in values and ("hosts" not in cli_options.named or not values["hosts"]):
+        most = values["workers"] if "workers" in cli_options.named else len(found.hosts)
         values["hosts"] = min(len(found.hosts), most)
-    if "workers" in values and "workers" not in given.named:
+    if "workers" in values and "workers" not in cli_options.named:
         values["workers"] = values.get("hosts", len(found.hosts)) * max(found.ranks // len(found.hosts), 1)
-    if "speeds" in values and "speeds" not in given.named:
+    if "speeds" in values and "speeds" not in cli_options.named:
         values["speeds"] = values["speeds"][: len(found.hosts)]
-    return GivenOptions(given.kind, values, given.named)
+    return GivenOptions(cli_options.kind, values, cli_options.named)
 
 
 def need_ranks(command: str) -> None:
     """Raise InputError if a command that all ranks run together was started alone.
 
     Raises:
-        InputError: Says how to start the command.
+        InputError: The command was started alone; the message contains the commands that start all ranks.
     """
     if not adopt_srun_rank():
         raise InputError(
@@ -164,19 +164,20 @@ def _given(record: Any, ctx: typer.Context, values: dict[str, Any]) -> GivenOpti
     return GivenOptions(record, read, frozenset(named))
 
 
-def _once(field: Field, given: Any) -> Any:
+def _once(field: Field, cli_options: Any) -> Any:
     """The one text of an option that has all of its values in one.
 
     Raises:
         InputError: It was given several times.
     """
-    if get_origin(field.kind) is list or not isinstance(given, list):
-        return given
-    if len(given) > 1:
+    if get_origin(field.kind) is list or not isinstance(cli_options, list):
+        return cli_options
+    if len(cli_options) > 1:
         raise InputError(
-            f"{field.option} was given {len(given)} times, as {' and '.join(given)}; expected once, with all of it"
+            f"{field.option} was given {len(cli_options)} times, as {' and '.join(cli_options)}; "
+            "expected once, with all of it"
         )
-    return given[0] if given else None if field.optional else ""
+    return cli_options[0] if cli_options else None if field.optional else ""
 
 
 def _value(field: Field, text: Any) -> Any:

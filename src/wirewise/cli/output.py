@@ -137,7 +137,7 @@ def write_json(target: str | os.PathLike[str] | None, record: Mapping[str, Any])
         file.write(text.encode())
 
 
-def save_result(folder: Path, found: msgspec.Struct, page: str) -> Path:
+def save_result(folder: Path, result: msgspec.Struct, page: str) -> Path:
     """Write the result as result.json and its page as report.html; returns the path of the page.
 
     Raises:
@@ -146,7 +146,7 @@ def save_result(folder: Path, found: msgspec.Struct, page: str) -> Path:
     from wirewise.report.shell import write_page
 
     with atomic_file(folder / "result.json") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(found)))
+        file.write(msgspec.json.format(msgspec.json.encode(result)))
     write_page(page, folder / "report.html")
     return folder / "report.html"
 
@@ -221,8 +221,8 @@ def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
 
 
-def print_comparison(found: Comparison) -> None:
+def print_comparison(comparison: Comparison) -> None:
     """Print a comparison as a table, then the result and the notes, one line each."""
-    print_table(found.titles, found.rows)
-    for line in (found.sentence, *found.notes):
+    print_table(comparison.titles, comparison.rows)
+    for line in (comparison.sentence, *comparison.notes):
         print_text(line)

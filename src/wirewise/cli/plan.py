@@ -111,8 +111,8 @@ class FusionOptions(opt.Options, frozen=True, kw_only=True):
 @app.command()
 @with_options
 def fusion(
-    asked: FusionOptions,
-    words: plan_gradients.GradientOptions,
+    options: FusionOptions,
+    settings: plan_gradients.GradientOptions,
     run: Annotated[list[Path] | None, typer.Argument(help="Run folder, or all files of its trace.")] = None,
     out: OutOption = None,
     json: JsonOption = None,
@@ -122,42 +122,44 @@ def fusion(
     With --trace, a file of gradients instead of a run: groups to compress together, and their codecs. With --graph, a
     file of operators: operators to fuse into one kernel, and buckets.
     """
-    method, trace, graph = asked.method, asked.trace, asked.graph
+    method, trace, graph = options.method, options.trace, options.graph
     # A name that nobody knows is refused before files are read.
     if method:
         planner("fusion", method.partition(":")[0])
     for option, file, other in (("--trace", trace, graph), ("--graph", graph, trace)):
         if file is not None and (
-            run or other or asked.memory_budget is not None or asked.memory_sizes is not None
+            run or other or options.memory_budget is not None or options.memory_sizes is not None
         ):
             raise InputError(
                 f"{option} {file} takes the place of a run, of its memory and of other files; give one of them"
             )
-        if file is not None and asked.time_budget is not None:
+        if file is not None and options.time_budget is not None:
             raise InputError(
                 f"no planner for {option} takes --time-budget; leave it away, or give a run folder"
             )
     if graph is not None:
-        plan_operators.operators(graph, method or "disco", words, asked.estimator, out, json)
+        plan_operators.operators(graph, method or "disco", settings, options.estimator, out, json)
         return
-    if asked.estimator is not None:
+    if options.estimator is not None:
         raise InputError("--estimator belongs to --graph FILE, and none is given")
     if trace is not None:
-        plan_gradients.gradients(trace, method or "cupcake", words, out, json)
+        plan_gradients.gradients(trace, method or "cupcake", settings, out, json)
         return
-    refuse(words, words.__struct_fields__, "belongs to --trace FILE or --graph FILE, and neither is given")
+    refuse(
+        settings, settings.__struct_fields__, "belongs to --trace FILE or --graph FILE, and neither is given"
+    )
     if not run:
         raise InputError(
             "nothing to plan for; give a run folder, --trace with a file of gradients, or --graph with one of operators"
         )
-    if asked.memory_budget is not None and asked.memory_sizes is None:
+    if options.memory_budget is not None and options.memory_sizes is None:
         raise InputError(
             "a memory budget needs --memory-sizes FILE, because a trace does not say what modules keep; write "
             "json.dumps(wirewise.profile.memory_sizes(model, batch)) into it"
         )
-    budget = None if asked.memory_budget is None else parse_size(asked.memory_budget)
-    knobs = {"time_budget_s": asked.time_budget, "memory_budget_bytes": budget}
-    _recorded(run, method or "dpro", knobs, asked.memory_sizes, out, json)
+    budget = None if options.memory_budget is None else parse_size(options.memory_budget)
+    knobs = {"time_budget_s": options.time_budget, "memory_budget_bytes": budget}
+    _recorded(run, method or "dpro", knobs, options.memory_sizes, out, json)
 
 
 def _recorded(

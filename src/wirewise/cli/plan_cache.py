@@ -40,7 +40,7 @@ class Caches(Sampling, frozen=True, kw_only=True):
 
 @with_options
 def cache(
-    asked: Caches,
+    options: Caches,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="File that takes the plan of the first policy and alpha."),
@@ -51,14 +51,14 @@ def cache(
 
     Fetched rows are expected values, from inclusion probabilities corrected by two sampled epochs.
     """
-    names = list(PLANNERS["cache"]) if "all" in asked.policy else asked.policy
+    names = list(PLANNERS["cache"]) if "all" in options.policy else options.policy
     for name in names:
         planner("cache", name)
-    graph, alphas = load(asked.dataset, seed=asked.seed), asked.alpha
-    if graph.directed and not asked.directed:
+    graph, alphas = load(options.dataset, seed=options.seed), options.alpha
+    if graph.directed and not options.directed:
         graph = graph.undirected()
-    problem = sampling_problem(graph, asked)
-    found = {name: _planned(problem, name, alphas, asked.share) for name in names}
+    problem = sampling_problem(graph, options)
+    found = {name: _planned(problem, name, alphas, options.share) for name in names}
     first = found[names[0]][alphas[0]]
     bounds = {
         a: balance_caches(problem, problem.expected, sum(budgets_of(problem, a))).lower_bound for a in alphas
@@ -66,14 +66,14 @@ def cache(
     form, row_bytes = exact_format(graph.x)
     needed = sum(sum(machine.needed) for machine in first.machines)
     said = (
-        f"A batch of {asked.batch_size} seeds on each of {asked.workers} machines needs {needed:.0f} rows of other "
+        f"A batch of {options.batch_size} seeds on each of {options.workers} machines needs {needed:.0f} rows of other "
         f"machines, {format_size(needed * row_bytes)} in their smallest format ({form.name}). Left to fetch:"
     )
     rows = [
         [
             name,
             *(
-                f"{by_alpha[a].remaining:.3f}  {format_size(needed * by_alpha[a].remaining * row_bytes)}"
+                f"{by_alpha[a].remote_fraction:.3f}  {format_size(needed * by_alpha[a].remote_fraction * row_bytes)}"
                 for a in alphas
             ),
         ]
@@ -119,7 +119,7 @@ def _record(
         "row_bytes": row_bytes,
         "rows_needed": [sum(machine.needed) for machine in first.machines],
         "policies": {
-            name: {f"{alpha:g}": one.remaining for alpha, one in by_alpha.items()}
+            name: {f"{alpha:g}": one.remote_fraction for alpha, one in by_alpha.items()}
             for name, by_alpha in found.items()
         },
         "busiest_rows": {

@@ -33,7 +33,7 @@ class CollectiveOptions(opt.Options, frozen=True, kw_only=True):
     topology: Annotated[str, opt.about("Topology, a preset (`wirewise topo list`) or a file.")]
     collective: Annotated[str, opt.about(f"Collective, one of {', '.join(COLLECTIVES)}.")] = "all_reduce"
     size: Annotated[
-        str, opt.about("Larger buffer of a rank, in or out, such as 64MB.", option="--bytes", also="--size")
+        str, opt.about("Larger buffer of a rank, in or out, such as 64MB.", option="--bytes", alias="--size")
     ] = "64MB"
     sketch: Annotated[Path | None, opt.about("Communication sketch, JSON (taccl).")] = None
     profile: Annotated[
@@ -56,22 +56,24 @@ class CollectiveOptions(opt.Options, frozen=True, kw_only=True):
 
 @with_options
 def collective(
-    asked: CollectiveOptions,
+    options: CollectiveOptions,
     planner: str = planner_option("collective"),
     out: OutOption = None,
     json: JsonOption = None,
 ) -> None:
     """Find a program for a collective, and report how close it is to the lower bound."""
     problem = CollectiveProblem(
-        network=network(open_topology(asked.topology), kinds=asked.kind or None, ranks=asked.ranks or None),
-        collective=parse_collective(asked.collective),
-        size_bytes=parse_size(asked.size),
-        root=asked.root,
-        members=tuple(sorted(asked.members)),
+        network=network(
+            open_topology(options.topology), kinds=options.kind or None, ranks=options.ranks or None
+        ),
+        collective=parse_collective(options.collective),
+        size_bytes=parse_size(options.size),
+        root=options.root,
+        members=tuple(sorted(options.members)),
     )
-    knobs = {"time_budget_s": asked.time_limit, "seed": asked.seed}
+    knobs = {"time_budget_s": options.time_limit, "seed": options.seed}
     found = make_plan(
-        CollectivePlan, planner, problem, **knobs, **_sketched(planner, asked.sketch, asked.profile)
+        CollectivePlan, planner, problem, **knobs, **_sketched(planner, options.sketch, options.profile)
     )
     classes = len(set(rank_classes(problem.network)))
     print_plan(found, out, json, *_summary_lines(found), record=_record(found) | {"classes": classes})

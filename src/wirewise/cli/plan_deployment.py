@@ -48,7 +48,7 @@ def deployment(
     model: str,
     topology: Topology,
     method: str,
-    asked: DeploymentOptions,
+    options: DeploymentOptions,
     seed: int,
     out: Path | None,
     json: str | None,
@@ -59,23 +59,23 @@ def deployment(
         model: Profile file, or code that returns a model.
         topology: Devices and links.
         method: Name of a planner.
-        asked: Training step and search limits.
+        options: Training step and search limits.
         seed: Seed of random choices.
         out: File for the plan.
         json: Target of `JsonOption`.
 
     Raises:
-        InputError: A file that cannot be used.
+        InputError: A file is unusable.
         PlanError: No plan fits the memory.
     """
     find_planner("deployment", method)
     trace = measure_stages(model, None) if names_code(model) else read_stage_trace(model)
     problem = problem_of(
-        trace, topology, batch=asked.batch, profiles=_profiles(asked.profile), groups=asked.groups
+        trace, topology, batch=options.batch, profiles=_profiles(options.profile), groups=options.groups
     )
     begin = time.perf_counter()
     found = make_plan(
-        DeploymentPlan, method, problem, seed=seed, simulations=asked.simulations, weights=asked.weights
+        DeploymentPlan, method, problem, seed=seed, simulations=options.simulations, weights=options.weights
     )
     planning_s = time.perf_counter() - begin
     record = {

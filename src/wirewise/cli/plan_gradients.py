@@ -108,7 +108,9 @@ def uniform(ranks: int, bandwidth: str | None, ranks_per_host: int | None) -> Li
     return Links.uniform(hosts, rate, intra_bytes_per_s=intra, ranks_per_host=per_host)
 
 
-def gradients(trace: Path, method: str, words: GradientOptions, out: Path | None, json: str | None) -> None:
+def gradients(
+    trace: Path, method: str, settings: GradientOptions, out: Path | None, json: str | None
+) -> None:
     """Plan the groups, write the plan and print it.
 
     Raises:
@@ -117,15 +119,15 @@ def gradients(trace: Path, method: str, words: GradientOptions, out: Path | None
     """
     name, _, number = method.partition(":")
     # Rules leave tensors whole by themselves.
-    split = words.split or ("auto" if name == "cupcake" else None)
-    links, ranks = words.between()
+    split = settings.split or ("auto" if name == "cupcake" else None)
+    links, ranks = settings.between()
     problem = compression_problem(
         read_gradient_trace(trace),
         links,
-        codec=words.codec or "auto",
-        costs=load_costs(words.costs or "v100"),
+        codec=settings.codec or "auto",
+        costs=load_costs(settings.costs or "v100"),
         ranks=ranks,
-        decodes=words.decode or ("inline",),
+        decodes=settings.decode or ("inline",),
     )
     begin = time.perf_counter()
     found = make_plan(
@@ -134,7 +136,7 @@ def gradients(trace: Path, method: str, words: GradientOptions, out: Path | None
         problem,
         number=number or None,
         split=None if split is None else parse_split(split),
-        seed=words.seed,
+        seed=settings.seed,
     )
     planning_s = time.perf_counter() - begin
     said = (

@@ -90,21 +90,21 @@ def family_command(family: str) -> Any:
 
 
 def print_plan(
-    found: Plan, out: Path | None, json: str | None, *said: Said, record: Mapping[str, Any] | None = None
+    plan: Plan, out: Path | None, json: str | None, *said: Said, record: Mapping[str, Any] | None = None
 ) -> None:
     """Write a plan of any family and its record, and print its lines and tables.
 
     Args:
-        found: Plan of a planner.
+        plan: Plan of a planner.
         out: File for the plan.
         json: Target of `JsonOption`.
         said: Lines and tables to print. Defaults to the plan's own headline and table.
         record: Record for the JSON. Defaults to the plan.
     """
     if out is not None:
-        save(found, out)
+        save(plan, out)
     write_out(
         json,
-        {"plan": msgspec.to_builtins(found)} if record is None else record,
-        *(said or (f"{found.headline}.", found.table())),
+        {"plan": msgspec.to_builtins(plan)} if record is None else record,
+        *(said or (f"{plan.headline}.", plan.table())),
     )

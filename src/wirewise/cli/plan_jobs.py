@@ -77,7 +77,7 @@ def jobs(
             "(six of 4 to 32).",
         ),
     ],
-    asked: QueueOptions,
+    options: QueueOptions,
     planner: str = planner_option("jobs"),
     out: OutOption = None,
     job_out: Annotated[
@@ -90,17 +90,17 @@ def jobs(
     All times are simulated. Planners know the speed of each kind of job, not of the individual job.
     """
     find_planner("jobs", planner)
-    found_queue = _queue(queue, asked)
-    problem = JobProblem(found_queue, asked.kept, asked.window, asked.oracle, asked.patience)
-    found = make_plan(JobPlan, planner, problem, seed=asked.seed, several=asked.several or None)
+    found_queue = _queue(queue, options)
+    problem = JobProblem(found_queue, options.kept, options.window, options.oracle, options.patience)
+    found = make_plan(JobPlan, planner, problem, seed=options.seed, several=options.several or None)
     if job_out is not None:
         write_queue(found_queue, job_out)
-    others = [name for name in PLANNERS["jobs"] if name != planner] if asked.compare else []
+    others = [name for name in PLANNERS["jobs"] if name != planner] if options.compare else []
     compared = {planner: _figures(found, problem)}
     failed = []
     for name in others:
         try:
-            compared[name] = _figures(make_plan(JobPlan, name, problem, seed=asked.seed), problem)
+            compared[name] = _figures(make_plan(JobPlan, name, problem, seed=options.seed), problem)
         except PlanError as error:
             failed.append(f"{error}")
     record = {"plan": msgspec.to_builtins(found), "simulated": compared}
@@ -109,20 +109,20 @@ def jobs(
     )
 
 
-def _queue(source: str, asked: QueueOptions) -> JobQueue:
-    _check_use(asked)
-    if asked.log != "none":
-        rooms = numbered_clusters([_room(text) for text in asked.clusters])
-        return read_queue_log(asked.log, source, rooms, slot_s=asked.slot, jobs=asked.jobs or None)
+def _queue(source: str, options: QueueOptions) -> JobQueue:
+    _check_use(options)
+    if options.log != "none":
+        rooms = numbered_clusters([_room(text) for text in options.clusters])
+        return read_queue_log(options.log, source, rooms, slot_s=options.slot, jobs=options.jobs or None)
     if source in _DRAWN and not Path(source).exists():
         clusters, rate = _DRAWN[source]
-        if not asked.speeds:
-            return draw_queue(clusters, rate, seed=asked.seed)
+        if not options.speeds:
+            return draw_queue(clusters, rate, seed=options.seed)
         drawn = draw_queue(
-            clusters, rate, kinds=read_speeds(asked.speeds, slot_s=asked.slot), seed=asked.seed
+            clusters, rate, kinds=read_speeds(options.speeds, slot_s=options.slot), seed=options.seed
         )
-        return msgspec.structs.replace(drawn, slot_s=asked.slot)
-    if asked.speeds:
+        return msgspec.structs.replace(drawn, slot_s=options.slot)
+    if options.speeds:
         raise InputError(
             f"got --speeds for {source}, whose jobs have their kinds; expected one of: {', '.join(_DRAWN)}"
         )
@@ -131,18 +131,18 @@ def _queue(source: str, asked: QueueOptions) -> JobQueue:
     return read_queue(source)
 
 
-def _check_use(asked: QueueOptions) -> None:
+def _check_use(options: QueueOptions) -> None:
     """Refuse options that nothing would use."""
-    logged = asked.log != "none"
-    if logged and not asked.clusters:
+    logged = options.log != "none"
+    if logged and not options.clusters:
         raise InputError(
             "got --log without --clusters; expected the clusters that share its jobs, such as 64x256"
         )
     for name, given, used in (
-        ("--clusters", bool(asked.clusters), logged),
-        ("--jobs", bool(asked.jobs), logged),
-        ("--slot", asked.slot != QueueOptions().slot, logged or bool(asked.speeds)),
-        ("--speeds", bool(asked.speeds), not logged),
+        ("--clusters", bool(options.clusters), logged),
+        ("--jobs", bool(options.jobs), logged),
+        ("--slot", options.slot != QueueOptions().slot, logged or bool(options.speeds)),
+        ("--speeds", bool(options.speeds), not logged),
     ):
         if given and not used:
             raise InputError(f"got {name} {'beside' if logged else 'without'} --log; leave it out")

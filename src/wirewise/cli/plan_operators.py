@@ -43,7 +43,7 @@ _RESTS = 0.1
 def operators(
     graph: Path,
     method: str,
-    words: GradientOptions,
+    settings: GradientOptions,
     estimator: str | None,
     out: Path | None,
     json: str | None,
@@ -55,15 +55,15 @@ def operators(
         PlanError: No planner has this name.
     """
     why = "does not go with --graph: its all-reduces are whole and not compressed"
-    refuse(words, ["codec", "decode", "split"], why)
-    (links, ranks), captured = words.between(), read_fusion_graph(graph)
-    priced, costs = _costs(captured, estimator), load_costs(words.costs or "v100")
+    refuse(settings, ["codec", "decode", "split"], why)
+    (links, ranks), captured = settings.between(), read_fusion_graph(graph)
+    priced, costs = _costs(captured, estimator), load_costs(settings.costs or "v100")
     model = build_step_model(captured, links, costs=costs, regions=priced.costs, ranks=ranks)
     if method not in METHODS:
         # Another search than DisCo's says of itself what its plan says.
-        return print_plan(make_plan(FusionPlan, method, model, seed=words.seed), out, json)
+        return print_plan(make_plan(FusionPlan, method, model, seed=settings.seed), out, json)
     begin = time.perf_counter()
-    found = plan_operators(model, method=method, knobs=Knobs(seed=words.seed or 0))
+    found = plan_operators(model, method=method, knobs=Knobs(seed=settings.seed or 0))
     planning_s = time.perf_counter() - begin
     said: list[Said] = [_sentence(found), f"Costs: {priced.why}.", *_doubts(found), found.plan.table()]
     print_plan(found.plan, out, json, *said, record=_record(found, model, planning_s))

@@ -80,7 +80,7 @@ def parallel(
             "or the graph that was written beside a plan.",
         ),
     ],
-    asked: Split,
+    options: Split,
     planner: str = planner_option("parallel"),
     time_budget: Annotated[float | None, typer.Option(help="Search budget, in seconds.")] = None,
     out: OutOption = None,
@@ -92,22 +92,22 @@ def parallel(
     """
     # A name that nobody knows is refused before the model is captured.
     find_planner("parallel", planner)
-    links = Links.of(open_topology(asked.topology))
-    job = capture_model(model, asked.batch, asked.device) if names_code(model) else _read(model, asked)
+    links = Links.of(open_topology(options.topology))
+    job = capture_model(model, options.batch, options.device) if names_code(model) else _read(model, options)
     began = perf_counter()
     found = make_plan(
         ParallelPlan,
         planner,
         job.graph,
         links,
-        memory_bytes=None if asked.memory is None else parse_size(asked.memory),
-        level=asked.level,
-        stages=asked.stages,
-        mesh=asked.mesh,
-        microbatches=asked.microbatches,
-        recompute=asked.recompute,
+        memory_bytes=None if options.memory is None else parse_size(options.memory),
+        level=options.level,
+        stages=options.stages,
+        mesh=options.mesh,
+        microbatches=options.microbatches,
+        recompute=options.recompute,
         time_budget_s=time_budget,
-        seed=asked.seed,
+        seed=options.seed,
     )
     planning_s = perf_counter() - began
     if out is not None:
@@ -122,14 +122,14 @@ def graph_beside(plan: Path) -> Path:
     return plan.with_suffix(".graph.json")
 
 
-def _read(source: str, asked: Split) -> TimedStep:
-    if asked.batch is not None:
+def _read(source: str, options: Split) -> TimedStep:
+    if options.batch is not None:
         raise InputError(
             f"--batch belongs to a function FILE.py:NAME; {source} is a graph, whose batch is fixed"
         )
     graph = read_operator_graph(source)
-    if asked.device != "cpu":
-        graph = roofline_times(graph, asked.device)
+    if options.device != "cpu":
+        graph = roofline_times(graph, options.device)
     elif graph.time_s <= 0:
         raise InputError(
             f"the operators of {source} have no times; name a GPU whose figures count (--device), or give the function "

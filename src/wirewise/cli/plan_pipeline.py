@@ -63,7 +63,7 @@ def pipeline(
             help="File of `wirewise profile stages`, or FILE.py:NAME of a model to measure now.",
         ),
     ],
-    asked: PipelineOptions,
+    options: PipelineOptions,
     planner: str = planner_option("stages"),
     out: OutOption = None,
     json: JsonOption = None,
@@ -71,22 +71,22 @@ def pipeline(
     """Split a model into stages, and choose replicas, microbatches and timetable for the fastest update."""
     # A name that nobody knows is refused before files are read.
     find_planner("stages", planner)
-    links = Links.of(open_topology(asked.topology))
+    links = Links.of(open_topology(options.topology))
     trace = measure_stages(model) if names_code(model) else read_stage_trace(model)
     found = make_plan(
         StagePlan,
         planner,
         trace,
         links,
-        batch=asked.batch,
-        memory_bytes=None if asked.memory is None else parse_size(asked.memory),
-        stages=asked.stages,
-        replicas=asked.replicas,
-        width=asked.width,
-        microbatch_size=asked.microbatch_size,
-        recompute=None if asked.recompute is None else asked.recompute == "yes",
-        messages=asked.messages,
-        seed=asked.seed,
+        batch=options.batch,
+        memory_bytes=None if options.memory is None else parse_size(options.memory),
+        stages=options.stages,
+        replicas=options.replicas,
+        width=options.width,
+        microbatch_size=options.microbatch_size,
+        recompute=None if options.recompute is None else options.recompute == "yes",
+        messages=options.messages,
+        seed=options.seed,
     )
     told = predict(found, trace, links) if found.predicted_s > 0 else None
     print_plan(found, out, json, *_summary_lines(found, told), record=_record(found, told))

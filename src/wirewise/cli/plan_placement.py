@@ -50,7 +50,7 @@ _PLANNERS_HELP = (
 @with_options
 def placement(
     topology: Annotated[str, typer.Option(help="A preset (`wirewise topo list`) or a file.")],
-    given: GivenOptions[Tasks],
+    cli_options: GivenOptions[Tasks],
     search: GivenOptions[Search],
     deployed: GivenOptions[DeploymentOptions],
     model: Annotated[
@@ -79,7 +79,7 @@ def placement(
             raise InputError(
                 f"--with {method} deploys a model; give MODEL.py:NAME or a file of `profile stages`"
             )
-        if named := sorted((given.named | search.named) - {"seed", "job_out"}) or (
+        if named := sorted((cli_options.named | search.named) - {"seed", "job_out"}) or (
             ["job_out"] if job_out else []
         ):
             raise InputError(f"--{named[0].replace('_', '-')} is for tasks of GNN training, not for a model")
@@ -94,7 +94,7 @@ def placement(
             f"{what} is for planners of models ({', '.join(PLANNERS['deployment'])}), and {method!r} places tasks"
         )
     hosts, asked = open_topology(topology), search.record()
-    tasks = chosen_tasks(given, [host.name for host in hosts.hosts], asked.seed)
+    tasks = chosen_tasks(cli_options, [host.name for host in hosts.hosts], asked.seed)
     problem = problem_of(tasks, hosts)
     found = make_plan(PlacementPlan, method, problem, **msgspec.structs.asdict(asked))
     if job_out is not None:

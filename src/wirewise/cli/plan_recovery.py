@@ -87,7 +87,7 @@ def recovery(
             "model to measure now.",
         ),
     ],
-    asked: RecoveryOptions,
+    options: RecoveryOptions,
     planner: str = planner_option("recovery"),
     out: OutOption = None,
     json: JsonOption = None,
@@ -95,36 +95,38 @@ def recovery(
     """Choose state sources, message logs and the checkpoint interval for the highest goodput."""
     # A name that nobody knows is refused before files are read.
     find_planner("recovery", planner)
-    links = Links.of(open_topology(asked.topology))
+    links = Links.of(open_topology(options.topology))
     found = measure_stages(job) if names_code(job) else read_job([job])
     if not isinstance(found, RecoveryTrace | StageTrace):
         raise InputError(
             f"{job} is a {type(found).__name__}; expected figures of a recovery or of the modules of a model"
         )
-    if asked.pipeline is not None and not isinstance(found, StageTrace):
+    if options.pipeline is not None and not isinstance(found, StageTrace):
         raise InputError(f"--pipeline belongs to modules, and {job} says itself what its stages are")
     given = (
-        {} if asked.interval is None else dict.fromkeys(("least_interval", "most_interval"), asked.interval)
+        {}
+        if options.interval is None
+        else dict.fromkeys(("least_interval", "most_interval"), options.interval)
     )
     plan = make_plan(
         RecoveryPlan,
         planner,
         found,
         links,
-        pipelined=None if asked.pipeline is None else load(asked.pipeline),
-        mtbf_s=asked.mtbf,
-        log_bytes=None if asked.log_budget is None else parse_size(asked.log_budget),
-        spare_bytes=None if asked.spare_memory is None else parse_size(asked.spare_memory),
-        disk_price=asked.disk_price,
-        strategy=asked.strategy,
-        consistency=asked.consistency,
-        rule=asked.rule,
-        helpers=asked.helpers,
-        parallel_mode=asked.parallel_mode,
-        spares=asked.spares,
-        heartbeat_s=asked.heartbeat,
-        silence_limit_s=asked.silence_limit,
-        seed=asked.seed,
+        pipelined=None if options.pipeline is None else load(options.pipeline),
+        mtbf_s=options.mtbf,
+        log_bytes=None if options.log_budget is None else parse_size(options.log_budget),
+        spare_bytes=None if options.spare_memory is None else parse_size(options.spare_memory),
+        disk_price=options.disk_price,
+        strategy=options.strategy,
+        consistency=options.consistency,
+        rule=options.rule,
+        helpers=options.helpers,
+        parallel_mode=options.parallel_mode,
+        spares=options.spares,
+        heartbeat_s=options.heartbeat,
+        silence_limit_s=options.silence_limit,
+        seed=options.seed,
         **given,
     )
     print_plan(plan, out, json, *_summary_lines(plan), record=_record(plan))

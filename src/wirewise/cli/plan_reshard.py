@@ -60,17 +60,17 @@ class ReshardOptions(opt.Options, frozen=True, kw_only=True):
 
 @with_options
 def reshard(
-    asked: ReshardOptions,
+    options: ReshardOptions,
     planner: str = planner_option("reshard"),
     out: OutOption = None,
     json: JsonOption = None,
 ) -> None:
     """Choose senders, routes and order to move a tensor between meshes, and print the lower bound on time."""
-    links = Links.of(open_topology(asked.topology))
-    chunk = None if asked.chunk is None else parse_size(asked.chunk)
-    knobs = {"strategy": asked.strategy, "order": asked.order, "chunk_bytes": chunk, "seed": asked.seed}
+    links = Links.of(open_topology(options.topology))
+    chunk = None if options.chunk is None else parse_size(options.chunk)
+    knobs = {"strategy": options.strategy, "order": options.order, "chunk_bytes": chunk, "seed": options.seed}
     begin = time.perf_counter()
-    found = make_plan(ReshardPlan, planner, asked.tensor, links, **knobs)
+    found = make_plan(ReshardPlan, planner, options.tensor, links, **knobs)
     planning_s = time.perf_counter() - begin
     print_plan(found, out, json, *_summary_lines(found, planning_s), record=_record(found, planning_s))
 

@@ -82,7 +82,7 @@ def operators(
     Training starts from the weights that ship with wirewise. A quarter of the structures is held out to report the
     estimation error.
     """
-    from wirewise.planners.fusion.disco.estimator import shipped
+    from wirewise.planners.fusion.disco.estimator import load_shipped
     from wirewise.trials.operators import (
         accuracy,
         collect,
@@ -102,7 +102,7 @@ def operators(
         raise InputError(
             f"{samples} holds too few structures to learn and to test; ask for more --structures"
         )
-    estimator = fit_estimator(known, epochs=epochs, start=shipped())
+    estimator = fit_estimator(known, epochs=epochs, start=load_shipped())
     tried = accuracy([estimator.seconds(to_region_graph(one)) for one in kept], kept)
     estimator.save(out)
     write_out(

@@ -22,7 +22,7 @@ __all__ = ["StageProfileOptions", "measure_stages", "names_code", "stages", "use
 
 
 class StageProfileOptions(opt.Options, frozen=True, kw_only=True):
-    """How modules are measured."""
+    """Options for measuring modules."""
 
     sizes: Annotated[tuple[opt.Count, ...], opt.about("Microbatch sizes to measure, such as 1,2,4.")] = (1,)
     repeats: Annotated[opt.Count, opt.about("Repetitions, of which the median counts.")] = 5
@@ -38,12 +38,12 @@ def stages(
             "modules (skips).",
         ),
     ],
-    asked: StageProfileOptions,
+    options: StageProfileOptions,
     out: Annotated[Path, typer.Option("--out", "-o", help="Output file.")],
     json: JsonOption = None,
 ) -> None:
     """Measure each module of a model on this machine: forward and backward seconds, saved and output bytes."""
-    found = measure_stages(model, asked.sizes, asked.repeats)
+    found = measure_stages(model, options.sizes, options.repeats)
     write_stage_trace(found, out)
     rows = [
         [
@@ -57,7 +57,7 @@ def stages(
         for module in found.modules
     ]
     titles = ["module", "forward", "backward", "output a sample", "kept a sample", "parameters"]
-    said = f"{len(found.modules)} modules on {found.device}, microbatches of {asked.sizes[0]} shown: {out}."
+    said = f"{len(found.modules)} modules on {found.device}, microbatches of {options.sizes[0]} shown: {out}."
     write_out(json, msgspec.to_builtins(found), said, (titles, rows))
 
 
@@ -70,7 +70,7 @@ def measure_stages(source: str, sizes: Sequence[int] | None = (1,), repeats: int
     """Measure the modules of a function's model; sizes default to 1, 2, 4, ... up to the input's samples.
 
     Raises:
-        InputError: No such file or function, an error in it, or a return value other than a model and its input.
+        InputError: The file or function does not exist, raises an error, or does not return a model and its input.
     """
     from torch import Tensor
 
@@ -109,7 +109,7 @@ def user_function(file: str, name: str) -> Callable[..., Any]:
     """Load a function from a Python file, by running the file.
 
     Raises:
-        InputError: No such file or function, or an error in the file.
+        InputError: The file or function does not exist, or the file raises an error.
     """
     if not Path(file).is_file():
         raise InputError(f"there is no file {file!r}; expected FILE.py:NAME with a function NAME in it")

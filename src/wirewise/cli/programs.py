@@ -26,46 +26,50 @@ from wirewise.units import parse_size
 __all__ = ["FORMATS", "check", "export"]
 
 
-def check(asked: Check) -> bool:
+def check(options: Check) -> bool:
     """Check a program, an MSCCL file or an MSCCL++ plan; print the first fault.
 
     Returns:
         True if no fault was found, also if the file does not define the expected result.
     """
-    if is_msccl(asked.source):
-        file = File.read(asked.source)
-        broken = msccl.violations(file.text, asked.dialect, asked.root, asked.fifo)
+    if is_msccl(options.source):
+        file = File.read(options.source)
+        broken = msccl.violations(file.text, options.dialect, options.root, options.fifo)
         found = [f"{v.where}: {v.rule}: {v.message}" for v in broken]
-        unknown = None if found else msccl.result_unknown(file.text, asked.dialect)
-        right = f"fits {asked.dialect}'s MSCCL, and ranks end with the right values"
-        if not found and (most_bytes := msccl.largest_call_bytes(file.algorithm(), asked.fifo)):
+        unknown = None if found else msccl.result_unknown(file.text, options.dialect)
+        right = f"fits {options.dialect}'s MSCCL, and ranks end with the right values"
+        if not found and (most_bytes := msccl.largest_call_bytes(file.algorithm(), options.fifo)):
             right += f" in calls of up to {most_bytes} bytes, which its maxBytes keeps to"
-        return print_verdict(asked.source, found, right, asked.json, unknown)
-    if kind_of(asked.source) == "mscclpp":
-        plan = mscclpp_plans.read(asked.source)
+        return print_verdict(options.source, found, right, options.json, unknown)
+    if kind_of(options.source) == "mscclpp":
+        plan = mscclpp_plans.read(options.source)
         found = list(mscclpp_machine.faults(plan))
         right = f"{plan.name}: every thread block of {len(plan.gpus)} ranks ends, and ranks end with the right values"
         return print_verdict(
-            asked.source, found, right, asked.json, None if found else mscclpp_machine.result_unknown(plan)
+            options.source,
+            found,
+            right,
+            options.json,
+            None if found else mscclpp_machine.result_unknown(plan),
         )
-    program = program_of(asked.source)
-    fifo = 1 if asked.fifo is None else asked.fifo
+    program = program_of(options.source)
+    fifo = 1 if options.fifo is None else options.fifo
     found = [f"{fault.kind}: {fault.message}" for fault in collective.faults(program, fifo)]
     right = (
         f"{program.name} is right: {program.collective} of {program.ranks} ranks in "
         f"{program.steps} steps and {len(program.messages())} messages"
     )
-    return print_verdict(asked.source, found, right, asked.json)
+    return print_verdict(options.source, found, right, options.json)
 
 
 def print_verdict(
-    source: str, found: Sequence[str], right: str, json: str | None, unknown: str | None = None
+    source: str, faults: Sequence[str], right: str, json: str | None, unknown: str | None = None
 ) -> bool:
     """Write and print the verdict and its reason.
 
     Args:
         source: Source that was checked.
-        found: Fault that was found. None if there is none.
+        faults: Fault that was found. None if there is none.
         right: Message for a correct program.
         json: Target of `JsonOption`; the record has `verdict` ("right", "wrong" or "not checked"), `reason`, `faults`.
         unknown: Why the result could not be compared. None if it was.
@@ -73,27 +77,27 @@ def print_verdict(
     Returns:
         True if no fault was found.
     """
-    verdict = "wrong" if found else "not checked" if unknown is not None else "right"
-    reason = found[0] if found else right if unknown is None else unknown
+    verdict = "wrong" if faults else "not checked" if unknown is not None else "right"
+    reason = faults[0] if faults else right if unknown is None else unknown
     write_json(
-        json, {"verdict": verdict, "reason": reason, "right": verdict == "right", "faults": list(found)}
+        json, {"verdict": verdict, "reason": reason, "right": verdict == "right", "faults": list(faults)}
     )
     if json != "-":
-        more = f" (and {len(found) - 1} more: --json - lists them)" if len(found) > 1 else ""
+        more = f" (and {len(faults) - 1} more: --json - lists them)" if len(faults) > 1 else ""
         print_text(f"{source}: {'not checked: ' if verdict == 'not checked' else ''}{reason}{more}")
-    return not found
+    return not faults
 
 
-def export(asked: Export) -> None:
+def export(options: Export) -> None:
     """Write a program in another format, and print how to use the file."""
-    form = FORMATS[asked.to]
-    program = program_of(asked.source)
+    form = FORMATS[options.to]
+    program = program_of(options.source)
     collective.check(program)
-    files = form.write(program, asked)
-    write_json(asked.json, {"format": asked.to, "files": [str(path) for path in files]})
-    if asked.json != "-":
+    files = form.write(program, options)
+    write_json(options.json, {"format": options.to, "files": [str(path) for path in files]})
+    if options.json != "-":
         names = f"{files[0]}" if len(files) == 1 else f"{files[0]} to {files[-1].name}"
-        print_text(f"Wrote {names}. {form.use.format(file=asked.out)}")
+        print_text(f"Wrote {names}. {form.use.format(file=options.out)}")
 
 
 @dataclass(frozen=True)
@@ -107,42 +111,42 @@ def _bytes_of(size: str | None) -> int:
     return parse_size(size) if size is not None else 0
 
 
-def _written(asked: Export, text: str) -> list[Path]:
-    with atomic_file(asked.out) as file:
+def _written(options: Export, text: str) -> list[Path]:
+    with atomic_file(options.out) as file:
         file.write(text.encode())
-    return [asked.out]
+    return [options.out]
 
 
 def _to_msccl(dialect: msccl.Dialect) -> Callable[[Program, Export], list[Path]]:
-    def write(program: Program, asked: Export) -> list[Path]:
+    def write(program: Program, options: Export) -> list[Path]:
         algorithm = msccl.lower(
             program,
-            protocol=asked.protocol,
-            in_place=asked.in_place,
-            instances=asked.instances,
-            channels=asked.channels,
-            fuse=asked.fuse,
+            protocol=options.protocol,
+            in_place=options.in_place,
+            instances=options.instances,
+            channels=options.channels,
+            fuse=options.fuse,
             most_steps=limits(dialect).steps,
-            min_bytes=_bytes_of(asked.min_size),
-            max_bytes=_bytes_of(asked.max_size),
+            min_bytes=_bytes_of(options.min_size),
+            max_bytes=_bytes_of(options.max_size),
         )
         text = msccl.dumps(algorithm, dialect)
         msccl.check(text, dialect, program.root)
-        return _written(asked, text)
+        return _written(options, text)
 
     return write
 
 
-def _to_mscclpp(program: Program, asked: Export) -> list[Path]:
+def _to_mscclpp(program: Program, options: Export) -> list[Path]:
     return _written(
-        asked,
+        options,
         mscclpp.dumps(
             program,
-            in_place=asked.in_place,
-            instances=asked.instances,
-            min_bytes=_bytes_of(asked.min_size),
-            max_bytes=_bytes_of(asked.max_size),
-            channel=asked.channel_kind,
+            in_place=options.in_place,
+            instances=options.instances,
+            min_bytes=_bytes_of(options.min_size),
+            max_bytes=_bytes_of(options.max_size),
+            channel=options.channel_kind,
         ),
     )
 
@@ -170,12 +174,12 @@ def _place(topology: Topology, program: Program) -> _Place:
     return _Place(network(topology, kinds=kinds), hosts, nvlink)
 
 
-def _to_tuner(program: Program, asked: Export) -> list[Path]:
-    if asked.topology is None:
+def _to_tuner(program: Program, options: Export) -> list[Path]:
+    if options.topology is None:
         raise InputError("nccl-tuner needs --topology NAME or FILE: what is quickest depends on the machine")
-    place = _place(open_topology(asked.topology), program)
+    place = _place(open_topology(options.topology), program)
     rings = pack_rings(place.network)
-    machine = nccl.machine(rings, place.hosts, nvlink=place.nvlink, gpu=asked.gpu)
+    machine = nccl.machine(rings, place.hosts, nvlink=place.nvlink, gpu=options.gpu)
     rows = [
         nccl_tuner.Row(
             program.collective.replace("_", ""),
@@ -188,15 +192,15 @@ def _to_tuner(program: Program, asked: Export) -> list[Path]:
         )
         for choice in nccl.choices(program.collective, machine)
     ]
-    return _written(asked, nccl_tuner.dumps(rows))
+    return _written(options, nccl_tuner.dumps(rows))
 
 
-def _to_graph(program: Program, asked: Export) -> list[Path]:
-    place = _place(open_topology(asked.topology), program) if asked.topology is not None else None
+def _to_graph(program: Program, options: Export) -> list[Path]:
+    place = _place(open_topology(options.topology), program) if options.topology is not None else None
     rings = _rings(program, place)
     hosts = place.hosts if place else [list(range(program.ranks))]
     inside: nccl_graph.LinkType = "NVL" if place and place.nvlink else "SYS"
-    return _written(asked, nccl_graph.dumps(rings, hosts, inside=inside))
+    return _written(options, nccl_graph.dumps(rings, hosts, inside=inside))
 
 
 def _rings(program: Program, place: _Place | None) -> list[Ring]:

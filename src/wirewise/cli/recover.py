@@ -38,22 +38,22 @@ class HostOptions(opt.Options, frozen=True, kw_only=True):
 
     hosts: Annotated[
         int,
-        opt.about("Hosts of the training; 0: those of srun's step, or this one.", also="--nnodes", ge=0),
+        opt.about("Hosts of the training; 0: those of srun's step, or this one.", alias="--nnodes", ge=0),
     ] = 0
     node_rank: Annotated[opt.Natural, opt.about("Number of this host, from 0 on; host 0 coordinates.")] = 0
     address: Annotated[
-        str, opt.about("Address of host 0, at which the other hosts reach it.", also="--master-addr")
+        str, opt.about("Address of host 0, at which the other hosts reach it.", alias="--master-addr")
     ] = ""
     port: Annotated[
         int,
         opt.about(
             "Port on host 0, the same on all hosts; 0: 29500 with several hosts, else any that is free.",
-            also="--master-port",
+            alias="--master-port",
             ge=0,
             lt=65536,
         ),
     ] = 0
-    ranks_per_host: Annotated[opt.Count, opt.about("Ranks on each host.", also="--nproc-per-node")] = 1
+    ranks_per_host: Annotated[opt.Count, opt.about("Ranks on each host.", alias="--nproc-per-node")] = 1
     spares: Annotated[opt.Natural, opt.about("Warm spare processes on each host.")] = 1
     elastic: Annotated[bool, opt.about("Continue with fewer ranks while no spare is available.")] = False
     token: Annotated[
@@ -66,7 +66,7 @@ class HostOptions(opt.Options, frozen=True, kw_only=True):
 
 def recover(
     command: list[str],
-    given: GivenOptions[HostOptions],
+    cli_options: GivenOptions[HostOptions],
     limits: AgentLimits,
     changes: ResumeOptions,
     out: Path | None,
@@ -79,8 +79,8 @@ def recover(
         PeerError: The training has failed; the message says why.
     """
     script, arguments = _script(command)
-    asked = given.record()
-    place = _place(asked, given.named)
+    asked = cli_options.record()
+    place = _place(asked, cli_options.named)
     several = len(place.hosts) > 1
     _prepare(place, asked.token)
     Agent, run_script = _agent()
@@ -138,22 +138,22 @@ def _script(command: list[str]) -> tuple[str, list[str]]:
     return words[0], words[1:]
 
 
-def _place(asked: HostOptions, named: frozenset[str]) -> HostPlace:
+def _place(options: HostOptions, named: frozenset[str]) -> HostPlace:
     """This host among the hosts of the training: by the options, or by srun."""
     found = current_host() if not named & {"hosts", "node_rank", "address"} else None
     if found is not None:
-        return found._replace(port=asked.port or found.port)
-    hosts = asked.hosts or 1
-    if hosts > 1 and not asked.address:
+        return found._replace(port=options.port or found.port)
+    hosts = options.hosts or 1
+    if hosts > 1 and not options.address:
         raise InputError(
             f"got --hosts {hosts} without --address; expected the address of host 0, the same on all hosts"
         )
-    if asked.node_rank >= hosts:
+    if options.node_rank >= hosts:
         raise InputError(
-            f"got --node-rank {asked.node_rank} of --hosts {hosts}; expected hosts counted from 0, and --hosts"
+            f"got --node-rank {options.node_rank} of --hosts {hosts}; expected hosts counted from 0, and --hosts"
         )
-    names = (asked.address or "127.0.0.1",) + ("",) * (hosts - 1)
-    return HostPlace(asked.node_rank, names, asked.port or (_PORT if hosts > 1 else 0))
+    names = (options.address or "127.0.0.1",) + ("",) * (hosts - 1)
+    return HostPlace(options.node_rank, names, options.port or (_PORT if hosts > 1 else 0))
 
 
 def _prepare(place: HostPlace, token: str) -> None:

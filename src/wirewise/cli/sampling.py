@@ -45,20 +45,20 @@ class Sampling(opt.Options, frozen=True, kw_only=True):
     seed: Annotated[opt.Seed, opt.about("Seed of partition and sampling.")] = 0
 
 
-def sampling_problem(graph: GraphData, asked: Sampling) -> CacheProblem:
+def sampling_problem(graph: GraphData, options: Sampling) -> CacheProblem:
     """Build the cache problem of a partitioned graph, with the training nodes of each part.
 
     Raises:
         InputError: A hop samples no neighbours, or the graph has no training nodes.
     """
-    check_used_hops(asked.fanouts, "--fanouts")
+    check_used_hops(options.fanouts, "--fanouts")
     owner = np.zeros(graph.num_nodes, np.int64)
-    if asked.workers > 1:
-        owner = partition(graph, asked.workers, method=asked.parts, seed=asked.seed).astype(np.int64)
+    if options.workers > 1:
+        owner = partition(graph, options.workers, method=options.parts, seed=options.seed).astype(np.int64)
     train = np.flatnonzero(graph.split == 0)
-    if asked.train_share < 1:
-        train = np.random.default_rng(asked.seed).choice(
-            train, max(int(asked.train_share * len(train)), 1), replace=False
+    if options.train_share < 1:
+        train = np.random.default_rng(options.seed).choice(
+            train, max(int(options.train_share * len(train)), 1), replace=False
         )
     if not len(train):
         raise InputError(f"{graph.name} has no training nodes; expected some with split 0")
@@ -66,11 +66,11 @@ def sampling_problem(graph: GraphData, asked: Sampling) -> CacheProblem:
         # Which rows are needed depends on who is whose neighbour, not on what edges carry.
         edges=graph.in_edges.without_data(),
         owner=owner,
-        train=tuple(np.sort(train[owner[train] == machine]) for machine in range(asked.workers)),
-        batch_size=asked.batch_size,
-        fanouts=asked.fanouts,
-        semantics=asked.semantics,
-        seed=asked.seed,
+        train=tuple(np.sort(train[owner[train] == machine]) for machine in range(options.workers)),
+        batch_size=options.batch_size,
+        fanouts=options.fanouts,
+        semantics=options.semantics,
+        seed=options.seed,
     )
 
 
@@ -103,24 +103,24 @@ class Tasks(opt.Options, frozen=True, kw_only=True):
     ] = "drawn"
 
 
-def chosen_tasks(given: GivenOptions[Tasks], hosts: Sequence[str], seed: int) -> TaskSet:
+def chosen_tasks(cli_options: GivenOptions[Tasks], hosts: Sequence[str], seed: int) -> TaskSet:
     """Read the tasks from --job, or derive those of training on --dataset with these hosts.
 
     Args:
-        given: Options that were given.
+        cli_options: Options that were given.
         hosts: Name of each host.
         seed: Seed of graph, partition and sampling.
 
     Raises:
         InputError: Neither or both were given, a file is unusable, or an option of --dataset was given with --job.
     """
-    asked = given.record()
+    asked = cli_options.record()
     if (asked.job is None) == (asked.dataset is None):
         raise InputError("give --job FILE with tasks and flows, or --dataset NAME to expect them; not both")
     if asked.job is None:
         return _expected(asked, hosts, seed)
     for name in asked.__struct_fields__:
-        if name in given.named and name != "job":
+        if name in cli_options.named and name != "job":
             option = f"--{name.replace('_', '-')}"
             raise InputError(
                 f"{option} is for --dataset, and --job says all of its tasks; leave {option} away"
@@ -128,29 +128,33 @@ def chosen_tasks(given: GivenOptions[Tasks], hosts: Sequence[str], seed: int) ->
     return read_tasks(asked.job)
 
 
-def _expected(asked: Tasks, hosts: Sequence[str], seed: int) -> TaskSet:
+def _expected(options: Tasks, hosts: Sequence[str], seed: int) -> TaskSet:
     """Tasks that train on a dataset cut into a part for each host."""
-    graph = load(asked.dataset or "", seed=seed)
+    graph = load(options.dataset or "", seed=seed)
     graph = graph.undirected() if graph.directed else graph
     training = Sampling(
-        workers=len(hosts), fanouts=asked.fanouts, batch_size=asked.batch_size, parts=asked.parts, seed=seed
+        workers=len(hosts),
+        fanouts=options.fanouts,
+        batch_size=options.batch_size,
+        parts=options.parts,
+        seed=seed,
     )
     sampled = sampling_problem(graph, training)
-    widths = [graph.num_features, *[asked.hidden] * (len(asked.fanouts) - 1), graph.num_classes]
+    widths = [graph.num_features, *[options.hidden] * (len(options.fanouts) - 1), graph.num_classes]
     dense = _FLOAT_BYTES * graph.num_features
-    row_bytes = dense if asked.row_format == "dense" else exact_format(graph.x)[1]
+    row_bytes = dense if options.row_format == "dense" else exact_format(graph.x)[1]
     return from_graph(
         sampled,
         hosts,
         row_bytes=row_bytes + _ID_BYTES,
         # Each layer of GraphSAGE has a matrix for a node and one for its neighbours.
         model_bytes=_FLOAT_BYTES * sum(2 * a * b for a, b in pairwise(widths)),
-        workers_per_host=asked.workers_per_host,
-        samplers=asked.samplers,
-        servers=asked.servers,
-        iterations=asked.iterations,
-        sampler_s=asked.sampler_s,
-        worker_s=asked.worker_s,
-        room=asked.room,
-        volumes=asked.volumes,
+        workers_per_host=options.workers_per_host,
+        samplers=options.samplers,
+        servers=options.servers,
+        iterations=options.iterations,
+        sampler_s=options.sampler_s,
+        worker_s=options.worker_s,
+        room=options.room,
+        volumes=options.volumes,
     )

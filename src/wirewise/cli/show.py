@@ -39,61 +39,61 @@ _SIZE = "1MB"
 _RATE = "10gbit"
 
 
-def show(asked: Request) -> None:
+def show(options: Request) -> None:
     """Show a plan, programs or a recorded run; several sources must all be programs.
 
     Raises:
         WirewiseError: A source cannot be read, or does not fit the others.
     """
-    first, *others = asked.sources
+    first, *others = options.sources
     kind = kind_of(first)
-    if kind == "page" or asked.svg is not None:
-        return _show_pictures(asked, kind)
+    if kind == "page" or options.svg is not None:
+        return _show_pictures(options, kind)
     if not others and kind == "trace":
-        return _show_trace(first, asked)
+        return _show_trace(first, options)
     if not others and kind == "msccl":
-        return msccl.show(first, asked.json, asked.html)
+        return msccl.show(first, options.json, options.html)
     if not others and kind == "mscclpp":
-        return mscclpp_plans.show(first, asked.json, asked.html)
+        return mscclpp_plans.show(first, options.json, options.html)
     plan = plans.load(first) if kind == "plan" else None
-    if plan is not None and not others and (asked.html is None or not isinstance(plan, CollectivePlan)):
-        return _show_plan(plan, asked)
-    _show_programs(asked)
+    if plan is not None and not others and (options.html is None or not isinstance(plan, CollectivePlan)):
+        return _show_plan(plan, options)
+    _show_programs(options)
 
 
-def _show_pictures(asked: Request, kind: str) -> None:
+def _show_pictures(options: Request, kind: str) -> None:
     from wirewise.report.pictures import write_pictures
 
-    page = asked.sources[0]
-    if kind != "page" or len(asked.sources) > 1:
+    page = options.sources[0]
+    if kind != "page" or len(options.sources) > 1:
         raise InputError(
-            f"got --svg with {', '.join(asked.sources)}; expected one page that a command wrote with --html"
+            f"got --svg with {', '.join(options.sources)}; expected one page that a command wrote with --html"
         )
-    if asked.svg is None:
+    if options.svg is None:
         raise InputError(
             f"{page} is a page; open it in a browser, or write its charts as files: --svg FOLDER"
         )
-    files = write_pictures(page, asked.svg)
-    write_out(asked.json, {"pictures": [str(file) for file in files]}, *(str(file) for file in files))
+    files = write_pictures(page, options.svg)
+    write_out(options.json, {"pictures": [str(file) for file in files]}, *(str(file) for file in files))
 
 
-def _show_plan(plan: Plan, asked: Request) -> None:
+def _show_plan(plan: Plan, options: Request) -> None:
     headline = plan.summary().splitlines()[0]
-    if asked.html is not None:
+    if options.html is not None:
         from wirewise.report import plan_html, shell
 
         plan_section = shell.section("Plan", "", plan_html(plan))
-        sections = [shell.head("wirewise show", headline), *_pictures(plan, asked), plan_section]
-        shell.write_page(shell.page(headline, sections), asked.html)
-    write_json(asked.json, decode_json(plan.to_json()))
-    if asked.json != "-":
+        sections = [shell.head("wirewise show", headline), *_pictures(plan, options), plan_section]
+        shell.write_page(shell.page(headline, sections), options.html)
+    write_json(options.json, decode_json(plan.to_json()))
+    if options.json != "-":
         print_table(*plan.table(), title=headline)
-        for line in _page(asked):
+        for line in _page(options):
             print_text(line)
 
 
-def _pictures(plan: Plan, asked: Request) -> Iterator[str]:
-    on = asked.topology
+def _pictures(plan: Plan, options: Request) -> Iterator[str]:
+    on = options.topology
     if isinstance(plan, ReshardPlan):
         from wirewise.cost.links import Links
         from wirewise.report.reshard_picture import drawn_links, reshard_section
@@ -101,10 +101,10 @@ def _pictures(plan: Plan, asked: Request) -> Iterator[str]:
         if on is not None:
             found = open_topology(on)
             plan.check(found)
-            yield reshard_section(plan, Links.of(found), about=f"On {on}.")
+            yield reshard_section(plan, Links.of(found), introduction=f"On {on}.")
         else:
             about = "All interfaces are as fast as those that the bound counts with; --topology names others."
-            yield reshard_section(plan, drawn_links(plan), about=about)
+            yield reshard_section(plan, drawn_links(plan), introduction=about)
     if isinstance(plan, StagePlan):
         from wirewise.report.shell import notes
         from wirewise.report.timetable_picture import timetable_section
@@ -117,7 +117,7 @@ def _pictures(plan: Plan, asked: Request) -> Iterator[str]:
         from wirewise.report.parallel_picture import parallel_sections
         from wirewise.trace import read_operator_graph
 
-        file = graph_beside(Path(asked.sources[0]))
+        file = graph_beside(Path(options.sources[0]))
         graph = read_operator_graph(file) if file.is_file() else None
         yield from parallel_sections(plan, graph, None if on is None else Links.of(open_topology(on)))
     if isinstance(plan, RecoveryPlan):
@@ -134,42 +134,42 @@ def _pictures(plan: Plan, asked: Request) -> Iterator[str]:
         yield deployment_section(plan)
 
 
-def _show_trace(source: str, asked: Request) -> None:
+def _show_trace(source: str, options: Request) -> None:
     from wirewise.report.collective_view import recorded_html, recorded_rows
     from wirewise.report.shell import write_page
     from wirewise.trace import load
 
     trace = load([source])
-    if asked.html is not None:
-        write_page(recorded_html(trace, Path(source).name, asked.step), asked.html)
-    titles, rows = recorded_rows(trace, asked.step)
+    if options.html is not None:
+        write_page(recorded_html(trace, Path(source).name, options.step), options.html)
+    titles, rows = recorded_rows(trace, options.step)
     none = (
         f"Note: {source} has no messages between ranks, only collectives; what travels inside those is not recorded, "
         "the page (--html) shows when ranks were in them."
     )
     record = {"messages": [dict(zip(titles, row, strict=True)) for row in rows]}
-    write_out(asked.json, record, (titles, rows) if rows else none, *_page(asked))
+    write_out(options.json, record, (titles, rows) if rows else none, *_page(options))
 
 
-def _show_programs(asked: Request) -> None:
+def _show_programs(options: Request) -> None:
     from wirewise.report.collective_analysis import analyse, analysis_object
     from wirewise.report.collective_view import collective_html, cost_rows, sentence, titles
     from wirewise.report.shell import write_page
 
-    found = [program for source in asked.sources for program in _programs(source, asked)]
-    network, size_bytes = _network(found, asked), _size_bytes(asked)
-    found = _joined(found, network, asked)
+    found = [program for source in options.sources for program in _programs(source, options)]
+    network, size_bytes = _network(found, options), _size_bytes(options)
+    found = _joined(found, network, options)
     analysed = [analyse(program, network, size_bytes) for program in found]
     named = titles(analysed)
-    if asked.html is not None:
-        write_page(collective_html(analysed), asked.html)
+    if options.html is not None:
+        write_page(collective_html(analysed), options.html)
     record = {"programs": [analysis_object(one) for one in analysed]}
-    write_out(asked.json, record, sentence(analysed, named), cost_rows(analysed, named), *_page(asked))
+    write_out(options.json, record, sentence(analysed, named), cost_rows(analysed, named), *_page(options))
 
 
-def _joined(found: list[Program], network: Network, asked: Request) -> list[Program]:
+def _joined(found: list[Program], network: Network, options: Request) -> list[Program]:
     """Programs without those that nobody named and that need routes which the network does not have."""
-    if len(asked.sources) > 1 or ":" in asked.sources[0] or not is_name(asked.sources[0]):
+    if len(options.sources) > 1 or ":" in options.sources[0] or not is_name(options.sources[0]):
         return found
     kept = [one for one in found if all(network.route(t.source, t.target) for t in one.transfers)]
     left_out = [one.name for one in found if one not in kept]
@@ -181,14 +181,14 @@ def _joined(found: list[Program], network: Network, asked: Request) -> list[Prog
     return kept or found
 
 
-def _page(asked: Request) -> list[str]:
-    return [f"Page: {asked.html}"] if asked.html is not None else []
+def _page(options: Request) -> list[str]:
+    return [f"Page: {options.html}"] if options.html is not None else []
 
 
-def _programs(source: str, asked: Request) -> list[Program]:
+def _programs(source: str, options: Request) -> list[Program]:
     kind = kind_of(source)
     if kind == "name":
-        return _built(source, asked)
+        return _built(source, options)
     if kind == "program":
         program = collective.load(source)
         collective.check(program)
@@ -205,12 +205,12 @@ def _programs(source: str, asked: Request) -> list[Program]:
     raise InputError(f"{source} is a plan of {plan.family}; expected plans of collectives, or show it alone")
 
 
-def _built(source: str, asked: Request) -> list[Program]:
+def _built(source: str, request: Request) -> list[Program]:
     """The algorithm of a name; without one, all that work for this many ranks."""
     kind, *rest = source.split(":")
     name = cast("collective.Collective", kind.replace("-", "_"))
-    ranks = _ranks(source, rest[1:], asked)
-    options: dict[str, Any] = {"root": asked.root, "segments": asked.segments, "hosts": _hosts(asked)}
+    ranks = _ranks(source, rest[1:], request)
+    options: dict[str, Any] = {"root": request.root, "segments": request.segments, "hosts": _hosts(request)}
     if rest and rest[0]:
         return [build(name, rest[0], ranks, **options)]
     found, refused = [], None
@@ -224,11 +224,11 @@ def _built(source: str, asked: Request) -> list[Program]:
     return found
 
 
-def _ranks(source: str, words: Sequence[str], asked: Request) -> int:
+def _ranks(source: str, words: Sequence[str], options: Request) -> int:
     if not words:
-        if asked.ranks is None and asked.topology is not None:
-            return len(open_topology(asked.topology).ranks)
-        return asked.ranks or _RANKS
+        if options.ranks is None and options.topology is not None:
+            return len(open_topology(options.topology).ranks)
+        return options.ranks or _RANKS
     if len(words) > 1 or not words[0].isdecimal():
         raise InputError(
             f"{source!r} is not understood; expected COLLECTIVE, COLLECTIVE:ALGORITHM or COLLECTIVE:ALGORITHM:RANKS, "
@@ -237,20 +237,20 @@ def _ranks(source: str, words: Sequence[str], asked: Request) -> int:
     return int(words[0])
 
 
-def _hosts(asked: Request) -> list[list[int]] | None:
+def _hosts(options: Request) -> list[list[int]] | None:
     """Ranks of each host of the topology, for hierarchical algorithms; None if each rank is a host, or one has all."""
-    devices = () if asked.topology is None else open_topology(asked.topology).devices
+    devices = () if options.topology is None else open_topology(options.topology).devices
     hosts: dict[str, list[int]] = {}
     for rank, device in enumerate(devices):
         hosts.setdefault(device.host, []).append(rank)
     return list(hosts.values()) if len(hosts) > 1 else None
 
 
-def _network(found: Sequence[Program], asked: Request) -> Network:
+def _network(found: Sequence[Program], options: Request) -> Network:
     """The topology that was named; else that of the first plan, if it is a preset; else equal hosts."""
-    if asked.topology is not None:
-        return _called(open_topology(asked.topology), asked.topology)
-    if (plan := _first_plan(asked)) is not None:
+    if options.topology is not None:
+        return _called(open_topology(options.topology), options.topology)
+    if (plan := _first_plan(options)) is not None:
         try:
             return collective.network(topology.preset(plan.topology))
         except TopologyError:
@@ -267,12 +267,12 @@ def _called(found: topology.Topology, source: str) -> Network:
     return collective.network(msgspec.structs.replace(found, name=name))
 
 
-def _size_bytes(asked: Request) -> int:
+def _size_bytes(options: Request) -> int:
     """The size that was named; else that of the first plan."""
-    plan = _first_plan(asked) if asked.size is None else None
-    return plan.size_bytes if plan is not None else parse_size(asked.size or _SIZE)
+    plan = _first_plan(options) if options.size is None else None
+    return plan.size_bytes if plan is not None else parse_size(options.size or _SIZE)
 
 
-def _first_plan(asked: Request) -> CollectivePlan | None:
-    found = (plans.load(source) for source in asked.sources if kind_of(source) == "plan")
+def _first_plan(options: Request) -> CollectivePlan | None:
+    found = (plans.load(source) for source in options.sources if kind_of(source) == "plan")
     return next((plan for plan in found if isinstance(plan, CollectivePlan)), None)

@@ -125,7 +125,7 @@ def _sentence(report: ReplayReport, what_if: str) -> str:
 
 
 def predict_plan(
-    source: Path, job_files: Sequence[Path], what_if: str, words: Conditions, json: str | None
+    source: Path, job_files: Sequence[Path], what_if: str, settings: Conditions, json: str | None
 ) -> None:
     """Predict the job under a plan, and write and print the prediction.
 
@@ -144,23 +144,23 @@ def predict_plan(
     what = f"a {plan.family} plan" if job is None else f"a {plan.family} plan and {job_file(type(job))}"
     taken = (*_TAKEN.get(plan.family if job is None else type(job), ("topology",)), "html")
     refuse(
-        words,
-        [name for name in words.__struct_fields__ if name not in taken],
+        settings,
+        [name for name in settings.__struct_fields__ if name not in taken],
         f"says nothing about {what}; expected only {', '.join(_option(name) for name in taken)}",
     )
-    if words.stragglers is None and words.failures is None:
-        refuse(words, ["samples", "seed"], "says how to draw; expected --stragglers or --failures with it")
-    found = _predicted(plan, job, words)
-    drawn = _sampled(plan, job, words)
-    if words.html is not None:
+    if settings.stragglers is None and settings.failures is None:
+        refuse(settings, ["samples", "seed"], "says how to draw; expected --stragglers or --failures with it")
+    found = _predicted(plan, job, settings)
+    drawn = _sampled(plan, job, settings)
+    if settings.html is not None:
         from wirewise.report.prediction_page import prediction_html
         from wirewise.report.shell import write_page
 
-        write_page(prediction_html(found, plan), words.html)
+        write_page(prediction_html(found, plan), settings.html)
     said = [
         found.summary(),
         *([_distribution(drawn)] if drawn else []),
-        *([f"Page: {words.html}"] if words.html is not None else []),
+        *([f"Page: {settings.html}"] if settings.html is not None else []),
     ]
     said += [f"Note: {note}" for note in (job.notes if isinstance(job, Trace) else ())]
     names = ("family", "planner", "unit", "step_s", "breakdown", "phases_s", "classes", "source")
@@ -192,34 +192,34 @@ def _job(plan: Plan, files: Sequence[Path]) -> Any:
     return job
 
 
-def _predicted(plan: Plan, job: Job | None, words: Conditions) -> Prediction:
+def _predicted(plan: Plan, job: Job | None, settings: Conditions) -> Prediction:
     from wirewise.cost.gradients import load_costs
     from wirewise.sim import BatchTimes, predict
 
     described: Any = job
     if plan.family == "cache":
-        if words.row_bytes is None:
+        if settings.row_bytes is None:
             raise InputError("a cache plan counts rows; expected --row-bytes N, 4 for each float32 feature")
-        described = BatchTimes(row_bytes=words.row_bytes)
-    conditions = {} if words.costs is None else {"costs": load_costs(words.costs)}
-    return predict(plan, described, _links(plan, job, words), **conditions)
+        described = BatchTimes(row_bytes=settings.row_bytes)
+    conditions = {} if settings.costs is None else {"costs": load_costs(settings.costs)}
+    return predict(plan, described, _links(plan, job, settings), **conditions)
 
 
-def _sampled(plan: Plan, job: Job | None, words: Conditions) -> SampledTimes | None:
+def _sampled(plan: Plan, job: Job | None, settings: Conditions) -> SampledTimes | None:
     """The distribution that was asked for; None: none was."""
-    if words.failures is None and words.stragglers is None:
+    if settings.failures is None and settings.stragglers is None:
         return None
     from wirewise.cost.gradients import load_costs
     from wirewise.sim.sampled import parse_stragglers, sample_failures, sample_stragglers
 
-    how: Any = {name: value for name in ("samples", "seed") if (value := getattr(words, name)) is not None}
-    links: Any = _links(plan, job, words)
-    if words.failures is not None:
+    how: Any = {name: value for name in ("samples", "seed") if (value := getattr(settings, name)) is not None}
+    links: Any = _links(plan, job, settings)
+    if settings.failures is not None:
         assert isinstance(plan, RecoveryPlan) and isinstance(job, RecoveryTrace)
-        return sample_failures(plan, job, links, words.failures, **how)
-    assert words.stragglers is not None
-    how |= {} if words.costs is None else {"costs": load_costs(words.costs)}
-    return sample_stragglers(plan, job, links, parse_stragglers(words.stragglers), **how)
+        return sample_failures(plan, job, links, settings.failures, **how)
+    assert settings.stragglers is not None
+    how |= {} if settings.costs is None else {"costs": load_costs(settings.costs)}
+    return sample_stragglers(plan, job, links, parse_stragglers(settings.stragglers), **how)
 
 
 def _distribution(drawn: SampledTimes) -> str:
@@ -236,20 +236,20 @@ def _distribution(drawn: SampledTimes) -> str:
     )
 
 
-def _links(plan: Plan, job: Job | None, words: Conditions) -> Links | Topology | None:
+def _links(plan: Plan, job: Job | None, settings: Conditions) -> Links | Topology | None:
     """Links that the bytes travel over; None for those of the trace or the costs."""
     from wirewise.cli.plan_gradients import uniform
     from wirewise.cost import Links
 
-    if words.topology is not None:
-        refuse(words, ["bandwidth", "ranks_per_host"], "takes the place of --topology; give one of them")
-        topology = open_topology(words.topology)
+    if settings.topology is not None:
+        refuse(settings, ["bandwidth", "ranks_per_host"], "takes the place of --topology; give one of them")
+        topology = open_topology(settings.topology)
         if isinstance(plan, PlacementPlan):
             _check_hosts(plan, topology)
         # A machine by itself has no links between hosts, which the table is about; a program needs only its graph.
         return topology if plan.family == "collective" else Links.of(topology)
     if isinstance(job, GradientTrace | FusionGraph):
-        return uniform(plan.world_size, words.bandwidth, words.ranks_per_host)
+        return uniform(plan.world_size, settings.bandwidth, settings.ranks_per_host)
     if isinstance(job, Trace):
         return None
     raise InputError(

@@ -27,7 +27,7 @@ def script(
     command: Annotated[
         list[str], typer.Argument(help="After --: wirewise ..., torchrun train.py, or a program.")
     ],
-    asked: SlurmScript,
+    script_options: SlurmScript,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File that takes it; stdout by default.")
     ] = None,
@@ -41,7 +41,7 @@ def script(
 
     if command[0] in GROUPS:
         raise InputError(f"{command[0]!r} is no program; expected `-- wirewise {' '.join(command)}`")
-    text = batch_script(command, asked)
+    text = batch_script(command, script_options)
     if submit and out is None:
         raise InputError("--submit needs --out FILE, the file that is submitted; name one")
     if out is None:

@@ -30,7 +30,7 @@ def stalls(
     command: Annotated[
         list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified, on one machine.")
     ],
-    given: GivenOptions[StallJob],
+    cli_options: GivenOptions[StallJob],
     what_if: Annotated[
         list[str] | None,
         typer.Option(help="Change whose step is predicted, such as cached=0.5; may be repeated."),
@@ -51,7 +51,7 @@ def stalls(
     from wirewise.trials.stalls import measure
 
     cached = [_fraction(text) for text in what_if or []]
-    job = given.record(command=command)
+    job = cli_options.record(command=command)
     report = measure(job, out, note)
     predicted = _predictions(report, [*cached, *job.fractions])
     record = msgspec.to_builtins(report) | {"largest": report.largest, "what_if": predicted}

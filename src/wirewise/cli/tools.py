@@ -53,7 +53,7 @@ class Argument(NamedTuple):
     """Argument of a tool: an option of the command, or a positional argument."""
 
     option: str
-    """Option of the command, such as --what-if or --keep/--no-keep. Empty if it is a word."""
+    """Option of the command, such as --what-if or --keep/--no-keep. Empty for a positional argument."""
     schema: dict[str, Any]
     required: bool
 
@@ -166,13 +166,15 @@ def _own_folder() -> OwnedFolder:
     return OwnedFolder(Path(tempfile.gettempdir()), "wirewise-tools-")
 
 
-async def run_tool(tool: Tool, given: Mapping[str, Any], bounds: Bounds) -> tuple[str, dict[str, Any] | None]:
+async def run_tool(
+    tool: Tool, arguments: Mapping[str, Any], bounds: Bounds
+) -> tuple[str, dict[str, Any] | None]:
     """Run a tool; returns the command's output, and its JSON object if that is short.
 
     Raises:
         InputError: The arguments are invalid, or the command refused, failed, timed out or ran out of memory.
     """
-    line = _line(tool, given, bounds.folder)
+    line = _line(tool, arguments, bounds.folder)
 
     def bound() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (bounds.memory_bytes, bounds.memory_bytes))

@@ -110,9 +110,9 @@ def probe(
     from wirewise.profile.pairs import probe_topology
     from wirewise.runtime.collective.measure import program_seconds, shared_processors
     from wirewise.sim.message_costs import PROBE_BYTES, fit_messages, probe_programs
-    from wirewise.trials.rank import joined
+    from wirewise.trials.rank import join_job
 
-    with joined(_TIMEOUT_S) as transport:
+    with join_job(_TIMEOUT_S) as transport:
         found = probe_topology(name)
         programs = probe_programs(len(found.ranks))
         measured = program_seconds(programs, PROBE_BYTES, timeout_s=_TIMEOUT_S)

@@ -64,8 +64,8 @@ JOBS: tuple[tuple[str, ...], ...] = (
     ("sampling",),
     (f"plan pipeline {_MODULES} --topology lab-2@100mbit",),
 )
-"""Jobs that compile all kernels, the longest first: commands that follow each other in a folder, on inputs as small as
-they come, and names of `_CALLS` for what no command reaches."""
+"""Jobs that compile all kernels, the longest first: commands that run in one folder on minimal inputs, and names of
+`_CALLS` for kernels that no command compiles."""
 
 
 def warm_kernels(jobs: Sequence[tuple[str, ...]] = JOBS) -> list[str]:
@@ -189,13 +189,13 @@ def _warm_caches() -> None:
     import numpy as np
 
     from wirewise.planners.cache.inclusion import Drawers, one_hop
-    from wirewise.runtime.mini_batch.kernels import copy_held
+    from wirewise.runtime.mini_batch.kernels import copy_rows
 
     one_hop(Drawers(_edges()), np.arange(8), 4, 2)
     slots = np.zeros(1, np.int32)
     for kind in (np.float32, np.int16):
         # Rows of float32, and the bits of halves.
-        copy_held(slots, *(np.zeros((1, 2), kind) for _ in range(3)))
+        copy_rows(slots, *(np.zeros((1, 2), kind) for _ in range(3)))
 
 
 def _warm_sampling() -> None:

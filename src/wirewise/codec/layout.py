@@ -84,7 +84,7 @@ class MessageLayout:
         size_bytes: Bytes of the whole buffer.
 
     Raises:
-        CodecError: A bit width is not in `BITS`, or width or param_bytes cannot be used.
+        CodecError: A bit width is not in `BITS`, or width or param_bytes is invalid.
     """
 
     def __init__(

@@ -25,9 +25,9 @@ __all__ = [
 
 FormatName = Literal["dense", "bits", "ones", "sparse"]
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
-"""Names of formats. dense: all values; bits: a bit a value, of rows of zeros and ones; ones: the columns of the ones
-of such rows;
-sparse: columns and values of what is not zero. How many columns a row has is not sent: both ends know it."""
+"""Names of formats. dense: all values; bits: one bit per value, for rows of zeros and ones; ones: the columns of
+the ones of such rows; sparse: columns and values of the nonzeros. The number of columns is not sent, as both ends
+know it."""
 
 _BLOCK_VALUES = 1 << 22
 

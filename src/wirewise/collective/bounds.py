@@ -52,7 +52,7 @@ class Bound(NamedTuple):
     vertices: tuple[int, ...] = ()
     """All vertices inside: the ranks, and the hosts and switches on their side."""
     parts: tuple[tuple[int, ...], ...] = ()
-    """Partition of the ranks if there is no cut; empty: each rank alone, including non-participants."""
+    """Partition of the ranks if there is no cut; empty if each rank is a part, including non-participants."""
     exact: bool = True
     """Whether no tighter cut exists; False if not all could be tried (all-to-all on large networks)."""
 
@@ -63,7 +63,7 @@ class BoundPair(NamedTuple):
     network: Bound
     """Bound for all algorithms, over all paths."""
     routes: Bound | None
-    """Tighter bound for programs, which send over `Network.routed` only. None if routes are no restriction."""
+    """Tighter bound for programs, which send over `Network.routed_network` only. None if routes are no restriction."""
 
     @property
     def programs(self) -> Bound:
@@ -148,9 +148,9 @@ def bound_pair(
     as in `bound`.
     """
     whole = bound(network, collective, size_bytes, root=root, members=members)
-    if network.routed is network:
+    if network.routed_network is network:
         return BoundPair(whole, None)
-    routed = bound(network.routed, collective, size_bytes, root=root, members=members)
+    routed = bound(network.routed_network, collective, size_bytes, root=root, members=members)
     return BoundPair(whole, routed if routed.seconds > whole.seconds * (1 + _ALIKE) else None)
 
 
@@ -170,14 +170,14 @@ def two_phase_s(network: Network, size_bytes: float, members: Sequence[int] = ()
     )
 
 
-def tightest_cut(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int]) -> Cut:
+def tightest_cut(capacities: Capacities, supply: NDArray[np.int64], sinks: Sequence[int]) -> Cut:
     """Find the vertex set that excludes some sink and has the most supply per unit of outgoing capacity.
 
     Newton's method on the ratio (Dinkelbach 1967): while the flow problem scaled by the current ratio has a cut that
     is too small, that cut has a larger ratio. Each sink takes a few maximum flows; all is exact.
 
     Args:
-        found: Capacities of the edges.
+        capacities: Capacities of the edges.
         supply: Units that each vertex sends to every sink; [vertices].
         sinks: Vertices that need the supply of all others.
 
@@ -185,19 +185,19 @@ def tightest_cut(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[i
         TopologyError: A group with supply has no outgoing edge.
     """
     senders = np.flatnonzero(supply)
-    hub = found.vertices
+    hub = capacities.vertices
     graph = FlowGraph(
         hub + 1,
-        np.concatenate([np.full(len(senders), hub), found.sources]),
-        np.concatenate([senders, found.targets]),
+        np.concatenate([np.full(len(senders), hub), capacities.sources]),
+        np.concatenate([senders, capacities.targets]),
     )
-    best = _cut(found, supply, np.arange(hub) != sinks[0])
+    best = _cut(capacities, supply, np.arange(hub) != sinks[0])
     _check_leaves(best)
     for sink in sinks:
         improved = True
         while improved:
-            amounts = np.concatenate([supply[senders] * best.capacity, found.amounts * best.supply])
-            new = _cut(found, supply, graph.cut(amounts, hub, sink)[1][:hub])
+            amounts = np.concatenate([supply[senders] * best.capacity, capacities.amounts * best.supply])
+            new = _cut(capacities, supply, graph.cut(amounts, hub, sink)[1][:hub])
             _check_leaves(new)
             improved = new.supply * best.capacity > best.supply * new.capacity
             best = new if improved else best
@@ -225,8 +225,8 @@ def busiest_edge_s(program: Program, network: Network, size_bytes: float) -> flo
     return max((amount / edge.bandwidth_bytes_per_s for amount, edge in pairs), default=0.0)
 
 
-def _cut(found: Capacities, supply: NDArray[np.int64], inside: NDArray[np.bool_]) -> Cut:
-    return Cut(int(supply[inside].sum()), found.leaving(inside), inside)
+def _cut(capacities: Capacities, supply: NDArray[np.int64], inside: NDArray[np.bool_]) -> Cut:
+    return Cut(int(supply[inside].sum()), capacities.leaving(inside), inside)
 
 
 def _check_leaves(cut: Cut) -> None:
@@ -249,25 +249,25 @@ def _flows(
     return supply, [rank for rank in group if collective not in ROOTED or rank != root]
 
 
-def _of_cut(network: Network, found: Capacities, cut: Cut, unit_bytes: float, backwards: bool) -> Bound:
+def _of_cut(network: Network, capacities: Capacities, cut: Cut, unit_bytes: float, backwards: bool) -> Bound:
     # On reversed edges what leaves a group is what enters it: it leaves the others.
     inside = ~cut.inside if backwards else cut.inside
-    bandwidth = float(cut.capacity * found.unit_bytes_per_s)
+    bandwidth = float(cut.capacity * capacities.unit_bytes_per_s)
     leaving = cut.supply * unit_bytes
     vertices = tuple(np.flatnonzero(inside).tolist())
     ranks = tuple(v for v in vertices if v < network.ranks)
     return Bound(leaving / bandwidth, ranks, bandwidth, leaving, vertices)
 
 
-def _all_reduce(network: Network, found: Capacities, size_bytes: float, group: Sequence[int]) -> Bound:
+def _all_reduce(network: Network, capacities: Capacities, size_bytes: float, group: Sequence[int]) -> Bound:
     """Each group of ranks must send its sum and get the others'; and k parts must take in 2 (k - 1) sums."""
     supply, sinks = _flows(network, "broadcast", group[0], group)
     bounds = [
-        _of_cut(network, found, tightest_cut(found, supply, sinks), size_bytes, False),
-        _of_cut(network, found, tightest_cut(found.reverse, supply, sinks), size_bytes, True),
+        _of_cut(network, capacities, tightest_cut(capacities, supply, sinks), size_bytes, False),
+        _of_cut(network, capacities, tightest_cut(capacities.reverse, supply, sinks), size_bytes, True),
     ]
     if len(group) == network.ranks:
-        bounds += [_of_parts(way, network.ranks, size_bytes) for way in (found, found.reverse)]
+        bounds += [_of_parts(way, network.ranks, size_bytes) for way in (capacities, capacities.reverse)]
     else:
         # Ranks that take no part may add, so that what they take in counts too.
         into = sum(e.bandwidth_bytes_per_s for e in network.edges if e.target < network.ranks)
@@ -276,20 +276,20 @@ def _all_reduce(network: Network, found: Capacities, size_bytes: float, group: S
     return max(bounds, key=lambda b: b.seconds)
 
 
-def _of_parts(found: Capacities, ranks: int, size_bytes: float) -> Bound:
-    parts, capacity = tightest_partition(found, ranks)
-    bandwidth = float(capacity * found.unit_bytes_per_s)
+def _of_parts(capacities: Capacities, ranks: int, size_bytes: float) -> Bound:
+    parts, capacity = tightest_partition(capacities, ranks)
+    bandwidth = float(capacity * capacities.unit_bytes_per_s)
     passing = 2 * (len(parts) - 1) * size_bytes
     return Bound(passing / bandwidth, (), bandwidth, passing, parts=parts)
 
 
-def _all_to_all(network: Network, found: Capacities, pair_bytes: float, group: Sequence[int]) -> Bound:
+def _all_to_all(network: Network, capacities: Capacities, pair_bytes: float, group: Sequence[int]) -> Bound:
     supply = np.zeros(len(network.vertices), np.int64)
     supply[list(group)] = 1
-    inside, exact = exchange_cut(found, supply)
+    inside, exact = exchange_cut(capacities, supply)
     pairs = int(supply[inside].sum()) * int(supply[~inside].sum())
-    capacity = found.leaving(inside)
-    made = _of_cut(network, found, Cut(pairs, capacity, inside), pair_bytes, False)
+    capacity = capacities.leaving(inside)
+    made = _of_cut(network, capacities, Cut(pairs, capacity, inside), pair_bytes, False)
     return made._replace(exact=exact)
 
 

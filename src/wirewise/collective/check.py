@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from wirewise.collective.fifo import Worker, stuck
+from wirewise.collective.fifo import Worker, deadlocked_messages
 from wirewise.collective.program import Program, Transfer
 from wirewise.collective.regular import RegularProgram
 from wirewise.errors import ProgramError
@@ -25,7 +25,7 @@ class Fault(NamedTuple):
     kind: Literal["nothing to send", "added twice", "race", "incomplete", "deadlock"]
     message: str
     transfer: Transfer | None = None
-    """Where; None: at the end."""
+    """Faulty transfer. None if the fault is in the final state."""
 
 
 class HeldPart(NamedTuple):
@@ -34,7 +34,7 @@ class HeldPart(NamedTuple):
     ranks: int
     """Bit mask of the ranks whose values it includes."""
     fault: Fault | None = None
-    """First fault that spoilt it."""
+    """First fault that made it wrong."""
 
 
 State = dict[tuple[int, int], HeldPart]
@@ -72,7 +72,7 @@ def faults(
     yield from wrong
     if workers is not None and not wrong:
         room = 1 + len(program.transfers) * program.segments if fifo is None else fifo
-        for line in stuck(program, workers, room):
+        for line in deadlocked_messages(program, workers, room):
             yield Fault("deadlock", line)
 
 

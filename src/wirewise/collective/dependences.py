@@ -39,15 +39,15 @@ class Dependences(NamedTuple):
     """Index of each message in `Program.messages`, [M]."""
 
     source: Ints
-    """[M]"""
+    """Sender of each message, [M]."""
     target: Ints
-    """[M]"""
+    """Receiver of each message, [M]."""
     message: Ints
     """Index of the message of each transfer, ascending, [T]."""
     chunk: Ints
-    """[T]"""
+    """Chunk of each transfer, [T]."""
     reduces: NDArray[np.bool_]
-    """[T]"""
+    """Whether the receiver reduces the chunk into its own value, for each transfer, [T]."""
     send_waits: Ints
     """Number of gates that block the send of a message, [M]."""
     receive_waits: Ints

@@ -15,20 +15,20 @@ from wirewise.jit import njit
 __all__ = ["ALL", "exchange_cut"]
 
 ALL = 20
-"""Vertices up to which all cuts are tried: a million."""
+"""Largest number of vertices for which all cuts are tried, of which there are then a million."""
 
 
-def exchange_cut(found: Capacities, supply: NDArray[np.int64]) -> tuple[NDArray[np.bool_], bool]:
+def exchange_cut(capacities: Capacities, supply: NDArray[np.int64]) -> tuple[NDArray[np.bool_], bool]:
     """Find the tightest cut: vertices inside it, bool [vertices], and whether it is proved optimal.
 
     Args:
-        found: Capacities of the edges.
+        capacities: Capacities of the edges.
         supply: 1 for each participating vertex, else 0; [vertices].
     """
-    matrix = np.zeros((found.vertices, found.vertices), np.int64)
-    np.add.at(matrix, (found.sources, found.targets), found.amounts)
+    matrix = np.zeros((capacities.vertices, capacities.vertices), np.int64)
+    np.add.at(matrix, (capacities.sources, capacities.targets), capacities.amounts)
     np.fill_diagonal(matrix, 0)
-    if found.vertices <= ALL:
+    if capacities.vertices <= ALL:
         return _try_all(matrix, supply), True
     starts = _starts(matrix, supply)
     cuts = [_improved(matrix, supply, start) for start in starts]

@@ -21,14 +21,14 @@ from wirewise.collective.dependences import Rows, dependences
 from wirewise.collective.program import Message, Program
 from wirewise.errors import ProgramError
 
-__all__ = ["SegmentOp", "Worker", "stuck"]
+__all__ = ["SegmentOp", "Worker", "deadlocked_messages"]
 
 
 class SegmentOp(NamedTuple):
     """Send or receive of one segment of a message."""
 
     message: int
-    """Place in `Program.messages`."""
+    """Index in `Program.messages`."""
     sends: bool
     segment: int = 0
 
@@ -37,7 +37,7 @@ Worker = Sequence[SegmentOp]
 """Acts of one rank in the order in which they run."""
 
 
-def stuck(program: Program, workers: Sequence[Worker], capacity: int) -> list[str]:
+def deadlocked_messages(program: Program, workers: Sequence[Worker], capacity: int) -> list[str]:
     """Messages that deadlock if a channel holds `capacity` messages; empty if the program always terminates.
 
     Acts only enable others, so every execution order reaches the same final state, and one run decides. Time and
@@ -117,9 +117,9 @@ def _crossed(messages: list[Message], channels: dict[tuple[int, int], _Channel])
 
 
 Waits = list[int]
-"""How many others each act, and each gate after the acts, waits for."""
+"""Number of acts and gates that each act, and each gate after the acts, waits for."""
 Wakes = list[list[int]]
-"""Whom each of them wakes."""
+"""Acts and gates that each of them wakes."""
 
 
 def _data_waits(program: Program, messages: int) -> tuple[Waits, Wakes]:

@@ -91,7 +91,7 @@ class FlowGraph:
         value, level, _ = self._run(amounts, source, sink, UNBOUNDED)
         return value, level >= 0
 
-    def on_arcs(self, amounts: ArrayLike, source: int, sink: int) -> NDArray[np.int64]:
+    def arc_flows(self, amounts: ArrayLike, source: int, sink: int) -> NDArray[np.int64]:
         """Flow on each arc of a maximum flow; [arcs]."""
         return self._run(amounts, source, sink, UNBOUNDED)[2][1::2]
 

@@ -55,7 +55,7 @@ class RouteTable(NamedTuple):
 
 
 class Hashing(NamedTuple):
-    """How switches between hosts choose among equal-cost paths."""
+    """Method by which switches between hosts choose among equal-cost paths."""
 
     seed: int
     connections: int = 1
@@ -84,7 +84,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     fabric: tuple[int, ...] = ()
     """Switches between hosts, which choose paths themselves; hosts and ranks choose explicitly."""
     hashing: Hashing | None = None
-    """ECMP hashing. Defaults to none: each pair's bytes spread evenly, as with many connections or packet spraying."""
+    """ECMP hashing. Defaults to none: each pair's bytes are spread evenly, as with many connections or packet
+    spraying."""
     mirrored: bool = False
     """Whether all edges are reversed, and the routes with them."""
 
@@ -132,9 +133,9 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         seed, connections = self.hashing or (0, 1)
         if self.hashing is not None:
             hashes[list(self.fabric)] = True
-        from wirewise.collective.routes import spread_from
+        from wirewise.collective.routes import routes_from
 
-        first, edges, fraction = spread_from(self.arcs, self.ranks, source, hashes, seed, connections)
+        first, edges, fraction = routes_from(self.arcs, self.ranks, source, hashes, seed, connections)
         targets = np.flatnonzero(np.diff(first))
         return self._filled(
             source * self.ranks + targets, np.append(first[targets], first[-1]), edges, fraction
@@ -182,7 +183,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {}
 
     @cached_property
-    def routed(self) -> Network:
+    def routed_network(self) -> Network:
         """Network restricted to the edges of routes, the only ones that programs use."""
         used = np.unique(self.table.edges)
         if len(used) == len(self.edges):
@@ -195,7 +196,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return bool((self.table.fraction < 1).any())
 
     @cached_property
-    def chooses(self) -> bool:
+    def has_choice(self) -> bool:
         """Whether switches between hosts choose among several paths of some pair."""
         row = np.repeat(np.arange(len(self.table.pair)), np.diff(self.table.first))
         leaves, times = np.unique(

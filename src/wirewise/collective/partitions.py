@@ -34,45 +34,45 @@ class Partition(NamedTuple):
         return Fraction(self.capacity, len(self.parts) - 1)
 
 
-def tightest_partition(found: Capacities, ranks: int) -> Partition:
+def tightest_partition(capacities: Capacities, ranks: int) -> Partition:
     """Find the partition of the first `ranks` vertices with the least capacity over the number of parts minus one.
 
     Other vertices are switches: each part absorbs those that minimise the capacity into it.
 
     Args:
-        found: Capacities of the edges.
+        capacities: Capacities of the edges.
         ranks: Number of ranks, at least 2.
     """
-    best = _partition(found, ranks, list(range(ranks)))
+    best = _partition(capacities, ranks, list(range(ranks)))
     while True:
-        labels = _worst_labels(found, ranks, best.ratio)
+        labels = _worst_labels(capacities, ranks, best.ratio)
         if len(set(labels)) == 1:
             return best
-        new = _partition(found, ranks, labels)
+        new = _partition(capacities, ranks, labels)
         if new.ratio >= best.ratio:
             return best
         best = new
 
 
-def _partition(found: Capacities, ranks: int, labels: list[int]) -> Partition:
+def _partition(capacities: Capacities, ranks: int, labels: list[int]) -> Partition:
     parts = tuple(tuple(r for r in range(ranks) if labels[r] == label) for label in dict.fromkeys(labels))
-    return Partition(parts, sum(_capacity_into(found, ranks, part) for part in parts))
+    return Partition(parts, sum(_capacity_into(capacities, ranks, part) for part in parts))
 
 
-def _capacity_into(found: Capacities, ranks: int, part: tuple[int, ...]) -> int:
-    hub, sink = found.vertices, found.vertices + 1
+def _capacity_into(capacities: Capacities, ranks: int, part: tuple[int, ...]) -> int:
+    hub, sink = capacities.vertices, capacities.vertices + 1
     others = np.setdiff1d(np.arange(ranks), part)
     graph = FlowGraph(
-        found.vertices + 2,
-        np.concatenate([found.targets, np.full(len(part), hub), others]),
-        np.concatenate([found.sources, np.array(part, np.int64), np.full(len(others), sink)]),
+        capacities.vertices + 2,
+        np.concatenate([capacities.targets, np.full(len(part), hub), others]),
+        np.concatenate([capacities.sources, np.array(part, np.int64), np.full(len(others), sink)]),
     )
-    return graph.flow(np.concatenate([found.amounts, np.full(ranks, _HELD)]), hub, sink)
+    return graph.flow(np.concatenate([capacities.amounts, np.full(ranks, _HELD)]), hub, sink)
 
 
-def _worst_labels(found: Capacities, ranks: int, ratio: Fraction) -> list[int]:
+def _worst_labels(capacities: Capacities, ranks: int, ratio: Fraction) -> list[int]:
     """Partition with the least sum of capacity into a part less the ratio; the label of each rank's part."""
-    scaled = found._replace(amounts=found.amounts * ratio.denominator)
+    scaled = capacities._replace(amounts=capacities.amounts * ratio.denominator)
     worth, labels = np.zeros(ranks, np.int64), list(range(ranks))
     for last in range(ranks):
         value, inside = _tight_set(scaled, ranks, worth, last)

@@ -78,9 +78,9 @@ class Program(
     root: int = 0
     """Rank of a rooted collective."""
     members: tuple[int, ...] = ()
-    """Ranks of the group, ascending; empty: all. Other ranks only relay."""
+    """Ranks of the group, ascending; empty for all. Other ranks only relay."""
     shares: tuple[float, ...] = ()
-    """Relative size of each chunk within its block; empty: equal."""
+    """Relative size of each chunk within its block; empty for equal sizes."""
     segments: int = 1
     """Number of segments of each chunk that are pipelined through the program."""
 

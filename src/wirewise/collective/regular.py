@@ -27,7 +27,7 @@ REGULAR: tuple[tuple[Collective, str], ...] = tuple(
     if of in ("all_gather", "reduce_scatter", "all_reduce")
     and name in ("ring", "bruck", "hierarchical", "hierarchical_bruck")
 )
-"""Collectives and algorithms that a rule can say."""
+"""Collectives and algorithms that a rule can express."""
 
 
 class RegularProgram(
@@ -84,7 +84,7 @@ class RegularProgram(
         """Chunks by which a rotation of one period shifts each chunk."""
         return self.rule.chunks // self.rule.ranks * self.period
 
-    def turned(self, t: Transfer, turns: int) -> Transfer:
+    def rotate(self, t: Transfer, turns: int) -> Transfer:
         """Transfer of the same class, `turns` periods further on."""
         ranks, by = self.ranks, turns * self.period
         chunk = (t.chunk + turns * self.turn_chunks) % self.rule.chunks
@@ -92,22 +92,22 @@ class RegularProgram(
 
     def by_source(self) -> Program:
         """One transfer of each class, from a rank of the first period."""
-        own = tuple(self.turned(t, -(t.source // self.period)) for t in self.rule.transfers)
+        own = tuple(self.rotate(t, -(t.source // self.period)) for t in self.rule.transfers)
         return msgspec.structs.replace(self.rule, transfers=own)
 
     def by_target(self) -> Program:
         """One transfer of each class, to a rank of the first period."""
-        own = tuple(self.turned(t, -(t.target // self.period)) for t in self.rule.transfers)
+        own = tuple(self.rotate(t, -(t.target // self.period)) for t in self.rule.transfers)
         return msgspec.structs.replace(self.rule, transfers=own)
 
     def changed(self, **fields: Any) -> RegularProgram:
         """Rule with another name or another number of segments."""
         return msgspec.structs.replace(self, rule=msgspec.structs.replace(self.rule, **fields))
 
-    def explicit(self) -> Program:
+    def expand(self) -> Program:
         """Program with all transfers expanded."""
         turns = range(self.ranks // self.period)
-        found = tuple(self.turned(t, turn) for t in self.rule.transfers for turn in turns)
+        found = tuple(self.rotate(t, turn) for t in self.rule.transfers for turn in turns)
         return msgspec.structs.replace(self.rule, transfers=found)
 
     def messages(self) -> list[Message]:
@@ -122,7 +122,7 @@ class RegularProgram(
             for end in {message.source, message.target}:
                 turns, rest = divmod(rank - end, self.period)
                 if not rest:
-                    own = tuple(self.turned(t, turns) for t in message.transfers)
+                    own = tuple(self.rotate(t, turns) for t in message.transfers)
                     found.append((number, Message(message.step, own[0].source, own[0].target, own)))
         return sorted(found, key=lambda one: one[1][:3])
 

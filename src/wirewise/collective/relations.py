@@ -15,7 +15,7 @@ Collective = Literal[
 ]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 REDUCING: frozenset[Collective] = frozenset({"reduce", "reduce_scatter", "all_reduce"})
-"""Collectives that add up; the others move."""
+"""Collectives that reduce; the others only move data."""
 ROOTED: frozenset[Collective] = frozenset({"broadcast", "reduce", "scatter", "gather"})
 """Collectives with one rank that sends or gets all."""
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wirewise.jit import njit
 
-__all__ = ["Arcs", "arcs_of", "spread_from"]
+__all__ = ["Arcs", "arcs_of", "routes_from"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -33,7 +33,7 @@ class Arcs(NamedTuple):
     rate: Floats
     latency: Floats
     out_first: Ints
-    """Where the edges that leave each vertex begin in `out`, [V + 1]."""
+    """First edge that leaves each vertex, as its position in `out`, [V + 1]."""
     out: Ints
     into_first: Ints
     into: Ints
@@ -87,7 +87,7 @@ def _labels(arcs: Arcs, ranks: int, start: int) -> tuple[Floats, Floats, Ints, N
 
 
 @njit()
-def spread_from(
+def routes_from(
     arcs: Arcs, ranks: int, start: int, hashes: NDArray[np.bool_], seed: int, connections: int
 ) -> tuple[Ints, Ints, Floats]:
     """Edges of the routes from a rank to each other rank, in the direction of travel, and the byte fraction on each.

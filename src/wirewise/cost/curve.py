@@ -94,7 +94,7 @@ class Curve:
         sizes = sorted({0.0, largest, *(x for x, _ in self.knots if x < largest)})
         return list(zip(sizes, self(sizes).tolist(), strict=True))
 
-    def straight(self, largest: float) -> tuple[float, float] | None:
+    def linear_coefficients(self, largest: float) -> tuple[float, float] | None:
         """Base and slope if the curve is linear from 0 to `largest`, else None."""
         points = self.vertices(largest)
         base, slope = points[0][1], (points[-1][1] - points[0][1]) / largest
@@ -116,4 +116,4 @@ def _through(sizes: Sequence[float], value: Callable[[list[float]], Vector]) -> 
 
 
 ZERO = Curve(((0.0, 0.0),))
-"""Nothing, whatever the size."""
+"""Curve that is zero at all sizes."""

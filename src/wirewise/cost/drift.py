@@ -33,14 +33,14 @@ class LinkWindow(msgspec.Struct, frozen=True, kw_only=True):
     peer: int
     """First rank of the other host."""
     bytes_per_s: float
-    """Bytes a second of a connection while it had bytes under way."""
+    """Bytes per second of a connection while it had bytes in flight."""
     usual_bytes_per_s: float
     limit_bytes_per_s: float
     """Rate below which it is slower than noise explains."""
 
     @property
-    def fell(self) -> bool:
-        """Whether it is slower than noise explains."""
+    def is_slow(self) -> bool:
+        """Whether the rate is lower than noise explains."""
         return self.bytes_per_s < self.limit_bytes_per_s
 
 
@@ -88,7 +88,7 @@ _LINE: msgspec.json.Decoder[StepWindow | WatchEvent] = msgspec.json.Decoder(Step
 
 
 class DriftRule:
-    """Compare windows with the baseline; a drift is reported once, and then becomes the baseline.
+    """Comparison of windows with the baseline; a drift is reported once, and then becomes the baseline.
 
     Args:
         share: Threshold of a drift, as a fraction of the slowest rank's step time.
@@ -166,7 +166,7 @@ class DriftRule:
 
 def _fallen(window: StepWindow) -> Iterator[tuple[int, LinkWindow]]:
     """Ranks with a link that fell, and that link."""
-    return ((rank, one) for rank, one in enumerate(window.links) if one is not None and one.fell)
+    return ((rank, one) for rank, one in enumerate(window.links) if one is not None and one.is_slow)
 
 
 def _event(usual: list[StepWindow], window: StepWindow, before_s: float, after_s: float) -> WatchEvent:

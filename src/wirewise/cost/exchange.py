@@ -38,7 +38,7 @@ class ExchangeCosts:
     links: Links
     codec: CodecCost = field(default_factory=CodecCost)
     hidden_s: Mapping[str, Matrix] = field(default_factory=dict)
-    """Computing that overlaps an exchange, [P] by exchange; missing: none."""
+    """Computing that overlaps an exchange, [P] by exchange; zero for a missing exchange."""
 
     def hidden(self, exchange: str) -> Matrix:
         """Hidden time of an exchange, in seconds by rank, [P]."""

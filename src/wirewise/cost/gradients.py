@@ -83,7 +83,7 @@ WIRES = {
     "int4": Wire(0.5, block_bytes=2),
     "powersgd": Wire(4.0, linear=True, rank=4),
 }
-"""Wire formats by codec; random-k's ranks draw the same indices, so that only values travel."""
+"""Wire formats by codec; random-k's ranks draw the same indices, so that only values are sent."""
 
 BLOCK = 256
 """Elements of a block with a scale of its own."""
@@ -189,10 +189,11 @@ class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     schemes: dict[str, Knots] = {}
     """Seconds by bytes of a rank's payload; hierarchical ones are not measured but computed."""
     concurrent: Knots = ()
-    """Seconds by bytes of each of several concurrent uncompressed all-reduces; empty: as if run one after another."""
+    """Seconds by bytes of each of several concurrent uncompressed all-reduces; empty if they count as run one after
+    another."""
     delays: dict[str, Knots] = {}
-    """Seconds by bytes of a rank's payload by which a concurrent collective delays back-propagation, by scheme; empty:
-    none."""
+    """Seconds by bytes of a rank's payload by which a concurrent collective delays back-propagation, by scheme; empty
+    for no delay."""
 
     def without_codecs(self) -> GradientCosts:
         """Costs for plans without compression, where all-reduces are launched without waiting for earlier ones."""
@@ -204,7 +205,7 @@ class GradientCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Raise if a value is invalid.
 
         Raises:
-            InputError: Names the field.
+            InputError: A field is invalid; the message names it.
         """
         for name in ("launch_s", "latency_s"):
             if not 0 <= getattr(self, name) < np.inf:

@@ -55,7 +55,7 @@ class Links:
     bandwidth_in_bytes_per_s: Vector
     """Rate into each host, [H]."""
     latency_s: Matrix
-    """Seconds from host to host, [H, H]; the diagonal: between ranks of one host."""
+    """Seconds from host to host, [H, H]; on the diagonal, between ranks of one host."""
     intra_bytes_per_s: Vector
     """Rate between the ranks of each host, all together, [H]."""
     burden: Mapping[str, float] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Links:
     known: PairCosts | None = None
     """Costs of all pairs of ranks, if measured or given by a topology; see `pairs`."""
     ring: bool = False
-    """Whether halo messages travel in the rounds of a ring; otherwise all at once."""
+    """Whether halo messages are sent in the rounds of a ring; otherwise all at once."""
     network: Network | None = None
     """Network that the table was built from. None if it was not built from a topology that connects its ranks."""
     call_s: float = 0.0
@@ -350,7 +350,7 @@ class Links:
         by[slice(None) if host is None else host] = factor
         known, ends = self.known, by[self.host_of_rank]
         if known is not None:
-            crosses = self.channels.crosses
+            crosses = self.channels.crosses_hosts
             pair = np.where(crosses, np.minimum(ends[:, None], ends), 1.0)
             known = PairCosts(known.latency_s, known.s_per_byte / pair)
         return replace(

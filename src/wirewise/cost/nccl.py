@@ -84,7 +84,7 @@ def machine(
     return Machine(sum(map(len, hosts)), len(hosts), nvlink, channels, total, gpu)
 
 
-def candidates(collective: str, on: Machine) -> list[tuple[Algorithm, Protocol]]:
+def candidates(collective: str, hardware: Machine) -> list[tuple[Algorithm, Protocol]]:
     """Algorithms and protocols that NCCL considers.
 
     Raises:
@@ -93,17 +93,17 @@ def candidates(collective: str, on: Machine) -> list[tuple[Algorithm, Protocol]]
     if collective not in CALLS:
         raise InputError(f"NCCL chooses no algorithm for {collective!r}; expected one of {', '.join(CALLS)}")
     # LL128 relies on the order in which NVLink stores.
-    protocols = [p for p in _PROTOCOLS if p != "ll128" or on.nvlink]
+    protocols = [p for p in _PROTOCOLS if p != "ll128" or hardware.nvlink]
     found: list[tuple[Algorithm, Protocol]] = [("ring", p) for p in protocols]
     if collective == "all_reduce":
         found += [("tree", p) for p in protocols]
-    if collective in ("all_gather", "reduce_scatter") and on.ranks == on.hosts:
+    if collective in ("all_gather", "reduce_scatter") and hardware.ranks == hardware.hosts:
         found.append(("pat", "simple"))
     return found
 
 
 def predict(
-    collective: str, algorithm: Algorithm, protocol: Protocol, size_bytes: float, on: Machine
+    collective: str, algorithm: Algorithm, protocol: Protocol, size_bytes: float, hardware: Machine
 ) -> float:
     """Predict the time of one call, in seconds.
 
@@ -112,38 +112,39 @@ def predict(
         algorithm: Ring, tree (all-reduce only) or PAT (all-gather and reduce-scatter, one rank per host).
         protocol: Protocol of NCCL.
         size_bytes: Bytes of the larger buffer of a rank, in or out.
-        on: Machine that it runs on.
+        hardware: Machine that it runs on.
     """
-    latency_us = _latency_us(collective, algorithm, protocol, on)
-    gb_per_s = _bandwidth(collective, algorithm, protocol, on)
+    latency_us = _latency_us(collective, algorithm, protocol, hardware)
+    gb_per_s = _bandwidth(collective, algorithm, protocol, hardware)
     if algorithm == "tree" and size_bytes >= 64:
         parts = _TREE_PART[protocol]
         power = int(math.log2(size_bytes / 64))
         gb_per_s *= parts[power] if power < len(parts) else parts[-1] if protocol == "simple" else 1.0
-    large = size_bytes / (on.channels * on.ranks) >= 64
-    if (collective, algorithm, protocol) == ("all_reduce", "ring", "simple") and on.hosts > 1 and large:
-        latency_us *= 1.9 if on.gpu == "volta" else 1.4
+    large = size_bytes / (hardware.channels * hardware.ranks) >= 64
+    if (collective, algorithm, protocol) == ("all_reduce", "ring", "simple") and hardware.hosts > 1 and large:
+        latency_us *= 1.9 if hardware.gpu == "volta" else 1.4
     return latency_us * 1e-6 + size_bytes / (gb_per_s * 1e9)
 
 
-def best(collective: str, size_bytes: float, on: Machine) -> tuple[Algorithm, Protocol]:
+def best(collective: str, size_bytes: float, hardware: Machine) -> tuple[Algorithm, Protocol]:
     """Fastest choice by the model; ties go to the first of `candidates`."""
     return min(
-        candidates(collective, on), key=lambda one: predict(collective, one[0], one[1], size_bytes, on)
+        candidates(collective, hardware),
+        key=lambda one: predict(collective, one[0], one[1], size_bytes, hardware),
     )
 
 
-def choices(collective: str, on: Machine, sizes: Iterable[int] | None = None) -> list[SizeRange]:
+def choices(collective: str, hardware: Machine, sizes: Iterable[int] | None = None) -> list[SizeRange]:
     """Fastest choice for each range of sizes, without gaps from 0 bytes on.
 
     Args:
         collective: One of `CALLS`.
-        on: Machine that runs the collective.
+        hardware: Machine that runs the collective.
         sizes: Ascending sizes to evaluate, in bytes; each stands for those up to the next. Defaults to four per power
             of two, from 64 bytes to 4 GiB.
     """
     looked = list(sizes) if sizes is not None else [round(2 ** (n / 4)) for n in range(24, 129)]
-    return list(_ranges([(size, best(collective, size, on)) for size in looked]))
+    return list(_ranges([(size, best(collective, size, hardware)) for size in looked]))
 
 
 def _ranges(found: list[tuple[int, tuple[Algorithm, Protocol]]]) -> Iterator[SizeRange]:
@@ -161,43 +162,45 @@ def _steps(collective: str, ranks: int) -> int:
     return ranks - 1 if collective in ("all_gather", "reduce_scatter") else ranks
 
 
-def _latency_us(collective: str, algorithm: Algorithm, protocol: Protocol, on: Machine) -> float:
+def _latency_us(collective: str, algorithm: Algorithm, protocol: Protocol, hardware: Machine) -> float:
     p = _PROTOCOLS.index(protocol)
-    inside = _HOP["nvlink" if on.nvlink else "pcie"]
+    inside = _HOP["nvlink" if hardware.nvlink else "pcie"]
     intra, inter = inside[algorithm][p], _HOP["net"][algorithm][p]
     base = _BASE[algorithm][p]
     if algorithm == "pat":
-        return base + int(math.log2(on.hosts)) * inter / 3.5 + on.ranks * 2.8
-    if on.hosts > 1 and protocol == "ll":
+        return base + int(math.log2(hardware.hosts)) * inter / 3.5 + hardware.ranks * 2.8
+    if hardware.hosts > 1 and protocol == "ll":
         intra *= 1.8
     if algorithm == "tree":
-        return base + 2 * ((on.ranks // on.hosts - 1) * intra + int(math.log2(on.hosts)) * inter)
-    steps = _steps(collective, on.ranks)
+        return base + 2 * (
+            (hardware.ranks // hardware.hosts - 1) * intra + int(math.log2(hardware.hosts)) * inter
+        )
+    steps = _steps(collective, hardware.ranks)
     if collective in ("broadcast", "reduce"):
-        hops = inside if on.hosts == 1 else _HOP["net"]
+        hops = inside if hardware.hosts == 1 else _HOP["net"]
         return base + steps * hops["tree" if protocol == "simple" else "ring"][p]
-    outside = min(steps, _steps(collective, on.hosts)) if on.hosts > 1 else 0
+    outside = min(steps, _steps(collective, hardware.hosts)) if hardware.hosts > 1 else 0
     return base + (steps - outside) * intra + outside * inter
 
 
-def _bandwidth(collective: str, algorithm: Algorithm, protocol: Protocol, on: Machine) -> float:
+def _bandwidth(collective: str, algorithm: Algorithm, protocol: Protocol, hardware: Machine) -> float:
     """GB/s of the size of the collective, without latency."""
-    gpu, scale = _GPUS.index(on.gpu), min(on.hosts, 3) - 1
+    gpu, scale = _GPUS.index(hardware.gpu), min(hardware.hosts, 3) - 1
     # With several hosts NCCL goes by the CPU; this is Intel's row.
-    most_ll = _MOST_LL[gpu if on.hosts == 1 else 0][scale]
-    bus = on.bandwidth_bytes_per_s / 1e9
+    most_ll = _MOST_LL[gpu if hardware.hosts == 1 else 0][scale]
+    bus = hardware.bandwidth_bytes_per_s / 1e9
     if algorithm == "pat":
-        return bus * 0.75 * on.ranks / (on.ranks - 1)
+        return bus * 0.75 * hardware.ranks / (hardware.ranks - 1)
     if algorithm == "tree":
-        bus = min(bus * 0.92, on.channels * _MOST_TREE[gpu][scale])
+        bus = min(bus * 0.92, hardware.channels * _MOST_TREE[gpu][scale])
         if protocol == "ll":
             bus = min(bus / 3.8, most_ll)
         if protocol == "ll128":
-            part = 7 / 9 if on.hosts == 1 else 120 / 128
-            bus = min(bus * part, on.channels * _MOST_TREE_LL128[gpu][scale])
+            part = 7 / 9 if hardware.hosts == 1 else 120 / 128
+            bus = min(bus * part, hardware.channels * _MOST_TREE_LL128[gpu][scale])
         return bus / 2
     if protocol == "ll":
         bus = min(bus / 2, most_ll)
     if protocol == "ll128":
-        bus = min(bus * 0.92, on.channels * _MOST_RING_LL128[gpu][scale])
-    return bus * on.ranks / _steps(collective, on.ranks)
+        bus = min(bus * 0.92, hardware.channels * _MOST_RING_LL128[gpu][scale])
+    return bus * hardware.ranks / _steps(collective, hardware.ranks)

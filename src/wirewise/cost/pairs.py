@@ -41,9 +41,9 @@ class PairCosts:
     """Seconds of a message of n bytes without contention: latency_s + s_per_byte * n."""
 
     latency_s: Matrix
-    """[sender, receiver]; the diagonal is ignored."""
+    """Latency in seconds, [sender, receiver]; the diagonal is ignored."""
     s_per_byte: Matrix
-    """[sender, receiver]; infinite if every path leads through other ranks."""
+    """Seconds per byte, [sender, receiver]; infinite if every path leads through other ranks."""
 
     def cost(self, sender: int, receiver: int) -> LinkCost:
         """Cost of one pair."""

@@ -39,7 +39,7 @@ class StageCosts:
     state_factor: float
     """Bytes of gradients and optimizer state per byte of parameters."""
     value_bytes: dict[tuple[int, int], dict[str, float]] = field(default_factory=dict)
-    """Bytes of each module's output in `edge_bytes`; empty: not known."""
+    """Bytes of each module's output in `edge_bytes`; empty if unknown."""
 
     @classmethod
     def of(

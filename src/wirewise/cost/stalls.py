@@ -169,13 +169,13 @@ class DataTimes(msgspec.Struct, frozen=True, kw_only=True):
     cold_step_s: float
     """Step time with nothing cached: RUN2."""
     prep_s: float
-    """One worker prepares a batch."""
+    """Seconds of one worker to prepare a batch."""
     storage_s: float
     """Seconds of one worker to fetch a batch from storage."""
     memory_s: float
     """Seconds of one worker to fetch a batch from the cache."""
     workers: int
-    """DataLoader workers of a rank; 0: the rank itself loads, between its steps."""
+    """Number of DataLoader workers of a rank; 0 if the rank itself loads, between its steps."""
     batch: int
     ranks: int
     ahead: int = 2

@@ -21,7 +21,7 @@ __all__ = ["CLEARLY_FASTER", "host_rates", "hosts_of", "interference_of", "probe
 Vector = NDArray[np.float64]
 
 CLEARLY_FASTER = 1.3
-"""Single blocks tell a rate no better than this."""
+"""Ratio of two rates below which single probe blocks cannot tell them apart."""
 
 _ROUND_TRIPS = 3.0
 """A round of a collective has a library's work in it besides half a round trip."""

@@ -23,9 +23,9 @@ class TransferSample(NamedTuple):
     """Collective on aligned clocks: its times, bytes and rounds."""
 
     start_s: float
-    """When the last rank arrived."""
+    """Time at which the last rank arrived."""
     end_s: float
-    """When the last rank finished."""
+    """Time at which the last rank finished."""
     wire_bytes: float
     """Bytes on the busiest interface."""
     rounds: int

@@ -28,20 +28,20 @@ class Channels(NamedTuple):
     """Link table in arrays for the compiled exchange, for P ranks."""
 
     latency_s: Matrix
-    """[sender, receiver]; the diagonal is ignored."""
+    """Latency in seconds, [sender, receiver]; the diagonal is ignored."""
     s_per_byte: Matrix
-    """[sender, receiver]."""
+    """Seconds per byte, [sender, receiver]."""
     out_s: Matrix
-    """Seconds a byte on the interface out of each rank's host, [P]."""
+    """Seconds per byte on the interface out of each rank's host, [P]."""
     in_s: Matrix
-    """Seconds a byte on the interface into each rank's host, [P]."""
+    """Seconds per byte on the interface into each rank's host, [P]."""
     host: NDArray[np.int64]
     """Number below P of each rank's host, [P]. Channels inside a host do not use its interface."""
     ring: bool
-    """Rounds of a ring; otherwise all channels at once."""
+    """Whether messages are sent in the rounds of a ring; otherwise all channels at once."""
 
     @property
-    def crosses(self) -> NDArray[np.bool_]:
+    def crosses_hosts(self) -> NDArray[np.bool_]:
         """Channels between different hosts, [sender, receiver]."""
         return np.not_equal(self.host[:, None], self.host[None, :])
 
@@ -98,7 +98,7 @@ def competing_bytes(size: Matrix | NDArray[np.int64], channels: Channels) -> Mat
     """Bytes that compete with each channel on its slower interface, [sender, receiver]."""
     if channels.ring:
         return np.asarray(size, dtype=np.float64)
-    host, crosses = channels.host, channels.crosses
+    host, crosses = channels.host, channels.crosses_hosts
     crossing = np.where(crosses, size, 0).astype(np.float64)
     egress, ingress = np.zeros(len(host)), np.zeros(len(host))
     np.add.at(egress, host, crossing.sum(axis=1))

@@ -155,7 +155,7 @@ def refuse_other_kinds(data: Any) -> None:
     """Raise unless the object is a `Data` of one node type with the sources and targets of its edges.
 
     Raises:
-        GraphError: It is something else.
+        GraphError: The object is not such a `Data`.
     """
     if isinstance(data, (list, tuple)):
         raise GraphError(

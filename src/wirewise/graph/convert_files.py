@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
-from wirewise.extras import needed
+from wirewise.extras import import_extra
 from wirewise.graph.blocks import blocks
 from wirewise.graph.convert import labels_of, refuse_other_kinds
 from wirewise.graph.data import NO_SPLIT, TEST, TRAIN, VALIDATION, GraphData
@@ -229,7 +229,7 @@ def _rows(name: str, member: _Member) -> ArraySlot:
 
 
 def _pyg(path: Path) -> GraphSource:
-    needed("torch_geometric", "gnn", f"{path}")
+    import_extra("torch_geometric", "gnn", f"{path}")
     import torch
     from torch.serialization import safe_globals
     from torch_geometric.data import Data

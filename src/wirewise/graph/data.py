@@ -37,11 +37,11 @@ class SparseRows:
     """Rows of a sparse matrix (CSR); `data` is None if every stored value is one."""
 
     indptr: NDArray[np.int64]
-    """[rows + 1]: the values of row r are `indptr[r]` to `indptr[r + 1]`."""
+    """Start of each row's values, [rows + 1]: those of row r are `indptr[r]` to `indptr[r + 1]`."""
     indices: NDArray[np.int32]
-    """[values]: column of each value."""
+    """Column of each value, [values]."""
     data: NDArray[np.float32] | None
-    """[values], or None."""
+    """Stored values, [values]. None if all are one."""
     num_columns: int
 
     @property
@@ -124,14 +124,14 @@ class GraphData:
     y: NDArray[Any]
     """Labels, int64 [N], -1 where unknown; or float32 [N, C] of zeros and ones for several labels per node."""
     split: NDArray[np.uint8]
-    """[N]: 0 train, 1 validation, 2 test, 255 none."""
+    """Split of each node, [N]: 0 train, 1 validation, 2 test, 255 none."""
     num_classes: int
     class_names: tuple[str, ...] | None = None
     directed: bool = False
     edge_weight: NDArray[np.float32] | None = None
-    """[E]. Defaults to 1 for every edge."""
+    """Weight of each edge, [E]. Defaults to 1 for every edge."""
     indptr: NDArray[np.int64] | None = None
-    """[N + 1]: start of each node's in-edges in `edge_index`, then the end, where the list is sorted by target and
+    """Start of each node's in-edges, [N + 1], in `edge_index`, then the end, where the list is sorted by target and
     source and free of loops and repeated edges already, as that of a mapped graph; None if it need not be."""
     multigraph: bool = False
     """Whether self loops and repeated edges are kept."""
@@ -163,9 +163,9 @@ class GraphData:
         """Whether a node may have several classes."""
         return self.y.ndim == 2
 
-    def count(self, which: int) -> int:
+    def count(self, split: int) -> int:
         """Number of nodes in one split."""
-        return int(np.count_nonzero(self.split == which))
+        return int(np.count_nonzero(self.split == split))
 
     @cached_property
     def in_edges(self) -> InEdges:
@@ -228,7 +228,7 @@ class GraphData:
         """Validate everything that training relies on, and return the graph itself.
 
         Raises:
-            GraphError: Names the first edge, node, column or length that is wrong, and what was expected.
+            GraphError: An edge, node, column or length is invalid; the message names the first one and what is valid.
         """
         if self.num_nodes == 0:
             raise GraphError("the graph has no nodes (y is empty); expected at least one")

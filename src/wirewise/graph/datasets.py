@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wirewise.errors import GraphError
-from wirewise.extras import needed
+from wirewise.extras import import_extra
 from wirewise.graph.convert import from_ogb, from_pyg
 from wirewise.graph.data import GraphData
 from wirewise.graph.files import graph_of, read_arrays, read_graph
@@ -82,7 +82,7 @@ def load(name: str, *, seed: int = 0) -> GraphData:
 
 def _planetoid(name: str) -> Callable[[], GraphData]:
     def read() -> GraphData:
-        planetoid = needed("torch_geometric.datasets", "gnn", name).Planetoid
+        planetoid = import_extra("torch_geometric.datasets", "gnn", name).Planetoid
         root = data_root() / "Planetoid"
         before = _folders(root / name)
         try:
@@ -112,7 +112,7 @@ def _remove_empty(path: Path, before: set[Path]) -> None:
 
 def _ogb(name: str) -> Callable[[], GraphData]:
     def read() -> GraphData:
-        ogb = needed("ogb.nodeproppred", "ogb", name)
+        ogb = import_extra("ogb.nodeproppred", "ogb", name)
         try:
             dataset: Any = ogb.NodePropPredDataset(name, root=str(data_root()))
         except OSError as error:

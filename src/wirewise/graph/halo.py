@@ -43,9 +43,9 @@ class HaloNeeds(NamedTuple):
     """Rows that cross from part to part."""
 
     needed: NDArray[np.bool_]
-    """[parts, nodes]: part q needs row u of another part."""
+    """Whether part q needs row u of another part, [parts, nodes]."""
     marginal: NDArray[np.bool_]
-    """[nodes]: the node has an in-neighbour in another part."""
+    """Whether the node has an in-neighbour in another part, [nodes]."""
     cut_edges: int
 
 

@@ -35,7 +35,7 @@ class ArraySlot(NamedTuple):
     dtype: Any
     shape: tuple[int, ...]
     fill: Callable[[NDArray[Any]], None]
-    """Writes it, block by block."""
+    """Function that writes the array, block by block."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class GraphSource:
 
     name: str
     num_edges: int
-    """Edges that `pairs` gives."""
+    """Number of edges that `pairs` yields."""
     pairs: Callable[[], Iterable[Pairs]]
     weighted: bool
     features: Mapping[str, ArraySlot]
@@ -53,7 +53,7 @@ class GraphSource:
     """Called once the features are written: `y` and `split`, perhaps `class_names`, and `num_features` with sparse
     features, as `read_graph` takes them."""
     both: bool = False
-    """Write every edge in both directions."""
+    """Whether to write every edge in both directions."""
     directed: bool | None = False
     """Whether edges have one direction. Defaults to False if every edge has its reverse."""
     num_classes: int | None = None

@@ -73,7 +73,7 @@ def scatter_edges(
 
 @njit()
 def merge_rows(
-    indptr: NDArray[np.int64], rows: NDArray[np.int32], values: NDArray[np.float32], larger: bool
+    indptr: NDArray[np.int64], rows: NDArray[np.int32], values: NDArray[np.float32], keep_larger: bool
 ) -> None:
     """Sort every row and merge duplicates, in place: `indptr` and the start of `rows` hold the result.
 
@@ -81,7 +81,7 @@ def merge_rows(
         indptr: Start of each row, then the end, [N + 1].
         rows: Sources of the edges.
         values: Weights in the order of `rows`; empty if unweighted.
-        larger: Keep the larger weight of merged edges; otherwise weights are added.
+        keep_larger: Keep the larger weight of merged edges; otherwise weights are added.
     """
     weighted, end = len(values) > 0, indptr[0]
     keys, held = np.empty(0, np.int64), np.empty(0, np.float32)
@@ -105,7 +105,7 @@ def merge_rows(
             value = held[keys[place] & _LOW] if weighted else np.float32(1)
             if out > indptr[row] and rows[out - 1] == source:
                 if weighted:
-                    values[out - 1] = max(values[out - 1], value) if larger else values[out - 1] + value
+                    values[out - 1] = max(values[out - 1], value) if keep_larger else values[out - 1] + value
                 continue
             rows[out] = source
             if weighted:

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 HEADER = "graph.json"
-"""File that makes a folder a mapped graph."""
+"""Header file of a mapped graph's folder."""
 _VERSION = 1
 _BLOCK_BYTES = 1 << 24
 _HINT = "write the folder again with `wirewise data convert`"

@@ -64,34 +64,35 @@ class Part:
     fingerprint: str
     """Hash of graph and assignment: equal on all ranks of a job."""
     own_ids: NDArray[np.int64]
-    """[own] global ids: central nodes (no in-neighbour elsewhere), then marginal; ascending inside each."""
+    """Global ids of own nodes, [own]: central nodes (no in-neighbour elsewhere), then marginal ones; ascending inside
+    each."""
     halo_ids: NDArray[np.int64]
-    """[halo] global ids, by owning rank, ascending inside each."""
+    """Global ids of halo rows, [halo], by owning rank, ascending inside each."""
     halo_offsets: NDArray[np.int64]
-    """[parts + 1]: halo rows owned by rank q are `halo_offsets[q]` to `halo_offsets[q + 1]`."""
+    """Start of each owner's halo rows, [parts + 1]: those of rank q are `halo_offsets[q]` to `halo_offsets[q + 1]`."""
     send_index: NDArray[np.int32]
-    """[sends] own row numbers, by receiving rank, in the order of the receiver's halo rows."""
+    """Indices of own rows to send, [sends], by receiving rank, in the order of the receiver's halo rows."""
     send_offsets: NDArray[np.int64]
-    """[parts + 1]."""
+    """Start of each part's rows in the list of sent rows, [parts + 1]."""
     indptr: NDArray[np.int64]
-    """[own + 1] in-edges of own nodes."""
+    """Start of each own node's in-edges, [own + 1]."""
     indices: NDArray[np.int32]
-    """[edges] sorted columns: below `num_own` an own row, else `num_own` plus a halo row.
+    """Sorted columns of the in-edges, [edges]: below `num_own` an own row, else `num_own` plus a halo row.
 
-    No self loops and each once, but for a multigraph."""
+    Without self loops and duplicates, except in a multigraph."""
     edge_weight: NDArray[np.float32] | None
-    """[edges]. None if every edge has weight 1."""
+    """Weight of each edge, [edges]. None if every edge has weight 1."""
     in_degree: NDArray[np.int64]
-    """[own + halo] degrees in the whole graph: the edges that are kept, so no self loops but for a multigraph."""
+    """Degrees in the whole graph, [own + halo]: of the kept edges, so without self loops except in a multigraph."""
     out_degree: NDArray[np.int64]
     x: SparseRows | NDArray[np.float32]
-    """[own + halo, features]: input features never change, so those of the halo are stored with the part."""
+    """Input features, [own + halo, features]. They never change, so those of the halo are stored with the part."""
     y: NDArray[Any]
     """Labels, int64 [own] or float32 [own, classes]."""
     split: NDArray[np.uint8]
-    """[own]: 0 train, 1 validation, 2 test, 255 none."""
+    """Split of each own node, [own]: 0 train, 1 validation, 2 test, 255 none."""
     edge_id: NDArray[np.int64] | None = None
-    """[edges] column of the graph's edge list. None if edges were merged."""
+    """Column of the graph's edge list for each edge, [edges]. None if edges were merged."""
     num_loops: int = 0
     """Self loops of the whole graph."""
     edge_data: Mapping[str, NDArray[Any]] = field(default_factory=dict)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import GraphError
-from wirewise.extras import needed
+from wirewise.extras import import_extra
 from wirewise.graph import halo
 from wirewise.graph.data import GraphData
 from wirewise.graph.structure import in_edges, symmetrize
@@ -39,7 +39,7 @@ __all__ = [
 AUTO = "auto"
 """The method that depends on the free memory: `choose_method`."""
 METIS_BYTES_PER_EDGE = 156
-"""Memory of METIS for each stored edge, measured on graphs of 3 and 16 million."""
+"""Bytes of memory that METIS needs for each stored edge, measured on graphs of 3 and 16 million edges."""
 STREAM_BYTES_PER_EDGE, STREAM_BYTES_PER_NODE = 16, 64
 """Most that "stream" takes beside the graph for each stored edge and each node."""
 _BASE_BYTES = 64 << 20
@@ -56,15 +56,15 @@ class PartitionQuality:
     """Quality of a partition into P parts; a row is sent once for each part that needs it."""
 
     nodes: NDArray[np.int64]
-    """[P] owned nodes."""
+    """Number of nodes of each part, [P]."""
     sent: NDArray[np.int64]
-    """[P] halo rows that each part sends in one exchange."""
+    """Number of halo rows that each part sends in one exchange, [P]."""
     received: NDArray[np.int64]
-    """[P] halo rows that each part receives."""
+    """Number of halo rows that each part receives in one exchange, [P]."""
     cut_edges: int
     """Edges between parts."""
     central: NDArray[np.int64]
-    """[P] owned nodes without an in-neighbour elsewhere."""
+    """Number of nodes of each part without an in-neighbour elsewhere, [P]."""
 
     @property
     def halo_rows(self) -> int:
@@ -247,7 +247,7 @@ def _metis_balanced(
 def _metis(
     data: GraphData, num_parts: int, seed: int, weight: NDArray[np.int64], objective: int = _OBJECTIVE_CUT
 ) -> NDArray[np.int32]:
-    pymetis = needed("pymetis", "gnn", "a partition by METIS")
+    pymetis = import_extra("pymetis", "gnn", "a partition by METIS")
     edges = data.simple_in_edges
     if data.directed:
         pairs, _ = symmetrize(data.edge_index, data.num_nodes)

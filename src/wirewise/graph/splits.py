@@ -46,13 +46,13 @@ def masks_of(data: Any, nodes: int, mask_column: int | None) -> dict[str, NDArra
     return masks
 
 
-def mask_of(name: str, given: Any, nodes: int, column: int | None = None) -> NDArray[np.bool_]:
+def mask_of(name: str, mask: Any, nodes: int, column: int | None = None) -> NDArray[np.bool_]:
     """Convert a mask [N] or [N, splits] of bools, zeros and ones, or node ids, to bool [N].
 
     Raises:
         GraphError: It is none of these; the message names `name`.
     """
-    values = to_numpy(given)
+    values = to_numpy(mask)
     if values.dtype.kind in "iu" and not _is_mask(values, nodes):
         return _mask_of_numbers(name, values.reshape(-1), nodes)
     if values.ndim == 2:

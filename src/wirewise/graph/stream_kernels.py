@@ -62,7 +62,7 @@ def undirected_csr(indptr, indices):  # type: ignore[no-untyped-def]
 
 @njit()
 def cluster(  # type: ignore[no-untyped-def]
-    indptr, indices, edge_weight, node_weight, most, first, run, rounds, looked_at, owner
+    indptr, indices, edge_weight, node_weight, maximum, first, run, rounds, max_edges, owner
 ):
     """Cluster nodes by label propagation, int32 [n], numbered from 0: each node joins the cluster it has most edges to.
 
@@ -71,11 +71,11 @@ def cluster(  # type: ignore[no-untyped-def]
         indices: Neighbours of the nodes, node by node.
         edge_weight: Weight of each edge; empty if all are one.
         node_weight: Weight of each node.
-        most: Maximum weight of a cluster.
+        maximum: Maximum weight of a cluster.
         first: First node of each run of successive nodes, in visiting order.
         run: Number of nodes per run.
         rounds: Number of visits per node.
-        looked_at: Maximum number of a node's edges to read, the first ones.
+        max_edges: Maximum number of a node's edges to read, the first ones.
         owner: Part of each node, which clusters do not cross; empty if there is none.
     """
     n = len(node_weight)
@@ -93,7 +93,7 @@ def cluster(  # type: ignore[no-untyped-def]
                 v = np.uint32(node)
                 count = np.uint64(0)
                 begin = np.uint64(indptr[v])
-                for e in range(begin, min(np.uint64(indptr[v + np.uint32(1)]), begin + np.uint64(looked_at))):
+                for e in range(begin, min(np.uint64(indptr[v + np.uint32(1)]), begin + np.uint64(max_edges))):
                     u = np.uint32(indices[e])
                     if apart and owner[u] != owner[v]:
                         continue
@@ -104,7 +104,7 @@ def cluster(  # type: ignore[no-untyped-def]
                     strength[of] = known + (edge_weight[e] if weighted else 1)
                 own = np.uint32(label[v])
                 best, most_edges, smallest = own, strength[own], size[own]
-                room = most - node_weight[v]
+                room = maximum - node_weight[v]
                 for i in range(count):
                     of = np.uint32(near[i])
                     edges, held = strength[of], size[of]

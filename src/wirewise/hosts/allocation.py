@@ -86,7 +86,7 @@ def current_allocation() -> Allocation | None:
     if not job or not told:
         return None
     hosts = host_names(told)
-    return Allocation(job, hosts, integer_variable("SLURM_NTASKS", len(hosts), least=1))
+    return Allocation(job, hosts, integer_variable("SLURM_NTASKS", len(hosts), minimum=1))
 
 
 def is_single_process() -> bool:
@@ -96,24 +96,24 @@ def is_single_process() -> bool:
     return own and (told.get("SLURM_STEP_NUM_NODES"), told.get("SLURM_STEP_NUM_TASKS")) == ("1", "1")
 
 
-def host_names(told: str) -> tuple[str, ...]:
+def host_names(hostlist: str) -> tuple[str, ...]:
     """Expand a compressed Slurm host list such as "h[0-2],gpu7".
 
     Raises:
         InputError: Slurm's `scontrol` is missing, or cannot parse the list.
     """
-    if not any(letter in told for letter in ",["):
-        return (told,)
+    if not any(letter in hostlist for letter in ",["):
+        return (hostlist,)
     try:
         done = subprocess.run(
-            ["scontrol", "show", "hostnames", told], capture_output=True, text=True, timeout=_TIMEOUT_S
+            ["scontrol", "show", "hostnames", hostlist], capture_output=True, text=True, timeout=_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(
-            f"`scontrol show hostnames {told}` cannot be run: {error}; put Slurm's commands on the path"
+            f"`scontrol show hostnames {hostlist}` cannot be run: {error}; put Slurm's commands on the path"
         ) from error
     if done.returncode:
-        raise InputError(f"Slurm does not know the hosts {told!r}: {done.stderr.strip()}")
+        raise InputError(f"Slurm does not know the hosts {hostlist!r}: {done.stderr.strip()}")
     return tuple(done.stdout.split())
 
 

@@ -1,4 +1,4 @@
-"""The kernel's own counts of TCP connections: bytes that arrived, and the time with bytes under way (Linux)."""
+"""The kernel's own counts of TCP connections: bytes that arrived, and the time with bytes in flight (Linux)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class ConnectionCounts(NamedTuple):
 
     acknowledged_bytes: int = 0
     busy_s: float = 0.0
-    """Time with bytes under way that were not acknowledged."""
+    """Time with bytes in flight that were not acknowledged."""
     receiver_limited_s: float = 0.0
-    """Part of it in which the receiver had no room, as its program did not read."""
+    """Part of `busy_s` in which the receiver had no room, as its program did not read."""
     round_trip_s: float = 0.0
     """Shortest round trip."""
 

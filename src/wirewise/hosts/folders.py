@@ -58,9 +58,9 @@ class OwnedFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def remove_stale(place: Path, prefix: str) -> list[str]:
+def remove_stale(folder: Path, prefix: str) -> list[str]:
     """Remove folders whose owner is dead; returns their names."""
-    left = list(stale(place, prefix))
+    left = list(stale(folder, prefix))
     for path in left:
         shutil.rmtree(path, ignore_errors=True)
     return [path.name for path in left if not path.exists()]

@@ -22,10 +22,10 @@ from wirewise.hosts.ranks import GRACE_S, RankStates
 __all__ = ["TAIL", "JobOptions", "JobResult", "Listener", "Process", "RunningJob"]
 
 Listener = Callable[[int, str], None]
-"""Called with a host's number and a line that one of its processes printed."""
+"""Function of a host's number and a line that one of its processes printed."""
 
 TAIL = 60
-"""Lines of a rank that are kept."""
+"""Number of output lines that are kept for each rank."""
 _STOP_S = 5.0
 _TICK_S = 0.02
 
@@ -44,7 +44,7 @@ class JobResult:
     """Outcome of a job."""
 
     exit_codes: list[int]
-    """Exit code of each process, in the order of the hosts; negative: killed by that signal."""
+    """Exit code of each process, in the order of the hosts; negative if a signal ended it."""
     hosts: list[int] = field(default_factory=list)
     """Host of each process."""
     tails: list[list[str]] = field(default_factory=list)

@@ -12,9 +12,10 @@ from wirewise.errors import LabError
 __all__ = ["COMMAND_VARIABLE", "END_PROCESSES_OF_JOB", "JOB_VARIABLE", "CleanupShell", "pipe"]
 
 JOB_VARIABLE = "WIREWISE_JOB"
-"""Marks every process of a job, also those that its processes start in sessions of their own."""
+"""Variable that marks every process of a job, including those that its processes start in sessions of their own."""
 COMMAND_VARIABLE = "WIREWISE_COMMAND"
-"""Marks every process of a user's command; another name than that of a job, so that both hold where they nest."""
+"""Variable that marks every process of a user's command; another name than that of a job, so that both hold where they
+nest."""
 _TIMEOUT_S = 30.0
 
 # A process may fork between the listing and the signal, so all are listed again until none is left.
@@ -28,7 +29,8 @@ for round in 1 2 3 4 5; do
     kill -KILL $pids
 done
 """
-"""Ends every process whose environment holds a variable. Argument: the variable and its value, as A=B."""
+"""Shell script that ends every process whose environment holds a variable. Argument: the variable and its value, as
+A=B."""
 
 
 class CleanupShell:

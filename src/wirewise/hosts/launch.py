@@ -54,12 +54,12 @@ class Rendezvous(NamedTuple):
 
 
 def rank_commands(
-    place: Rendezvous, command: Sequence[str], *, per_host: int, launcher: str
+    rendezvous: Rendezvous, command: Sequence[str], *, per_host: int, launcher: str
 ) -> list[tuple[list[str], dict[str, str]]]:
     """Build the commands to start on one host, each with its environment variables.
 
     Args:
-        place: Host that starts them.
+        rendezvous: Host that starts them.
         command: Arguments of `torchrun`, or a whole command for the launcher "none".
         per_host: Ranks on each host.
         launcher: "torchrun": one process that starts the ranks. "direct": the ranks themselves, with the variables
@@ -69,23 +69,24 @@ def rank_commands(
         LabError: The launcher is unknown, the command empty or the number of ranks below one.
     """
     check_command(command, per_host, launcher)
-    common = interface_variables(place.interface) | {
+    common = interface_variables(rendezvous.interface) | {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        "WIREWISE_HOST": str(place.host),
+        "WIREWISE_HOST": str(rendezvous.host),
     }
     if launcher == "none":
         return [(list(command), common)]
     if launcher == "torchrun":
         flags = [
-            f"--nnodes={place.num_hosts}",
-            f"--node-rank={place.host}",
+            f"--nnodes={rendezvous.num_hosts}",
+            f"--node-rank={rendezvous.host}",
             f"--nproc-per-node={per_host}",
-            f"--master-addr={place.master_address}",
-            f"--master-port={place.master_port}",
+            f"--master-addr={rendezvous.master_address}",
+            f"--master-port={rendezvous.master_port}",
         ]
         return [([sys.executable, "-m", "torch.distributed.run", *flags, *command], common)]
     return [
-        ([sys.executable, *command], common | place.variables(local, per_host)) for local in range(per_host)
+        ([sys.executable, *command], common | rendezvous.variables(local, per_host))
+        for local in range(per_host)
     ]
 
 
@@ -116,7 +117,7 @@ class HostNetwork(ABC):
     """Context manager of hosts on which ranks are started: of a lab, of Slurm, or this machine alone."""
 
     network: ClassVar[str]
-    """Name of its kind, as options have it."""
+    """Name of the kind of network, as in options."""
     num_hosts: int
 
     def __enter__(self) -> Self:

@@ -111,13 +111,13 @@ def exit_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def signal_process(pid: int, number: int, is_ours: Callable[[int], bool]) -> bool:
+def signal_process(pid: int, number: int, is_target: Callable[[int], bool]) -> bool:
     """Send a signal to a process, if it is still the intended one.
 
     Args:
         pid: Process id, which may have been reused.
         number: Number of the signal.
-        is_ours: Tells by its id whether a process is the intended one.
+        is_target: Whether the process of this id is the intended one.
 
     Returns:
         False if the process is gone, is another one, or may not be signalled.
@@ -128,7 +128,7 @@ def signal_process(pid: int, number: int, is_ours: Callable[[int], bool]) -> boo
     except ProcessLookupError:
         return False
     try:
-        if not is_ours(pid):
+        if not is_target(pid):
             return False
         signal.pidfd_send_signal(descriptor, number)
     except (ProcessLookupError, PermissionError):
@@ -138,10 +138,10 @@ def signal_process(pid: int, number: int, is_ours: Callable[[int], bool]) -> boo
     return True
 
 
-def signal_all(pids: Iterable[int], number: int, is_ours: Callable[[int], bool]) -> int:
+def signal_all(pids: Iterable[int], number: int, is_target: Callable[[int], bool]) -> int:
     """Send a signal to the intended ones of some processes; returns their number."""
     # Most of all processes are others: the descriptor is only opened for the rest.
-    return sum(signal_process(pid, number, is_ours) for pid in pids if is_ours(pid))
+    return sum(signal_process(pid, number, is_target) for pid in pids if is_target(pid))
 
 
 def signal_group(leader: subprocess.Popen[Any], number: int) -> None:

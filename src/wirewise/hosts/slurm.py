@@ -150,7 +150,7 @@ class SlurmHosts(HostNetwork):
         launcher: str = "torchrun",
         **options: Unpack[JobOptions],
     ) -> SlurmJob:
-        """Start one job over all hosts; arguments and errors as `HostNetwork.launch`."""
+        """Start one job over all hosts; arguments and errors as in `HostNetwork.launch`."""
         folder, tasks = options.get("folder"), processes_per_host if launcher == "direct" else 1
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,7 @@ class StartRanks(msgspec.Struct, frozen=True):
     port: int
     """Port of the store on the first host."""
     folder: str = ""
-    """Folder that all hosts must see; empty: none."""
+    """Folder that all hosts must see; empty for none."""
 
 
 def host_facts() -> HostFacts:

@@ -30,10 +30,10 @@ class ProcessTable(dict[K, E], Generic[K, E]):
         super().__init__()
         self._ended: list[ForkedProcess] = []
 
-    def signal(self, number: int, is_meant: Callable[[K], bool] = lambda _: True) -> None:
-        """Send a signal to the processes whose key satisfies `is_meant`. Defaults to all."""
+    def signal(self, number: int, matches: Callable[[K], bool] = lambda _: True) -> None:
+        """Send a signal to the processes whose key satisfies `matches`. Defaults to all."""
         for key, entry in list(self.items()):
-            if is_meant(key):
+            if matches(key):
                 entry.process.signal(number)
 
     def reap(self, key: K, *, wait: bool = False) -> int:

@@ -11,15 +11,15 @@ __all__ = ["integer_variable", "interface_variables", "rank_variables"]
 
 
 def integer_variable(
-    name: str, default: int | None = None, *, least: int = 0, variables: Mapping[str, str] | None = None
+    name: str, default: int | None = None, *, minimum: int = 0, variables: Mapping[str, str] | None = None
 ) -> int:
     """Parse an environment variable as an integer.
 
     Args:
         name: Name of the variable.
         default: Value if the variable is not set. None if it must be set.
-        least: Smallest accepted value.
-        variables: Variables of the process that is asked about. Defaults to those of this one.
+        minimum: Smallest accepted value.
+        variables: Environment of the process. Defaults to that of this process.
 
     Raises:
         InputError: The variable is not set, not an integer, or too small.
@@ -30,11 +30,11 @@ def integer_variable(
     try:
         value = int(text or "")
     except ValueError:
-        value = least - 1
-    if value < least:
+        value = minimum - 1
+    if value < minimum:
         got = "not set" if text is None else repr(text)
         raise InputError(
-            f"the environment variable {name} is {got}; expected an integer of at least {least}, as launchers set it"
+            f"the environment variable {name} is {got}; expected an integer of at least {minimum}, as launchers set it"
         )
     return value
 

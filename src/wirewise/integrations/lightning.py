@@ -11,13 +11,13 @@ from typing import Any
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from wirewise.extras import needed
+from wirewise.extras import import_extra
 from wirewise.integrations.advice import FirstSteps
 from wirewise.plans import FusionPlan
 from wirewise.runtime.data_parallel import Compression, HookState, hook
 from wirewise.runtime.data_parallel.pools import resize
 
-needed("lightning", "lightning", "wirewise.integrations.lightning")
+import_extra("lightning", "lightning", "wirewise.integrations.lightning")
 
 from lightning.pytorch import Callback  # noqa: E402
 from lightning.pytorch.strategies import DDPStrategy  # noqa: E402

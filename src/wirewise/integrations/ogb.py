@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wirewise.errors import InputError
-from wirewise.extras import needed
+from wirewise.extras import import_extra
 
 __all__ = ["official_score"]
 
@@ -40,7 +40,7 @@ def official_score(
             f"got labels {list(labels.shape)} and scores {list(scores.shape)}; expected a row each"
         )
     if evaluator is None:
-        evaluator = needed("ogb.nodeproppred", "ogb", "an evaluation as OGB defines it").Evaluator(name)
+        evaluator = import_extra("ogb.nodeproppred", "ogb", "an evaluation as OGB defines it").Evaluator(name)
     predicted = scores if labels.ndim == 2 and labels.shape[1] > 1 else scores.argmax(axis=1)[:, None]
     truth = labels.reshape(len(labels), -1)
     result = evaluator.eval({"y_true": truth, "y_pred": predicted})

@@ -51,7 +51,7 @@ def stage_layers(stages: Sequence[PipelineStage], boundary: Boundary | None = No
 
 
 class StageSchedule:
-    """Run the stages of this rank under a timetable, like torch's schedules; the optimizer is the user's own.
+    """Schedule that runs the stages of this rank under a timetable, like torch's; the optimizer is the user's own.
 
     Args:
         stages: The stage of this rank, or its stages if interleaved. Rank r of their group has stage r, or stages r,
@@ -77,7 +77,7 @@ class StageSchedule:
         own = list(stages) if isinstance(stages, Sequence) else [stages]
         self._layers, self._loss_fn, self._timeout_s = stage_layers(own, boundary), loss_fn, timeout_s
         self._group, names = own[0].group, self._layers.names
-        self._plan = partial(StagePlan.by_hand, names, range(1, len(names)), style=style, chunks=len(own))
+        self._plan = partial(StagePlan.from_cuts, names, range(1, len(names)), style=style, chunks=len(own))
         self._microbatches = n_microbatches
         rank, plan = dist.get_rank(self._group), self._plan(microbatches=n_microbatches)
         wanted = [number for number, stage in enumerate(plan.stages) if stage.position == rank]

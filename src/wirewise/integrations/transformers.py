@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from wirewise.extras import needed
+from wirewise.extras import import_extra
 from wirewise.integrations.advice import FirstSteps
 
-needed("transformers", "transformers", "wirewise.integrations.transformers")
+import_extra("transformers", "transformers", "wirewise.integrations.transformers")
 
 from transformers import TrainerCallback  # noqa: E402
 

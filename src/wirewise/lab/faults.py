@@ -59,7 +59,7 @@ class HostFault:
     def inject(self, lab: Lab) -> None:
         """Inject the fault now."""
         if self.kind in _WITH_FACTOR:
-            lab.slow(self.host, self.factor, what="cpu" if self.kind == "slow-cpu" else "link")
+            lab.slow(self.host, self.factor, label="cpu" if self.kind == "slow-cpu" else "link")
         elif self.kind == "link":
             lab.set_link(self.host, self.rate)
         else:
@@ -77,9 +77,9 @@ class RankFault:
     point: str
     """Name of the point, such as "bucket"."""
     index: int | None = None
-    """Index of the bucket, parameter or the like; None: whichever comes first."""
+    """Index of the bucket, parameter or the like. None for the first that occurs."""
     step: int | None = None
-    """Step that is under way, from 0 on; None: whichever comes first."""
+    """Step in which it is injected, from 0. None for the first that reaches the point."""
 
     def __str__(self) -> str:
         index = "" if self.index is None else f":{self.index}"
@@ -94,7 +94,7 @@ def parse_fault(text: str) -> HostFault | RankFault:
     rank. "5..40s:7" is a random time between 5 and 40 s, with seed 7.
 
     Raises:
-        LabError: The text has another form.
+        LabError: The text is malformed.
     """
     match = _FORM.fullmatch(text.strip())
     try:

@@ -18,19 +18,19 @@ _MAX_RATE = 4e12
 """Bytes per second whose bucket of `_BURST_S` still fits into the 32 bits that the kernel keeps for it."""
 
 
-def checked(bytes_per_s: float, what: str) -> float:
+def checked(bytes_per_s: float, label: str) -> float:
     """Return a rate if the kernel can shape it.
 
     Args:
         bytes_per_s: Rate in bytes per second.
-        what: Subject of the error message.
+        label: Subject of the error message.
 
     Raises:
         LabError: The kernel cannot shape the rate.
     """
     if not 1 <= bytes_per_s <= _MAX_RATE:
         raise LabError(
-            f"{what} has {bytes_per_s:g} bytes per second; expected 1 to {_MAX_RATE:g}, which is what the kernel can "
+            f"{label} has {bytes_per_s:g} bytes per second; expected 1 to {_MAX_RATE:g}, which is what the kernel can "
             "shape"
         )
     return bytes_per_s

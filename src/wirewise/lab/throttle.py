@@ -12,7 +12,7 @@ _PERIOD_S = 0.05
 
 
 class Throttle:
-    """Let processes run for 1/`factor` of the time, from now until `stop`.
+    """Throttle that lets processes run for 1/`factor` of the time, from now until `stop`.
 
     This emulates a slower host: on average each process gets at most that fraction of a CPU, but at full speed for up
     to 50 ms at a time. The network continues while they are stopped.

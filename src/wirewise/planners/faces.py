@@ -169,7 +169,7 @@ def expect_links(links: Any) -> Links:
     """Return the links, if they are a link table.
 
     Raises:
-        InputError: Names the type that was passed.
+        InputError: The value is no link table; the message names its type.
     """
     if not isinstance(links, Links):
         got = "none" if links is None else f"a {type(links).__name__}"

@@ -33,7 +33,7 @@ PLANNERS: dict[str, dict[str, Planner]] = {
     "reshard": reshard.PLANNERS,
     "stages": pipeline.PLANNERS,
 }
-"""Planners by family and name; the first of a family is what its commands plan with by themselves."""
+"""Planners by family and name; the first of a family is its default."""
 
 
 def planner(family: str, name: str) -> Planner:

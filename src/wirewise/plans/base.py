@@ -65,7 +65,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Raise if the plan is inconsistent in itself, independent of topology and job.
 
         Raises:
-            PlanError: The message shows the faulty place.
+            PlanError: The plan is inconsistent; the message names the place.
         """
         if self.world_size < 1:
             raise PlanError(
@@ -76,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Raise if the plan is inconsistent or does not fit the topology.
 
         Raises:
-            PlanError: The message shows the faulty place.
+            PlanError: The plan is inconsistent or does not fit; the message names the place.
         """
         ranks = len(topology.devices) or len(topology.hosts)
         if ranks != self.world_size:

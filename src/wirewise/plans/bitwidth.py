@@ -30,7 +30,7 @@ class ChannelBits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Bit widths of the rows sent from one rank to another in one exchange."""
 
     exchange: str
-    """"forward1": activations into layer 1; "backward1": their gradients."""
+    """Name of the exchange. "forward1": activations into layer 1; "backward1": their gradients."""
     sender: int
     receiver: int
     width: int

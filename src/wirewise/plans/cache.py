@@ -33,7 +33,7 @@ class MachineCache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     nodes: bytes
     """Global ids of the cached remote nodes, ascending, 8 bytes each, little endian."""
     budget: int
-    """Capacity in rows."""
+    """Capacity, in rows."""
     needed: tuple[float, ...]
     """Mean number of rows of each machine that its batches need, [machines]; 0 for itself."""
     fetched: tuple[float, ...]
@@ -67,7 +67,7 @@ class CachePlan(Plan, frozen=True, kw_only=True, tag="cache"):
     """
 
     @property
-    def remaining(self) -> float:
+    def remote_fraction(self) -> float:
         """Fraction of the remote rows still fetched."""
         needed = sum(sum(machine.needed) for machine in self.machines)
         return sum(sum(machine.fetched) for machine in self.machines) / needed if needed else 0.0
@@ -141,7 +141,7 @@ class CachePlan(Plan, frozen=True, kw_only=True, tag="cache"):
             ]
             for number, machine in enumerate(self.machines)
         ]
-        rows.append(["all", "-", "-", "-", "-", f"{self.remaining:.1%}"])
+        rows.append(["all", "-", "-", "-", "-", f"{self.remote_fraction:.1%}"])
         return ["machine", "keeps", "of", "needs a batch", "fetches", "left"], rows
 
 

@@ -23,7 +23,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     bandwidth_bytes_per_s: float
     """Total bandwidth of the links that leave them; for parts, of all links into them or out of them."""
     parts: tuple[tuple[int, ...], ...] = ()
-    """Partition of the ranks whose links are counted if there is no cut; empty: each rank alone."""
+    """Partition of the ranks whose links are counted if there is no cut; empty if each rank is a part."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,7 +58,7 @@ class CollectivePlan(Plan, frozen=True, kw_only=True, tag="collective"):
     """Simulated time with ECMP, in which switches hash each pair's connection to one of its equal-cost paths: the worst
     of several hashes. None if paths are unique, or the program is too large."""
     synthesis_s: float = 0.0
-    """Time that the planner took."""
+    """Duration of the planning, in seconds."""
     candidates: tuple[Candidate, ...] = ()
     """Candidates of the planner, the best first."""
     notes: tuple[str, ...] = ()

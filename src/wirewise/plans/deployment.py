@@ -35,7 +35,7 @@ class DeployedDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     speed: float = 1.0
     """Compute speed relative to the profiled device."""
     memory_bytes: float = 0.0
-    """Memory for parameters, optimizer state and activations, in bytes; 0: no limit."""
+    """Memory for parameters, optimizer state and activations, in bytes; 0 for no limit."""
 
 
 class RowMove(NamedTuple):
@@ -46,7 +46,7 @@ class RowMove(NamedTuple):
     start: int
     """First row."""
     stop: int
-    """Row after the last."""
+    """Row after the last one."""
 
 
 class DeployedGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +59,7 @@ class DeployedGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     communication: Communication
     rows: tuple[int, ...] = ()
     """Rows of the batch on each of the devices, at least 1, in order: the first device has rows 0 to `rows[0]`, and so
-    on; none under mp, where each op takes the whole batch."""
+    on; empty under mp, where each op takes the whole batch."""
     owners: tuple[int, ...] = ()
     """Rank of each op: the one that runs it under mp, or reduces its gradients under ps; otherwise empty."""
     duplicated: tuple[str, ...] = ()

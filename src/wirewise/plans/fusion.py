@@ -26,14 +26,14 @@ __all__ = [
 ]
 
 PRECISIONS = ("float32", "bfloat16")
-"""Types in which forward and backward may compute."""
+"""Types in which forward and backward passes may compute."""
 
 SCHEMES = ("all_reduce", "all_gather", "divisible", "hierarchical")
-"""How the payloads of a bucket travel, or its gradients without a codec (`wirewise.cost.gradients`)."""
+"""Methods of exchanging the payloads of a bucket, or its gradients without a codec (`wirewise.cost.gradients`)."""
 
 DECODES = ("inline", "lazy", "queue")
-"""Where a bucket is decoded: by the thread of its collective, once back-propagation is over, or by a thread of its
-own."""
+"""Threads that may decode a bucket: that of its collective, the compute thread once back-propagation is over, or a
+thread of its own."""
 
 
 _EACH_ALONE = ("cupcake", "layer-wise", "even", "bucket", "mg-wfbp", "mergecomp")
@@ -55,7 +55,7 @@ LOSSES = {
     "int4": "4 bits of each value",
     "powersgd": "two factors of rank 4",
 }
-"""Part of the gradients that is sent, by codec."""
+"""Fraction of the gradients that is sent, by codec."""
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,9 +82,9 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 DDP_BUCKET_BYTES = 25 * 2**20
-"""Cap of DistributedDataParallel's buckets where a job gives none."""
+"""Default cap of DistributedDataParallel's buckets, in bytes."""
 DDP_FIRST_BUCKET_BYTES = 2**20
-"""Size at which its first bucket is closed, so that communication begins early."""
+"""Size at which the first bucket of DistributedDataParallel is closed, in bytes, so that communication begins early."""
 
 
 def ddp_buckets(
@@ -121,7 +121,7 @@ def ddp_buckets(
 
 
 class ParameterSpan(NamedTuple):
-    """First and last parameter of a bucket, by launch order, and pieces of them, 0 if not split."""
+    """Range of a bucket: its first and last parameter in launch order, and the piece of each, 0 if it is not split."""
 
     first: int
     first_piece: int
@@ -137,8 +137,8 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     buckets: tuple[Bucket, ...]
     """Buckets in the order of launch, the same on all ranks."""
     splits: dict[str, int] = msgspec.field(default_factory=dict)
-    """Parameters that travel in pieces, and the elements of each piece but the last (`plans.splits`); buckets list
-    "NAME[0]", "NAME[1]", ..., one behind the other."""
+    """Parameters sent in pieces, and the elements of each piece but the last (`plans.splits`); buckets list "NAME[0]",
+    "NAME[1]", ..., one after another."""
     fused_ops: tuple[tuple[str, ...], ...] = ()
     """Groups of module names; each group runs as one compiled op."""
     regions: tuple[tuple[str, ...], ...] = ()
@@ -149,22 +149,23 @@ class FusionPlan(Plan, frozen=True, kw_only=True, tag="fusion"):
     recompute: tuple[str, ...] = ()
     """Names of modules whose activations are recomputed in the backward pass."""
     accumulation: int = 1
-    """Micro-steps before the gradients are reduced."""
+    """Number of micro-steps before the gradients are reduced."""
     predicted_step_s: float = 0.0
-    """Simulated seconds of a step under the plan; 0: not simulated."""
+    """Simulated seconds of a step under the plan; 0 if not simulated."""
     baseline_step_s: float = 0.0
     """Predicted step without the plan, in seconds: a recorded run's own buckets, a captured step unfused, or gradients
     each alone, compressed if the planner had a codec to choose."""
     lower_bound_s: float = 0.0
-    """Lower bound of the step in the planner's cost model, in seconds; 0: not known."""
+    """Lower bound of the step in the planner's cost model, in seconds; 0 if unknown."""
     compressed_step_s: float = 0.0
-    """Simulated time of the best step with codecs, if compressing had to gain enough; 0: nothing was compared."""
+    """Simulated time of the best step with codecs, if compression had to reach a minimum gain, in seconds; 0 if not
+    compared."""
     uncompressed_step_s: float = 0.0
     """Predicted seconds of a step without codecs."""
     unsplit_step_s: float = 0.0
-    """Simulated time of the best step without splits; 0: nothing was compared."""
+    """Simulated time of the best step without splits, in seconds; 0 if not compared."""
     predicted_memory_bytes: int = 0
-    """Estimated peak memory of a rank under the plan; 0: not estimated."""
+    """Estimated peak memory of a rank under the plan, in bytes; 0 if not estimated."""
 
     @classmethod
     def by_size(cls, sizes: Mapping[str, int], world_size: int, bucket_bytes: float = inf) -> FusionPlan:

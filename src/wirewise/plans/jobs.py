@@ -1,4 +1,4 @@
-"""Where and when the jobs of a queue run, and with which resources."""
+"""Schedule of a queue's jobs: their hosts, times and resources."""
 
 from __future__ import annotations
 

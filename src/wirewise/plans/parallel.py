@@ -1,10 +1,10 @@
 """Placement of the operators of a training step and shardings of their tensors: automatic parallel plans.
 
-A plan is about the graph of a whole step (`trace.operator_graph`), forward and backward, and says of every node by its
-number which stage runs it and how its output lies on the mesh of that stage. Words of a placement, one for each
-dimension of the mesh, are `R` (every rank has the whole), `P` (ranks have partial sums), `S1` (dimension 1 is cut in
-equal parts) and `S1/3` (dimension 1 is cut in 3 equal blocks and each block in equal parts, of which a rank has one
-of every block: torch's strided shard with split factor 3).
+A plan is for the graph of a whole step (`trace.operator_graph`), forward and backward, and assigns to every node, by
+index, the stage that runs it and the placement of its output on the mesh of that stage. Placements, one for each
+dimension of the mesh, are `R` (every rank has the whole), `P` (ranks have partial sums), `S1` (dimension 1 is split
+into equal shards) and `S1/3` (dimension 1 is split into 3 equal blocks, each of which is sharded: torch's strided
+shard with split factor 3).
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ __all__ = [
 ]
 
 MoveKind = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "slice", "send"]
-"""Kinds of a change of layout: a collective along one dimension of a mesh, a part of what a rank has already, or a
-message
-from each rank of a stage to the rank at the same place of another stage."""
+"""Kinds of layout changes: a collective along one mesh dimension, a slice of what a rank already holds, or a message
+from each rank of a stage to its counterpart in another stage."""
 
 _WORD = re.compile(r"R|P|S(\d+)(?:/(\d+))?")
 _SHOWN = 40
@@ -77,10 +76,10 @@ class MoveStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     kind: MoveKind
     mesh_dim: int = -1
-    """Mesh dimension of the collective; -1: a message between stages."""
+    """Mesh dimension of the collective, or -1 for a message between stages."""
     size_bytes: int = 0
-    """Bytes of the largest tensor of a rank in it: the partial sum of an all-reduce or a reduce-scatter, what an
-    all-gather makes, what a rank has before an all-to-all, the message of a send; of one microbatch."""
+    """Size of the largest tensor of a rank in the step, in bytes, for one microbatch: the partial sum of an all-reduce
+    or a reduce-scatter, the result of an all-gather, the input of an all-to-all, or the message of a send."""
     sent_bytes: int = 0
     """Bytes that a rank sends for one microbatch, by a ring if there is a choice."""
 
@@ -157,9 +156,9 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
     moves: tuple[Move, ...] = ()
     """Layout changes of outputs, in the order of their producers."""
     buckets: tuple[tuple[int, ...], ...] = ()
-    """Moves, by number, that travel as one message as soon as the last of their tensors is there: sums of gradients,
-    each a single all-reduce along the same dimension of the mesh. Plans of one stage and one microbatch may have
-    them."""
+    """Moves, by number, that are sent as one message as soon as the last of their tensors is ready: sums of
+    gradients, each a single all-reduce along the same dimension of the mesh. Plans of one stage and one microbatch
+    may have them."""
     inner: dict[int, tuple[MoveStep, ...]] = msgspec.field(default_factory=dict)
     """Collectives inside nodes that compute over a sharded dimension, by node index."""
     recompute: tuple[int, ...] = ()
@@ -169,15 +168,15 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
     predicted_step_s: float = 0.0
     """Simulated seconds of a step."""
     bound_s: float = 0.0
-    """Lower bound for these ranks, in seconds, if all compute all the time; 0: not known."""
+    """Lower bound for these ranks, in seconds, if all compute all the time; 0 if unknown."""
     gap: float = 0.0
-    """How far the plan's shardings may cost more than the best ones of the same stages, mesh and microbatches, as a
-    share of a bound of these; costs are all operators and moves of a rank, one after the other."""
+    """Bound on how much more the shardings cost than the best ones for the same stages, mesh and microbatches, as a
+    fraction; costs are all operators and moves of a rank in sequence."""
     memory_bytes: tuple[int, ...] = ()
     """Peak memory of each rank: parameters, gradients, optimizer state and activations, in bytes, [world size]."""
     choices: tuple[BlockChoice, ...] = ()
     why: tuple[str, ...] = ()
-    """Sentences that give reasons."""
+    """Sentences that explain the plan."""
     notes: tuple[str, ...] = ()
     """Notes for the user, such as operators without a rule, which are not split."""
 
@@ -235,7 +234,7 @@ class ParallelPlan(Plan, frozen=True, kw_only=True, tag="parallel"):
             nodes: Number of its nodes.
 
         Raises:
-            PlanError: Names both digests, or both numbers of nodes.
+            PlanError: The digest or the number of nodes differs; the message names both.
         """
         if digest != self.graph:
             raise PlanError(

@@ -18,7 +18,7 @@ TaskKind = Literal["store", "sampler", "worker", "server"]
 second to import."""
 
 FlowPolicy = Literal["iter", "maxmin", "oes", "fifo", "mrtf", "omcoflow"]
-"""How flows share the interfaces of hosts (`wirewise.sim.flows.rates`)."""
+"""Policy by which flows share the interfaces of hosts (`wirewise.sim.flows.rates`)."""
 
 _NAMED = 4
 """Tasks that a message names at most."""
@@ -55,8 +55,8 @@ class PlacementPlan(Plan, frozen=True, kw_only=True, tag="placement"):
     lower_bound_s: float
     """Lower bound for any order of flows under this placement, in seconds."""
     competitive_ratio: float
-    """Flows that can share one direction of an interface at most; under `oes` no run takes longer than so many times
-    the shortest possible one (Luo, Bao, Wu, INFOCOM 2022)."""
+    """Maximum number of flows that share one direction of an interface; under `oes` no run takes longer than this
+    multiple of the shortest possible one (Luo, Bao, Wu, INFOCOM 2022)."""
 
     @property
     def places(self) -> dict[str, int]:

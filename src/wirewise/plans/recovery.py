@@ -25,15 +25,15 @@ __all__ = [
 ]
 
 RecoveryStrategy = Literal["replica", "log", "checkpoint"]
-"""Where a lost stage's state comes from: a replica that lives; the last checkpoint, and logged messages from which the
-steps since then are recomputed while survivors wait; or the last checkpoint alone, to which all ranks go back."""
+"""Source of a lost stage's state: a surviving replica; the last checkpoint with logged messages, from which the steps
+since then are recomputed while survivors wait; or the last checkpoint alone, to which all ranks roll back."""
 
 LogTier = Literal["memory", "disk"]
-"""Where logged messages lie: in shared memory, which outlives a process but no host, or on disk."""
+"""Storage of logged messages: shared memory, which outlives a process but not its host, or disk."""
 
 Consistency = Literal["auto", "roll-forward", "ping-pong", "undo", "journal"]
 CONSISTENCIES: tuple[str, ...] = get_args(Consistency)
-"""Ways to one step for all parameters after a failure amid an update, those of the runtime."""
+"""Methods to restore one step for all parameters after a failure during an update, those of the runtime."""
 
 _MOST_SHOWN = 6
 
@@ -59,7 +59,7 @@ class MessageLog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tier: LogTier
     """Place of the log."""
     bytes_per_step: float
-    """Bytes of a step."""
+    """Bytes logged per step."""
 
 
 class RecoveryPhases(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,19 +129,19 @@ class RecoveryPlan(Plan, frozen=True, kw_only=True, tag="recovery"):
     mtbf_s: float
     """Assumed mean training time between failures, in seconds."""
     predicted_s: float = 0.0
-    """Seconds, with failures, for the steps that would fit into `mtbf_s` without any; 0: not simulated."""
+    """Seconds, with failures, for the steps that would fit into `mtbf_s` without any; 0 if not simulated."""
     goodput: float = 0.0
-    """Fraction of that time in which steps are computed for the first time; 0: not simulated."""
+    """Fraction of that time in which steps are computed for the first time; 0 if not simulated."""
     overhead: float = 0.0
     """Failure-free overhead of logs, checkpoints and consistency, as a fraction of step time."""
     recoveries: tuple[RecoveryPhases, ...] = ()
-    """Simulated recovery of each stage, [stages]; none: not simulated."""
+    """Simulated recovery of each stage, [stages]; empty if not simulated."""
     front: tuple[FrontPoint, ...] = ()
-    """Pareto front of the logs, from none to all; empty: not compared."""
+    """Pareto front of the logs, from none to all; empty if not compared."""
     chosen: int = -1
-    """Index of the plan's own point in `front`; -1: nothing is logged."""
+    """Index of the plan's own point in `front`, or -1 if nothing is logged."""
     others: tuple[PricedPolicy, ...] = ()
-    """Other policies at the same failures."""
+    """Other policies under the same failures."""
     notes: tuple[str, ...] = ()
     """Notes of the planner, such as why a stage is not logged."""
 

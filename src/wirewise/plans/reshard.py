@@ -54,7 +54,7 @@ class UnitTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     round: int
     """Round of the task; a sender starts a round after its sends of the round before."""
     trees: tuple[MulticastTree, ...] = ()
-    """Trees by which slices reach several receivers; empty: every receiver holds the slices already."""
+    """Trees by which slices reach several receivers; empty if every receiver already holds the slices."""
 
     @property
     def kept(self) -> tuple[int, ...]:

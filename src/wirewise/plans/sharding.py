@@ -45,7 +45,7 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ranks: tuple[int, ...]
     """Ranks of the mesh in row-major order, [product of `mesh`]."""
     dims: tuple[tuple[int, ...], ...]
-    """Mesh axes that split each dimension of the tensor, outermost first; empty: the dimension is not split."""
+    """Mesh axes that split each dimension of the tensor, outermost first; empty if the dimension is not split."""
     partial: tuple[int, ...] = ()
     """Mesh axes along which ranks hold partial sums of the tensor."""
     rows: tuple[Intervals, ...] = ()
@@ -150,7 +150,7 @@ def parse_sharding(text: str, *, first_rank: int = 0) -> Sharding:
         first_rank: First rank of a mesh without ranks.
 
     Raises:
-        InputError: The text has another form; the message names the faulty part.
+        InputError: The text is malformed; the message names the faulty part.
     """
     head, colon, tail = text.partition(":")
     axes, at, named = head.partition("@")

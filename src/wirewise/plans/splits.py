@@ -11,8 +11,8 @@ from typing import NamedTuple
 __all__ = ["PIECE_BLOCK", "Piece", "piece_name", "piece_of", "pieces", "splits_of"]
 
 PIECE_BLOCK = 4096
-"""Every piece but the last holds a multiple of so many elements: blocks of 256, 512, ... elements that have a scale of
-their own are then the same with pieces as without."""
+"""Number of elements of which every piece but the last holds a multiple: blocks of 256, 512, ... elements with a scale
+of their own are then the same with pieces as without."""
 
 
 class Piece(NamedTuple):
@@ -22,18 +22,18 @@ class Piece(NamedTuple):
     number: int
 
 
-def splits_of(elements: Mapping[str, int], most: int) -> dict[str, int]:
-    """Piece size of each parameter larger than `most`, in elements, by name.
+def splits_of(elements: Mapping[str, int], maximum: int) -> dict[str, int]:
+    """Piece size of each parameter larger than `maximum`, in elements, by name.
 
     Uses the fewest pieces within the limit, about equal, rounded up to `PIECE_BLOCK`.
 
     Args:
         elements: Number of elements of each parameter.
-        most: Maximum number of elements per piece, at least 1.
+        maximum: Maximum number of elements per piece, at least 1.
     """
     found = {}
     for name, own in elements.items():
-        count = -(-own // most)
+        count = -(-own // maximum)
         size = -(-own // (count * PIECE_BLOCK)) * PIECE_BLOCK
         if size < own:
             found[name] = size

@@ -18,7 +18,7 @@ from wirewise.plans.timetables import (
     StagePass,
     Timetable,
     in_flight,
-    ordered,
+    order_passes,
     timetable,
     unroll,
 )
@@ -26,7 +26,8 @@ from wirewise.plans.timetables import (
 __all__ = ["ExchangePlace", "Stage", "StagePlan", "ValueSplit"]
 
 ExchangePlace = Literal["end", "hidden"]
-"""Replicas exchange gradients at the end of an update before anything else; or beside the next update's passes."""
+"""Time at which replicas exchange gradients: at the end of an update, before anything else; or concurrently with the
+next update's passes."""
 
 _SHOWN = 12
 """Actions of a position that a table shows."""
@@ -49,7 +50,7 @@ class ValueSplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Value between stages that is sharded or partial over the ranks of a stage."""
 
     module: str
-    """Module that makes the value."""
+    """Module that computes the value."""
     stage: int
     """Stage that produces or reads it sharded."""
     dim: int | None = None
@@ -78,27 +79,28 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
     splits: tuple[ValueSplit, ...] = ()
     """Values that are sharded over the ranks of a stage; all others are replicated."""
     edges: tuple[tuple[int, int], ...] = ()
-    """Pairs of stages between which activations travel, and gradients back; none: each stage feeds the next alone."""
+    """Pairs of stages between which activations are sent, and gradients back; empty if each stage feeds the next
+    alone."""
     weight_versions: Literal[1, 2] = 1
     """Number of weight versions kept; with 2, microbatches use the second newest and the pipeline never flushes."""
     exchange: ExchangePlace = "end"
-    """When replicas exchange gradients; "hidden" needs two versions of the weights."""
+    """Time at which replicas exchange gradients; "hidden" needs two versions of the weights."""
     depths: tuple[int, ...]
     """Maximum number of activations, each of one stage and microbatch, that each position keeps, [positions]."""
     predicted_s: float = 0.0
-    """Simulated seconds of an update; 0: not simulated. Without flushes, in steady state."""
+    """Simulated seconds of an update, in steady state without flushes; 0 if not simulated."""
     predicted_bytes: tuple[int, ...] = ()
-    """Peak memory of a rank at each position, in bytes, [positions]; empty: not known."""
+    """Peak memory of a rank at each position, in bytes, [positions]; empty if unknown."""
     pass_s: tuple[tuple[float, float, float], ...] = ()
-    """Seconds of a forward pass, a whole backward pass, and of it for gradients of weights, that the planner counted
-    with, [stages]; none: not known."""
+    """Seconds of a forward pass, of a whole backward pass, and of its part for weight gradients, as assumed by the
+    planner, [stages]; empty if unknown."""
     message_s: tuple[float, ...] = ()
-    """Seconds of a message over each of `all_edges` without contention; empty: not known."""
+    """Seconds of a message over each of `all_edges` without contention; empty if unknown."""
     notes: tuple[str, ...] = ()
     """Notes of the planner, such as the reason against more stages."""
 
     @classmethod
-    def by_hand(
+    def from_cuts(
         cls,
         modules: Sequence[str],
         cuts: Sequence[int],
@@ -278,7 +280,7 @@ class StagePlan(Plan, frozen=True, kw_only=True, tag="stages"):
             for fault in faults():
                 raise PlanError(fault)
         updates = _UPDATES if self.weight_versions > 1 else 1
-        ordered([self.steps(position, updates) for position in range(self.positions)], self.all_edges)
+        order_passes([self.steps(position, updates) for position in range(self.positions)], self.all_edges)
 
     def _value_faults(self) -> Iterator[str]:
         if self.style not in STYLES and self.style != "custom":

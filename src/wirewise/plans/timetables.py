@@ -35,7 +35,7 @@ __all__ = [
     "interleaved",
     "needs",
     "one_f_one_b",
-    "ordered",
+    "order_passes",
     "timetable",
     "two_versions",
     "unroll",
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 ActionKind = Literal["F", "B", "I", "W"]
-"""Forward pass; whole backward pass; gradient of the inputs alone; gradient of the weights alone."""
+"""Kinds of passes: forward; whole backward; input gradients alone; weight gradients alone."""
 
 
 class StageAction(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -62,7 +62,7 @@ Timetable = tuple[tuple[StageAction, ...], ...]
 """Actions of each position in their order."""
 
 Edges = Iterable[tuple[int, int]]
-"""Pairs of stages: one that sends activations, and one that gets them and sends gradients back."""
+"""Pairs of stages: one sends activations, the other receives them and sends gradients back."""
 
 
 class StagePass(NamedTuple):
@@ -271,7 +271,7 @@ def needs(step: StagePass, edges: Edges) -> list[StagePass]:
     return [step._replace(stage=target) for source, target in edges if source == step.stage]
 
 
-def ordered(rows: Sequence[Sequence[StagePass]], edges: Edges) -> list[tuple[int, StagePass]]:
+def order_passes(rows: Sequence[Sequence[StagePass]], edges: Edges) -> list[tuple[int, StagePass]]:
     """Order the passes of all positions topologically, with their positions.
 
     Args:

@@ -80,7 +80,7 @@ class BucketNames:
             self._models.append(_Model(model, parameters))
 
     def called(self, model: nn.Module) -> None:
-        """Handle the start of a model's forward pass; of two models with equal buckets, the last one called is due."""
+        """Handle the start of a model's forward pass; of two models with equal buckets, the last one called is next."""
         self._models.sort(key=lambda one: one.model is not model)
 
     def query(self) -> None:

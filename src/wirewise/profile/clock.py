@@ -10,7 +10,7 @@ import torch
 __all__ = ["Clock", "DeviceClock", "HostClock", "Mark", "clock_of"]
 
 Mark = float | torch.cuda.Event
-"""`time.perf_counter` in seconds, or an event whose time is known once the device got there."""
+"""`time.perf_counter` in seconds, or an event whose time is known once the device has reached it."""
 
 
 class Clock(Protocol):
@@ -40,7 +40,7 @@ class HostClock:
 
 
 class DeviceClock:
-    """Clock of a device, where work is done when its stream gets there: marks are events on the current stream.
+    """Clock of a device, where work is done when its stream reaches it: marks are events on the current stream.
 
     Args:
         device: CUDA device of this rank.

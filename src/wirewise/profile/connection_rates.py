@@ -26,12 +26,12 @@ _PATIENCE = 2
 
 
 class LinkFigures(NamedTuple):
-    """The link of this rank that fell most below its usual rate, in one window; NaN if no link says anything."""
+    """Link of this rank that fell most below its usual rate in one window; NaN without enough traffic."""
 
     peer: float
     """First rank of the host at the other end."""
     bytes_per_s: float
-    """Bytes a second of a connection while it had bytes under way."""
+    """Bytes per second of a connection while it had bytes in flight."""
     usual_bytes_per_s: float
     limit_bytes_per_s: float
     """Rate below which it is slower than noise explains."""

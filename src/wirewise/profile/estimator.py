@@ -36,13 +36,13 @@ class RegionBatch(NamedTuple):
     """Batch of b regions, padded to n nodes each."""
 
     nodes: Tensor
-    """[b, n, FEATURES]."""
+    """Node features, [b, n, FEATURES]."""
     kinds: Tensor
     """Numbers of kinds, [b, n]."""
     reads: Tensor
-    """[b, n, n]."""
+    """Whether a node (row) reads another (column), [b, n, n]."""
     prior_s: Tensor
-    """[b, n, PRIORS]."""
+    """Prior estimates of each node, [b, n, PRIORS]."""
 
 
 def batch_of(regions: Sequence[RegionGraph], numbers: dict[str, int]) -> RegionBatch:

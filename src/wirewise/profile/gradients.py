@@ -21,7 +21,7 @@ from wirewise.codec.gradients import GradientCodec, Segments, make
 from wirewise.cost.gradients import WIRES, CodecTimes, GradientCosts
 from wirewise.errors import InputError
 from wirewise.instruments import observer
-from wirewise.profile.rounds import Bench, Communicator, collective_times, concurrent_times, rising
+from wirewise.profile.rounds import Bench, Communicator, collective_times, concurrent_times, make_monotonic
 from wirewise.trace.gradients import GradientTensor, GradientTrace
 
 __all__ = ["GradientWatch", "gradient_trace", "measure_costs", "measure_costs_of", "warm_codecs"]
@@ -143,7 +143,7 @@ def _launch_times(
             thread.submit(int)
 
         seconds.append(bench.rounds(launch, "the measuring of launches"))
-    return CodecTimes(rising(sizes, seconds), tuple((float(size), 0.0) for size in sizes))
+    return CodecTimes(make_monotonic(sizes, seconds), tuple((float(size), 0.0) for size in sizes))
 
 
 def _codec_times(
@@ -164,7 +164,7 @@ def _codec_times(
             lambda t=trial: t.decode(n),
         )
         found.append([bench.rounds(action, what) for action in actions])
-    encode, decode, decode_sum = (rising(sizes, column) for column in np.array(found).T)
+    encode, decode, decode_sum = (make_monotonic(sizes, column) for column in np.array(found).T)
     return CodecTimes(encode, decode, {n: decode_sum} if n > 1 else {})
 
 

@@ -25,7 +25,7 @@ def measure_operators(
     operators: FusionGraph,
     *,
     passes: int = 7,
-    known: dict[Hashable, float] | None = None,
+    known_times: dict[Hashable, float] | None = None,
 ) -> FusionGraph:
     """Measure the layout and time of each operator, as the median of passes over the whole graph.
 
@@ -38,7 +38,7 @@ def measure_operators(
         inputs: Inputs of the graph.
         operators: Operators of this graph.
         passes: Number of measured passes, after a warm-up pass.
-        known: Times from earlier calls; new measurements are added. Nothing runs if it is complete.
+        known_times: Times from earlier calls; new measurements are added. Nothing runs if it is complete.
 
     Raises:
         InputError: The graph lacks some of the operators, or there are no passes.
@@ -50,15 +50,17 @@ def measure_operators(
         raise InputError(
             f"the graph has no operators {', '.join(missing[:8])}; give the graph that they are of"
         )
-    known = {} if known is None else known
+    known_times = {} if known_times is None else known_times
     keys = {one.name: _key(nodes[one.name]) for one in operators.operators}
-    if not known.keys() >= set(keys.values()):
+    if not known_times.keys() >= set(keys.values()):
         with torch.random.fork_rng(devices=[]):
-            known |= _measured(module, inputs, keys, passes)
+            known_times |= _measured(module, inputs, keys, passes)
     return msgspec.structs.replace(
         operators,
         operators=tuple(
-            msgspec.structs.replace(one, time_s=known[keys[one.name]], layout=node_layout(nodes[one.name]))
+            msgspec.structs.replace(
+                one, time_s=known_times[keys[one.name]], layout=node_layout(nodes[one.name])
+            )
             for one in operators.operators
         ),
     )

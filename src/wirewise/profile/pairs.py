@@ -1,4 +1,4 @@
-"""Bandwidth of messages between each two ranks of a running group, and total bandwidth of each rank."""
+"""Bandwidth of messages between each pair of ranks of a running group, and total bandwidth of each rank."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PairRates(NamedTuple):
     rate: NDArray[np.float64]
     """Bytes per second of each pair alone, [ranks, ranks]; 1 on the diagonal."""
     latency_s: NDArray[np.float64]
-    """One way, [ranks, ranks]: half of the shortest round trip."""
+    """Latency of one way, in seconds, [ranks, ranks]: half of the shortest round trip."""
     leaving: NDArray[np.float64]
     """Egress of each rank while it sends to all others, in bytes per second, [ranks]."""
     arriving: NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""CPU time of a thread, and time that it was runnable but not running."""
+"""CPU time of a thread, and time in which it was runnable but not running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ProcessorTimes(NamedTuple):
 
 
 class ProcessorClock:
-    """Reader of the calling thread's exact times in Linux, in 2 us."""
+    """Reader of the calling thread's exact times in Linux; a reading takes 2 us."""
 
     def __init__(self) -> None:
         self._file = -1

@@ -1,4 +1,4 @@
-"""Collector of hook events of a rank, appended to the rank's trace step by step."""
+"""Collector of a rank's hook events, which it appends to the rank's trace step by step."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Pending:
     carried: bool = False
     """Whether a thread of the job executes it."""
     elsewhere: bool = False
-    """Whether another thread than the one that launched it waited for it, as for a message."""
+    """Whether a thread other than the one that launched it waited for it, as for a message."""
     caller: str = field(default_factory=calling_thread)
     """Thread that handed it over."""
 
@@ -133,7 +133,7 @@ class Recorder:
         return pending
 
     def seconds(self, mark: Mark) -> float:
-        """Time of a mark, in seconds, waiting for the device if necessary."""
+        """Time of a mark, in seconds; waits for the device if necessary."""
         seconds = self.clock.seconds(mark)
         if seconds is None:
             mark.synchronize()  # type: ignore[union-attr]
@@ -161,7 +161,7 @@ class Recorder:
         self._writer.clock(time.perf_counter(), time.time_ns())
 
     def discard(self) -> None:
-        """Drop the ops of this step, which count for none."""
+        """Drop the ops of this step, which is not counted."""
         self._rows = [row for row in self._rows if row[0] != self.step]
         self._pending = [pending for pending in self._pending if pending.step != self.step]
         self._steps = [row for row in self._steps if row[0] != self.step]

@@ -49,8 +49,8 @@ class CapturedRegion(NamedTuple):
     """Indices of the operators whose results leave the region."""
 
 
-def random_region(graph: FusionGraph, random: Random, most: int) -> CapturedRegion:
-    """Sample a legal region: an operator, and predecessors until it has `most` operators or none can be added.
+def random_region(graph: FusionGraph, random: Random, maximum: int) -> CapturedRegion:
+    """Sample a legal region: an operator, and predecessors until it has `maximum` operators or none can be added.
 
     A predecessor with other readers either keeps serving them, or is copied for this region alone; always copied
     where a path would otherwise leave the region and return.
@@ -58,7 +58,7 @@ def random_region(graph: FusionGraph, random: Random, most: int) -> CapturedRegi
     Args:
         graph: Graph of the captured step.
         random: Random number generator.
-        most: Maximum number of operators, at least 1.
+        maximum: Maximum number of operators, at least 1.
 
     Raises:
         InputError: The graph has only views and opaque operators.
@@ -69,7 +69,7 @@ def random_region(graph: FusionGraph, random: Random, most: int) -> CapturedRegi
     readers = _readers(graph)
     # The later of two draws, since early operators have few predecessors.
     members, copies = {max(random.choice(starts), random.choice(starts))}, set[int]()
-    while len(members) < most:
+    while len(members) < maximum:
         before = {i for one in members for i in graph.operators[one].inputs} - members
         found = sorted(i for i in before if _takes(graph, members, i))
         if not found:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Bench", "Communicator", "Knots", "collective_times", "concurrent_times", "rising"]
+__all__ = ["Bench", "Communicator", "Knots", "collective_times", "concurrent_times", "make_monotonic"]
 
 _STEP = 6
 """Ratio of the bytes of one collective to those of the one before."""
@@ -44,10 +44,10 @@ class Communicator(Protocol):
     def slowest(self, values: ArrayLike) -> NDArray[np.float64]:
         """Maximum over ranks, elementwise."""
 
-    def barrier(self, what: str) -> None:
+    def barrier(self, label: str) -> None:
         """Wait for all ranks."""
 
-    def guard(self, action: Callable[[], object], what: str, peer: int | None = None) -> None:
+    def guard(self, action: Callable[[], object], label: str, peer: int | None = None) -> None:
         """Run a blocking call; its failure becomes a `PeerError`."""
 
 
@@ -57,20 +57,20 @@ class Bench:
     def __init__(self, transport: Communicator) -> None:
         self.transport, self.ranks = transport, transport.world_size
 
-    def rounds(self, action: Callable[[], object], what: str) -> float:
+    def rounds(self, action: Callable[[], object], label: str) -> float:
         """Median seconds of the slowest rank, after a warm-up round."""
-        first = float(self.transport.slowest(self._once(action, 1, what)))
+        first = float(self.transport.slowest(self._once(action, 1, label)))
         count = int(np.clip(_BUDGET_S / max(first, 1e-6), *_ROUNDS))
-        return float(np.median(self.transport.slowest([self._once(action, 1, what) for _ in range(count)])))
+        return float(np.median(self.transport.slowest([self._once(action, 1, label) for _ in range(count)])))
 
-    def series(self, action: Callable[[], object], what: str) -> float:
+    def series(self, action: Callable[[], object], label: str) -> float:
         """Mean seconds of one run in a series on the slowest rank, after one warm-up run."""
-        first = float(self.transport.slowest(self._once(action, 1, what)))
+        first = float(self.transport.slowest(self._once(action, 1, label)))
         count = int(np.clip(_BUDGET_S / max(first, 1e-6), *_SERIES))
-        return float(self.transport.slowest(self._once(action, count, what))) / count
+        return float(self.transport.slowest(self._once(action, count, label))) / count
 
-    def _once(self, action: Callable[[], object], count: int, what: str) -> float:
-        self.transport.barrier(what)
+    def _once(self, action: Callable[[], object], count: int, label: str) -> float:
+        self.transport.barrier(label)
         time.sleep(_PAUSE_S)
         start_s = time.perf_counter()
         for _ in range(count):
@@ -139,14 +139,14 @@ def concurrent_times(bench: Bench, gradient_bytes: int, device: torch.device) ->
     return tuple((size, seconds / _AT_ONCE) for size, seconds in knots)
 
 
-def _table(bench: Bench, make_call: Callable[[int], Callable[[], object]], most: int) -> Knots:
+def _table(bench: Bench, make_call: Callable[[int], Callable[[], object]], maximum: int) -> Knots:
     what, knots = f"the measuring of {make_call.__name__}", list[tuple[float, float]]()
-    for size in _bytes_up_to(most):
+    for size in _bytes_up_to(maximum):
         knots.append((size, bench.series(partial(bench.transport.guard, make_call(size), what), what)))
         if knots[-1][1] > _LONG_S and _is_wire_bound(knots):
             break
     sizes, seconds = zip(*knots, strict=True)
-    return rising(sizes, seconds)
+    return make_monotonic(sizes, seconds)
 
 
 def _is_wire_bound(knots: Sequence[tuple[float, float]]) -> bool:
@@ -157,14 +157,14 @@ def _is_wire_bound(knots: Sequence[tuple[float, float]]) -> bool:
     return far_s * near >= 0.5 * near_s * far
 
 
-def _bytes_up_to(most: int) -> list[int]:
+def _bytes_up_to(maximum: int) -> list[int]:
     """Sizes on a logarithmic scale, the last one is the largest."""
-    least = min(_LEAST_BYTES, max(most // 2, 1))
-    count = max(int(np.ceil(np.log(most / least) / np.log(_STEP))) + 1, 5)
-    return np.unique(np.geomspace(least, max(most, least + 1), count).round().astype(int)).tolist()
+    least = min(_LEAST_BYTES, max(maximum // 2, 1))
+    count = max(int(np.ceil(np.log(maximum / least) / np.log(_STEP))) + 1, 5)
+    return np.unique(np.geomspace(least, max(maximum, least + 1), count).round().astype(int)).tolist()
 
 
-def rising(sizes: Sequence[float], seconds: Sequence[float]) -> Knots:
+def make_monotonic(sizes: Sequence[float], seconds: Sequence[float]) -> Knots:
     """Make times monotonic in size: decreasing neighbours are set to their mean."""
     blocks: list[tuple[float, int]] = []
     for value in seconds:

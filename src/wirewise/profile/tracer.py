@@ -274,7 +274,7 @@ class Tracer:
         self.close()
 
     def leave(self) -> None:
-        """Record nothing more in this process, a child of the recorded one."""
+        """Stop recording in this process, a child of the recorded one."""
         atexit.unregister(self.abandon)
         self._hooked = self._recorder.active = False
         self._recorder.failed = True

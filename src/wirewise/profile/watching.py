@@ -46,19 +46,19 @@ class PlanSwap(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether a plan that was asked for is made; only rank 0 knows."""
+        """Whether a requested plan is ready; known to rank 0 only."""
 
     def ask(self, step: int) -> None:
-        """Have a plan made; a collective call."""
+        """Request a plan; a collective call."""
 
     def change(self, step_s: float) -> bool:
-        """Switch to the plan if it is worth it; a collective call."""
+        """Switch to the new plan if it is worth it; a collective call."""
 
     def settle(self, step_s: float) -> bool:
         """Restore the former plan if steps were shorter under it."""
 
     def close(self) -> None:
-        """Make no more plans."""
+        """Stop planning."""
 
 
 class Watch:
@@ -74,8 +74,8 @@ class Watch:
         folder: Folder for the history, written by rank 0.
         every: Number of steps per window.
         drift: Threshold of a change, as a fraction of the step.
-        replan: Swap of the job's plan, of every rank or of none: where steps or links drift, another plan is asked for,
-            and taken by its rule. Defaults to none.
+        replan: Swap of the job's plan, of every rank or of none: if steps or links drift, another plan is requested,
+            and adopted by its rule. Defaults to none.
 
     Raises:
         InputError: The model has no trainable parameters, the optimizer is not torch's, a number is out of range, or
@@ -324,7 +324,7 @@ def _expect_alike(every: int, replans: bool, group: dist.ProcessGroup) -> None:
     """Raise on all ranks if they differ in windows, which would then be of different steps, or in swaps of the plan.
 
     Raises:
-        InputError: Names the first rank that differs from rank 0.
+        InputError: A rank differs from rank 0; the message names the first such rank.
     """
     rows = [torch.empty(2, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, torch.tensor([every, replans]), group=group)

@@ -164,26 +164,26 @@ def edge_name(network: Network, number: int) -> str:
     return f"{network.vertices[edge.source]} to {network.vertices[edge.target]}"
 
 
-def analysis_object(found: Analysis) -> dict[str, Any]:
+def analysis_object(analysis: Analysis) -> dict[str, Any]:
     """Figures of a program, as written by `wirewise show --json`."""
-    busiest = found.busiest_edge
+    busiest = analysis.busiest_edge
     return {
-        "name": found.program.name,
-        "collective": found.program.collective,
-        "ranks": found.program.ranks,
-        "size_bytes": found.size_bytes,
-        "network": found.network.name,
-        "rounds": found.rounds,
-        "messages": found.messages,
-        "sent_bytes": found.sent_bytes,
-        "received_bytes": found.received_bytes,
-        "busiest_edge": None if busiest is None else edge_name(found.network, busiest),
-        "busiest_edge_bytes": None if busiest is None else found.edge_bytes[busiest],
-        "textbook_s": found.textbook_s,
-        "in_rounds_s": found.in_rounds_s,
-        "simulated_s": found.timeline.finish_s,
-        "bound_s": found.bound.seconds,
-        "bound_routes_s": found.bounds.routes.seconds if found.bounds.routes else None,
-        "over_bound": found.over_bound,
-        "cut": list(found.bound.cut),
+        "name": analysis.program.name,
+        "collective": analysis.program.collective,
+        "ranks": analysis.program.ranks,
+        "size_bytes": analysis.size_bytes,
+        "network": analysis.network.name,
+        "rounds": analysis.rounds,
+        "messages": analysis.messages,
+        "sent_bytes": analysis.sent_bytes,
+        "received_bytes": analysis.received_bytes,
+        "busiest_edge": None if busiest is None else edge_name(analysis.network, busiest),
+        "busiest_edge_bytes": None if busiest is None else analysis.edge_bytes[busiest],
+        "textbook_s": analysis.textbook_s,
+        "in_rounds_s": analysis.in_rounds_s,
+        "simulated_s": analysis.timeline.finish_s,
+        "bound_s": analysis.bound.seconds,
+        "bound_routes_s": analysis.bounds.routes.seconds if analysis.bounds.routes else None,
+        "over_bound": analysis.over_bound,
+        "cut": list(analysis.bound.cut),
     }

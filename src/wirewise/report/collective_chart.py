@@ -39,17 +39,17 @@ class Range(NamedTuple):
     to_bytes: float
 
 
-def curves(found: Sequence[Analysis], titles: Sequence[str]) -> list[SizeTimes]:
+def curves(analyses: Sequence[Analysis], titles: Sequence[str]) -> list[SizeTimes]:
     """Simulated times of all programs, followed by the lower bound."""
-    events = max(one.messages for one in found) or 1
+    events = max(one.messages for one in analyses) or 1
     sizes = tuple(SIZES[i] for i in svg.thin(len(SIZES), max(_MOST_EVENTS // events, 3)))
     drawn = [
         SizeTimes(title, sizes, tuple(_finish_s(one, size_bytes) for size_bytes in sizes))
-        for one, title in zip(found, titles, strict=True)
+        for one, title in zip(analyses, titles, strict=True)
     ]
     return [
         *drawn,
-        SizeTimes("lower bound", sizes, tuple(_bound_s(found, size_bytes) for size_bytes in sizes)),
+        SizeTimes("lower bound", sizes, tuple(_bound_s(analyses, size_bytes) for size_bytes in sizes)),
     ]
 
 
@@ -58,21 +58,21 @@ def _finish_s(one: Analysis, size_bytes: float) -> float:
     return float(found.finish_s)
 
 
-def _bound_s(found: Sequence[Analysis], size_bytes: float) -> float:
+def _bound_s(analyses: Sequence[Analysis], size_bytes: float) -> float:
     """Smallest bound of the programs, which may be for different collectives."""
-    programs = [(one.network, one.program) for one in found]
+    programs = [(one.network, one.program) for one in analyses]
     return min(
         bound(network, own.collective, size_bytes, root=own.root, members=own.members).seconds
         for network, own in programs
     )
 
 
-def fastest(drawn: Sequence[SizeTimes]) -> list[Range]:
+def fastest(series: Sequence[SizeTimes]) -> list[Range]:
     """Ranges of sizes with the fastest programs; equal neighbours are merged.
 
     Crossovers are interpolated on logarithmic scales.
     """
-    *programs, _ = drawn
+    *programs, _ = series
     sizes = programs[0].sizes
     best = [_fastest_at(programs, place) for place in range(len(sizes))]
     titles = [tuple(curve.title for curve in some) for some in best]
@@ -103,21 +103,21 @@ def _boundary(before: Sequence[SizeTimes], after: Sequence[SizeTimes], place: in
     return math.exp(low + share * (high - low))
 
 
-def crossover_chart(drawn: Sequence[SizeTimes], width: float = 900, height: float = 400) -> str:
+def crossover_chart(series: Sequence[SizeTimes], width: float = 900, height: float = 400) -> str:
     """Plot time over size, both logarithmic, with a dashed bound; empty if a program sends nothing."""
-    values = [s for curve in drawn for s in curve.seconds if s > 0]
-    if not values or min(min(curve.seconds) for curve in drawn[:-1]) <= 0:
+    values = [s for curve in series for s in curve.seconds if s > 0]
+    if not values or min(min(curve.seconds) for curve in series[:-1]) <= 0:
         return ""
     frame = Frame(70, 14, width - 190, height - 46)
-    sizes = drawn[0].sizes
+    sizes = series[0].sizes
     x = Scale(math.log10(sizes[0]), math.log10(sizes[-1]), frame.left, frame.right)
     y = Scale(math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1, frame.bottom, frame.top)
     parts = [_axes(frame, x, y)]
     labels = svg.spread_labels(
-        [y(math.log10(max(curve.seconds[-1], 1e-12))) for curve in drawn], frame.bottom, 15.0
+        [y(math.log10(max(curve.seconds[-1], 1e-12))) for curve in series], frame.bottom, 15.0
     )
-    for number, (curve, at) in enumerate(zip(drawn, labels, strict=True)):
-        last = number == len(drawn) - 1
+    for number, (curve, at) in enumerate(zip(series, labels, strict=True)):
+        last = number == len(series) - 1
         dots = [
             (x(math.log10(size_bytes)), y(math.log10(value)) if value > 0 else math.nan)
             for size_bytes, value in zip(curve.sizes, curve.seconds, strict=True)

@@ -16,9 +16,9 @@ from wirewise.units import format_rate
 __all__ = ["cut_words", "network_object", "program_object", "trace_objects", "vertex_positions"]
 
 
-def program_object(found: Analysis, title: str) -> dict[str, Any]:
+def program_object(analysis: Analysis, title: str) -> dict[str, Any]:
     """Program with initial memories, messages and their simulated times."""
-    program, timeline = found.program, found.timeline
+    program, timeline = analysis.program, analysis.timeline
     chunks, ends_s = range(program.chunks), _short(timeline.end_s.ravel().tolist())
     return {
         "title": title,
@@ -35,17 +35,17 @@ def program_object(found: Analysis, title: str) -> dict[str, Any]:
         "steps": program.steps,
         "starts": [program.starts_at(chunk) for chunk in chunks],
         "ends": [program.ends_at(chunk) for chunk in chunks],
-        **_messages(timeline.messages, found.message_bytes),
+        **_messages(timeline.messages, analysis.message_bytes),
         "start_s": _short(timeline.start_s.ravel().tolist()),
         "end_s": ends_s,
         # Rounded as the others are, so that the last message is in at the end.
         "finish_s": max(ends_s, default=0.0),
-        "routes": _routes(found.network, timeline.messages),
-        "edge_bytes": _short(found.edge_bytes),
+        "routes": _routes(analysis.network, timeline.messages),
+        "edge_bytes": _short(analysis.edge_bytes),
         "edge_busy_s": _short(timeline.edge_busy_s),
-        "cut": list(found.bound.vertices or found.bound.cut),
-        "cut_edges": found.cut_edges,
-        "cut_words": cut_words(found),
+        "cut": list(analysis.bound.vertices or analysis.bound.cut),
+        "cut_edges": analysis.cut_edges,
+        "cut_words": cut_words(analysis),
     }
 
 
@@ -72,9 +72,9 @@ def _routes(network: Network, messages: Iterable[Message]) -> dict[str, list[int
     return {f"{s},{t}": [edge for edge, _ in network.route(s, t) or ()] for s, t in pairs}
 
 
-def cut_words(found: Analysis) -> str:
+def cut_words(analysis: Analysis) -> str:
     """Explain the lower bound, and how close this program is."""
-    tight, where = found.bound, found.network.name
+    tight, where = analysis.bound, analysis.network.name
     if tight.seconds <= 0:
         return ""
     if tight.cut:
@@ -82,12 +82,12 @@ def cut_words(found: Analysis) -> str:
         why = f"Tight cut: {size(tight.bytes_leaving)} must leave {ranks} of {where} at"
     else:
         why = f"No cut is as tight as the ports of all ranks: {size(tight.bytes_leaving)} must come in at"
-    routes = found.bounds.routes
+    routes = analysis.bounds.routes
     along = f" Over the routes of programs none takes less than {seconds(routes.seconds)}." if routes else ""
     return (
         f"{why} {format_rate(tight.bandwidth_bytes_per_s)}, so no program takes less than "
         f"{seconds(tight.seconds)}."
-        f"{along} This one takes {seconds(found.timeline.finish_s)}, {factor(found.over_bound)} the bound."
+        f"{along} This one takes {seconds(analysis.timeline.finish_s)}, {factor(analysis.over_bound)} the bound."
     )
 
 

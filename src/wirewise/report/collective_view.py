@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 MOST_BYTES = 2_000_000
-"""A page that is larger is refused: browsers and mail choke on it."""
+"""Maximum size of a page, in bytes; browsers and mail programs cannot handle larger ones."""
 
 _SCRIPTS = ("collective_state.js", "collective_draw.js", "collective_view.js")
 _ALPHA, _BETA, _GAMMA = "\N{GREEK SMALL LETTER ALPHA}\N{GREEK SMALL LETTER BETA}\N{GREEK SMALL LETTER GAMMA}"
@@ -50,30 +50,32 @@ _COLUMNS = {
 _TERMS = {"tight cut": "Ranks whose links to the others limit every program most; red in the network."}
 
 
-def collective_html(found: Sequence[Analysis]) -> str:
+def collective_html(analyses: Sequence[Analysis]) -> str:
     """Render the page of one or several programs.
 
     Args:
-        found: Programs on one network; the first is shown first.
+        analyses: Programs on one network; the first is shown first.
 
     Raises:
         InputError: There is no program, there are several networks, or the page exceeds `MOST_BYTES`.
     """
-    if not found or any(one.network != found[0].network for one in found):
+    if not analyses or any(one.network != analyses[0].network for one in analyses):
         raise InputError("got no program, or several networks; give at least one program, all on one network")
-    named = titles(found)
-    views = [collective_data.program_object(one, title) for one, title in zip(found, named, strict=True)]
-    networks = [collective_data.network_object(found[0].network)]
-    first = found[0].program
-    several = f", {len(found)} programs" if len(found) > 1 else ""
+    named = titles(analyses)
+    views = [collective_data.program_object(one, title) for one, title in zip(analyses, named, strict=True)]
+    networks = [collective_data.network_object(analyses[0].network)]
+    first = analyses[0].program
+    several = f", {len(analyses)} programs" if len(analyses) > 1 else ""
     kind = f"wirewise show \N{MIDDLE DOT} {_spoken(first.collective)}, {first.ranks} ranks{several}"
     sections = [
-        shell.head(kind, sentence(found, named)),
+        shell.head(kind, sentence(analyses, named)),
         _viewer(named, views, networks),
         shell.section(
-            "Cost", _cost_lead(found[0]), f'<div class="cost">{shell.table(*cost_rows(found, named))}</div>'
+            "Cost",
+            _cost_lead(analyses[0]),
+            f'<div class="cost">{shell.table(*cost_rows(analyses, named))}</div>',
         ),
-        _crossover(found, named),
+        _crossover(analyses, named),
         shell.section(
             "All steps",
             "Before each step, with the messages that the step sends. Choose one to go there.",
@@ -126,10 +128,10 @@ def recorded_rows(trace: Trace, step: int | None = None) -> TextTable:
     return TextTable(["from", "to", "messages", "bytes", "under way"], rows)
 
 
-def titles(found: Sequence[Analysis]) -> list[str]:
+def titles(analyses: Sequence[Analysis]) -> list[str]:
     """Title of each program: its name, with collective and ranks if they differ, and a number if equal."""
-    kinds = {(one.program.collective, one.program.ranks) for one in found}
-    programs = [one.program for one in found]
+    kinds = {(one.program.collective, one.program.ranks) for one in analyses}
+    programs = [one.program for one in analyses]
     told = [
         own.name if len(kinds) == 1 else f"{own.collective} {own.name}, {own.ranks} ranks" for own in programs
     ]
@@ -139,27 +141,27 @@ def titles(found: Sequence[Analysis]) -> list[str]:
     ]
 
 
-def sentence(found: Sequence[Analysis], named: Sequence[str]) -> str:
+def sentence(analyses: Sequence[Analysis], named: Sequence[str]) -> str:
     """First sentence of the page."""
-    best = min(range(len(found)), key=lambda place: found[place].timeline.finish_s)
-    one = found[best]
+    best = min(range(len(analyses)), key=lambda place: analyses[place].timeline.finish_s)
+    one = analyses[best]
     where = f"{size(one.size_bytes)} on {one.network.name}"
     times = f"{seconds(one.timeline.finish_s)}, {factor(one.over_bound)} the lower bound"
-    if len(found) == 1:
+    if len(analyses) == 1:
         return (
             f"{_spoken(one.program.collective).capitalize()} by {named[0]} among {one.program.ranks} ranks: "
             f"{one.rounds} rounds, {one.messages} messages; {where} takes {times}."
         )
     return (
-        f"{_spoken(one.program.collective).capitalize()} in {len(found)} ways: for {where}, {named[best]} is "
+        f"{_spoken(one.program.collective).capitalize()} in {len(analyses)} ways: for {where}, {named[best]} is "
         f"fastest with {times}."
     )
 
 
-def cost_rows(found: Sequence[Analysis], named: Sequence[str]) -> TextTable:
+def cost_rows(analyses: Sequence[Analysis], named: Sequence[str]) -> TextTable:
     """One row per program; the columns are explained at the end of the page."""
     titles_ = ["program", *_COLUMNS]
-    return TextTable(titles_, [_cost_row(one, title) for one, title in zip(found, named, strict=True)])
+    return TextTable(titles_, [_cost_row(one, title) for one, title in zip(analyses, named, strict=True)])
 
 
 def _cost_row(one: Analysis, title: str) -> list[str]:
@@ -202,8 +204,8 @@ def _cost_lead(one: Analysis) -> str:
     )
 
 
-def _crossover(found: Sequence[Analysis], named: Sequence[str]) -> str:
-    drawn = collective_chart.curves(found, named)
+def _crossover(analyses: Sequence[Analysis], named: Sequence[str]) -> str:
+    drawn = collective_chart.curves(analyses, named)
     chart = collective_chart.crossover_chart(drawn)
     if not chart:
         return ""
@@ -211,7 +213,9 @@ def _crossover(found: Sequence[Analysis], named: Sequence[str]) -> str:
         f"{escape(' and '.join(one.titles))} from {size(one.from_bytes)} to {size(one.to_bytes)}"
         for one in collective_chart.fastest(drawn)
     )
-    lead = "Simulated time over the size of the buffer." + (f" Fastest: {ranges}." if len(found) > 1 else "")
+    lead = "Simulated time over the size of the buffer." + (
+        f" Fastest: {ranges}." if len(analyses) > 1 else ""
+    )
     return shell.section("Which size suits which program", lead, shell.figure(chart))
 
 

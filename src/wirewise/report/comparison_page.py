@@ -24,23 +24,25 @@ class _Step(Protocol):
 
 
 def comparison_html(
-    found: Comparison, title: str, sections: Iterable[str] = (), *, first: Iterable[str] = ()
+    comparison: Comparison, title: str, sections: Iterable[str] = (), *, first: Iterable[str] = ()
 ) -> str:
     """Render the page: sentence, cards, bars and table, sections of the system, notes.
 
     Args:
-        found: Comparison to show.
+        comparison: Comparison to show.
         title: Title of the window.
         sections: HTML after the table.
         first: HTML before bars and table.
     """
     parts = [
-        shell.head(found.kind, found.sentence),
-        shell.cards(found.cards),
+        shell.head(comparison.kind, comparison.sentence),
+        shell.cards(comparison.cards),
         *first,
-        shell.section(escape(found.title), escape(found.lead), _chart(found) + _table(found)),
+        shell.section(
+            escape(comparison.title), escape(comparison.lead), _chart(comparison) + _table(comparison)
+        ),
         *sections,
-        shell.notes("How this was measured", found.notes, found.facts),
+        shell.notes("How this was measured", comparison.notes, comparison.facts),
     ]
     return shell.page(title, parts)
 
@@ -64,16 +66,16 @@ def predicted_variant(step: _Step, colour: str, cells: Mapping[str, str]) -> Var
     return Variant(length=step.step_s, words=words, colour=colour, cells=dict(cells))
 
 
-def fastest(name: str, of: int, noun: str, took: str) -> str:
+def fastest(name: str, of: int, noun: str, duration: str) -> str:
     """Start of a sentence that names the fastest variant and its time.
 
     Args:
         name: Name of the fastest variant.
         of: Number of variants.
         noun: Name of a variant in the singular.
-        took: Time of the fastest variant, such as "0.250 s a step".
+        duration: Time of the fastest variant, such as "0.250 s per step".
     """
-    return f"{name} is the fastest of {of} {noun}s: {took}" if of > 1 else f"{name} takes {took}"
+    return f"{name} is the fastest of {of} {noun}s: {duration}" if of > 1 else f"{name} takes {duration}"
 
 
 def _chart(found: Comparison) -> str:

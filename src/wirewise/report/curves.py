@@ -20,26 +20,26 @@ class Curve(NamedTuple):
 
     label: str
     seconds: Sequence[float | None]
-    """Seconds at each place. None if unknown, which breaks the line."""
+    """Seconds at each point. None if unknown, which breaks the line."""
 
 
-def curves_chart(curves: Sequence[Curve], places: Sequence[str], label: str, x_title: str) -> str:
+def curves_chart(curves: Sequence[Curve], labels: Sequence[str], label: str, x_title: str) -> str:
     """Draw curves as SVG, with the y axis from zero; empty if no value is known.
 
     Args:
         curves: Curves, each with a value per point.
-        places: Labels of the points, evenly spaced.
+        labels: Labels of the points, evenly spaced.
         label: Text for screen readers.
         x_title: Title of the x axis.
     """
     known = [value for curve in curves for value in curve.seconds if value is not None]
-    if not known or len(places) < 2:
+    if not known or len(labels) < 2:
         return ""
     longest = max(svg.text_width(curve.label) for curve in curves)
     frame = Frame(70, 14, _WIDTH - 20 - longest, _HEIGHT - 46)
-    x = Scale(0, len(places) - 1, frame.left, frame.right)
+    x = Scale(0, len(labels) - 1, frame.left, frame.right)
     y = Scale(0.0, 1.05 * max(known), frame.bottom, frame.top)
-    along = {x(number): place for number, place in enumerate(places)}
+    along = {x(number): place for number, place in enumerate(labels)}
     up = {y(value): seconds(value) if value else "0" for value in svg.ticks(0.0, max(known))}
     parts = [svg.grid(frame, along, up, x_title)]
     ends = [next((value for value in reversed(curve.seconds) if value is not None), 0.0) for curve in curves]
@@ -51,7 +51,7 @@ def curves_chart(curves: Sequence[Curve], places: Sequence[str], label: str, x_t
         parts.append(svg.polyline(dots, f"line {colour}"))
         parts += [
             svg.circle(at, high, 3, f"dot {colour}", f"{curve.label}, {place}: {seconds(value)}")
-            for (at, high), place, value in zip(dots, places, values, strict=True)
+            for (at, high), place, value in zip(dots, labels, values, strict=True)
             if math.isfinite(value)
         ]
         parts.append(svg.text(frame.right + 10, height + 4, curve.label, f"label {colour}"))

@@ -22,20 +22,20 @@ _MOVING = ("wire", "reduce")
 """Colours in the order in which phases take them that have none of their own; neighbours are told apart."""
 
 
-def prediction_html(found: Prediction, plan: Plan) -> str:
+def prediction_html(prediction: Prediction, plan: Plan) -> str:
     """Render the page as HTML text."""
     sentence = (
-        f"{_unit(found)} on {found.timeline.world_size} ranks: {seconds(found.step_s)} {found.source} under the "
-        f"{found.family} plan by {found.planner}"
+        f"{_unit(prediction)} on {prediction.timeline.world_size} ranks: {seconds(prediction.step_s)} "
+        f"{prediction.source} under the {prediction.family} plan by {prediction.planner}"
     )
     sections = [
-        shell.head(f"wirewise sim \N{MIDDLE DOT} {found.source}, not measured", sentence),
-        _cards(found),
-        _timeline(found),
-        _phases(found),
+        shell.head(f"wirewise sim \N{MIDDLE DOT} {prediction.source}, not measured", sentence),
+        _cards(prediction),
+        _timeline(prediction),
+        _phases(prediction),
         shell.section("Plan", "", plan_html(plan)),
     ]
-    return shell.page(f"Prediction of a {found.family} plan", sections)
+    return shell.page(f"Prediction of a {prediction.family} plan", sections)
 
 
 def _unit(found: Prediction) -> str:

@@ -95,21 +95,21 @@ def step_rows(report: ReplayReport) -> TextTable:
     return TextTable(["step", "measured", "replayed", "error", ""], rows)
 
 
-def breakdown_rows(found: Breakdown, after: StepPrediction | None = None) -> TextTable:
+def breakdown_rows(breakdown: Breakdown, after: StepPrediction | None = None) -> TextTable:
     """Breakdown of the mean rank's time, before and after changes."""
     titles = ["part of the mean rank's step", "replayed", *(["with the change"] if after else [])]
-    columns = [found, *([after.breakdown] if after else [])]
+    columns = [breakdown, *([after.breakdown] if after else [])]
     rows = [[name, *(seconds(getattr(one, part)) for one in columns)] for part, name in PARTS.items()]
     return TextTable(titles, rows)
 
 
-def critical_rows(report: StepPrediction, most: int = 10) -> TextTable:
+def critical_rows(report: StepPrediction, maximum: int = 10) -> TextTable:
     """Ops with the most time on the critical path."""
     taken: dict[tuple[str, str, int], float] = defaultdict(float)
     for op in report.critical_path:
         taken[op.name, op.kind, op.rank] += op.end_s - op.start_s
     whole = sum(taken.values())
-    longest = sorted((key for key in taken if taken[key] > 0), key=lambda key: -taken[key])[:most]
+    longest = sorted((key for key in taken if taken[key] > 0), key=lambda key: -taken[key])[:maximum]
     rows = []
     for key in longest:
         name, kind, rank = key

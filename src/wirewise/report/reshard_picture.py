@@ -55,7 +55,7 @@ def way_rows(plan: ReshardPlan, travels: Sequence[SliceTimes]) -> dict[str, list
 
 
 def reshard_section(
-    plan: ReshardPlan, links: Links, *, title: str = "When what travels", about: str = ""
+    plan: ReshardPlan, links: Links, *, title: str = "When what travels", introduction: str = ""
 ) -> str:
     """HTML section with the transfers of a plan.
 
@@ -63,12 +63,12 @@ def reshard_section(
         plan: Plan whose transfers are drawn.
         links: Links between its ranks, for the simulation.
         title: Title of the section.
-        about: Introductory sentence in HTML.
+        introduction: Introductory sentence in HTML.
     """
     travels = [one for one in simulate_tasks(plan.tasks, plan.chunk_bytes, links) if one.end_s > one.start_s]
     if not travels or len(travels) > _MOST:
         return ""
-    lead = escape(about) + (
+    lead = escape(introduction) + (
         f" Predicted seconds of {figures.count(len(travels), 'transfer')} on the interfaces of hosts; a transfer "
         "stands at each interface on its way. Numbers are tasks of the plan; transfers that share an interface at a "
         "time lie below each other."

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 ROOMY = 3
-"""Most columns of a table that has room for the meanings of its rows."""
+"""Maximum number of columns of a table that also shows the meanings of its rows."""
 _NUMBER = re.compile(r"[-+\N{MINUS SIGN}]?\.?\d")
 _NOTHING = ("", "-", "\N{EN DASH}")
 
@@ -157,7 +157,7 @@ def measures_table(
 ) -> str:
     """Table with one row per measure: its name, a figure for each column, and its meaning.
 
-    Meanings are left out if there are many columns, and on narrow screens.
+    Meanings are omitted if there are many columns, and on narrow screens.
 
     Args:
         columns: CSS class of the colour of each column's title.

@@ -77,7 +77,7 @@ def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start"
 
 
 def text_width(content: str, pixels: float = 12.0) -> float:
-    """Approximate width of a text in a sans-serif font of that size, in pixels; an upper estimate."""
+    """Upper estimate of the width of a text in a sans-serif font of that size, in pixels."""
     return 0.62 * pixels * len(content)
 
 
@@ -97,7 +97,7 @@ def circle(x: float, y: float, radius: float, kind: str, tip: str = "") -> str:
 
 
 def horizontal_line(frame: Frame, y: float, kind: str) -> str:
-    """A line from the left to the right of a frame."""
+    """Line from the left to the right of a frame."""
     return f'<path d="M{number(frame.left)} {number(y)}H{number(frame.right)}" class="{kind}"/>'
 
 
@@ -145,29 +145,29 @@ def grid(frame: Frame, along: Mapping[float, str], up: Mapping[float, str], x_ti
     return "".join([*lines, *values, horizontal_line(frame, frame.bottom, "axis"), title])
 
 
-def spread_labels(heights: Sequence[float], bottom: float, least: float = 14.0) -> list[float]:
+def spread_labels(heights: Sequence[float], bottom: float, min_distance: float = 14.0) -> list[float]:
     """Spread label positions so that labels do not overlap, keeping their order.
 
     Args:
         heights: Preferred positions, in pixels from the top.
         bottom: Largest allowed position, in pixels.
-        least: Minimum distance between two labels, in pixels.
+        min_distance: Minimum distance between two labels, in pixels.
     """
     order = sorted(range(len(heights)), key=heights.__getitem__)
     placed = list(heights)
     for above, below in pairwise(order):
-        placed[below] = max(placed[below], placed[above] + least)
+        placed[below] = max(placed[below], placed[above] + min_distance)
     placed[order[-1]] = min(placed[order[-1]], bottom)
     for below, above in pairwise(reversed(order)):
-        placed[above] = min(placed[above], placed[below] - least)
+        placed[above] = min(placed[above], placed[below] - min_distance)
     return placed
 
 
-def thin(length: int, most: int) -> list[int]:
-    """Select `most` of the numbers 0 to length - 1, evenly spaced, with first and last kept."""
-    if length <= most:
+def thin(length: int, maximum: int) -> list[int]:
+    """Select `maximum` of the numbers 0 to length - 1, evenly spaced, with first and last kept."""
+    if length <= maximum:
         return list(range(length))
-    return sorted({round(i * (length - 1) / (most - 1)) for i in range(most)})
+    return sorted({round(i * (length - 1) / (maximum - 1)) for i in range(maximum)})
 
 
 def document(width: float, height: float, label: str, body: str) -> str:

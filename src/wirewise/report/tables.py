@@ -23,21 +23,23 @@ def plain_console(*, to_stderr: bool = False) -> Console:
     return console
 
 
-def print_comparison(found: Comparison, focus: str | None = None, console: Console | None = None) -> None:
+def print_comparison(
+    comparison: Comparison, focus: str | None = None, console: Console | None = None
+) -> None:
     """Print the sentence, the table and the notes of a comparison.
 
     Args:
-        found: Comparison to write.
+        comparison: Comparison to write.
         focus: Variant to print in bold. None for none.
         console: Output console. Defaults to standard output.
     """
     console = console or plain_console()
     # The first line is one line in a pipe too: programs read it.
-    console.print(Text(found.sentence, style="bold"), soft_wrap=not console.is_terminal)
-    if found.variants:
+    console.print(Text(comparison.sentence, style="bold"), soft_wrap=not console.is_terminal)
+    if comparison.variants:
         console.print()
-        console.print(_table(found, focus))
-    for note in found.notes:
+        console.print(_table(comparison, focus))
+    for note in comparison.notes:
         console.print(Text(f"Note: {note}"), soft_wrap=not console.is_terminal)
 
 

@@ -137,7 +137,7 @@ def timetable_chart(
     simulated: Sequence[TimetableBar],
     measured: Sequence[TimetableBar] = (),
     *,
-    told: Callable[[float], str] = figures.seconds,
+    format_duration: Callable[[float], str] = figures.seconds,
 ) -> str:
     """Draw bars of every position over time, with messages as arrows; measured bars are below simulated ones.
 
@@ -145,7 +145,7 @@ def timetable_chart(
         names: Name of each position.
         simulated: Simulated passes, updates and messages.
         measured: Executed passes, updates and messages, on the same clock; empty if not executed.
-        told: Function that formats a duration.
+        format_duration: Function that formats a duration.
     """
     both = [*simulated, *measured]
     if not both:
@@ -158,7 +158,7 @@ def timetable_chart(
     bottom = tops[-1] + high + 6
     parts = [
         f'<path d="M{svg.number(x(t))} 2V{svg.number(bottom)}" class="grid"/>'
-        + svg.text(x(t), bottom + 16, told(t), "tick", "middle")
+        + svg.text(x(t), bottom + 16, format_duration(t), "tick", "middle")
         for t in svg.ticks(x.low, x.high, 8)
     ]
     for name, top in zip(names, tops, strict=True):
@@ -170,7 +170,7 @@ def timetable_chart(
             parts.append(_message(bar, x, tops, row))
     for row, (said, bars) in enumerate(rows.items()):
         parts += [
-            _bar(bar, x, tops[bar.position] + row * _HIGH, names[bar.position], said, told)
+            _bar(bar, x, tops[bar.position] + row * _HIGH, names[bar.position], said, format_duration)
             for bar in bars
             if bar.target < 0
         ]
@@ -182,8 +182,8 @@ def timetable_section(
     measured: Sequence[MeasuredPass] = (),
     *,
     title: str = "Timetable",
-    about: str = "",
-    more: str = "",
+    introduction: str = "",
+    extra_html: str = "",
 ) -> str:
     """HTML section with a plan's timetable.
 
@@ -191,8 +191,8 @@ def timetable_section(
         plan: Plan whose timetable is drawn.
         measured: Executed passes, on one clock; empty if not executed.
         title: Title of the section.
-        about: Introductory sentence in HTML.
-        more: HTML after the picture.
+        introduction: Introductory sentence in HTML.
+        extra_html: HTML after the picture.
     """
     bars, updates = bars_of(simulate_plan(plan)), plan.weight_versions
     if measured and updates > 1:
@@ -202,7 +202,7 @@ def timetable_section(
     names = [_name(plan, position) for position in range(plan.positions)]
     shown = {phase: colour for phase, colour in _COLOURS.items() if any(bar.phase == phase for bar in bars)}
     shown |= {"activations": "c0", "gradients": "p-wire"} if plan.message_s else {}
-    lead = f"{about} " if about else ""
+    lead = f"{introduction} " if introduction else ""
     lead += (
         "Seconds are predicted; messages have their links for themselves."
         if plan.pass_s
@@ -217,8 +217,8 @@ def timetable_section(
         lead += " There are too many messages to draw."
     told = figures.seconds if plan.pass_s else _units
     remark = "above predicted, below measured" if measured else ""
-    chart = timetable_chart(names, bars, below, told=told)
-    return shell.section(title, lead, shell.figure(chart, shell.legend(shown, remark)) + more)
+    chart = timetable_chart(names, bars, below, format_duration=told)
+    return shell.section(title, lead, shell.figure(chart, shell.legend(shown, remark)) + extra_html)
 
 
 def _units(value: float) -> str:

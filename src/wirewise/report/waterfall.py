@@ -58,10 +58,10 @@ class Box(NamedTuple):
         return f"{row}, {self.kind}: {what}, {at}{path}"
 
 
-def shown_ranks(trace: Trace, also: int | None) -> list[int]:
-    """Select at most 16 ranks, evenly spaced, including `also`."""
+def shown_ranks(trace: Trace, required: int | None) -> list[int]:
+    """Select at most 16 ranks, evenly spaced, including `required`."""
     chosen = set(svg.thin(trace.world_size, _MOST_RANKS))
-    return sorted(chosen | ({also} if also is not None else set()))
+    return sorted(chosen | ({required} if required is not None else set()))
 
 
 def waterfall(trace: Trace, step: int, critical: Collection[tuple[int, int]], ranks: list[int]) -> str:

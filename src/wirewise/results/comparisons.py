@@ -40,7 +40,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Name of a variant in the singular: "plan", "mode", "method"."""
     variants: dict[str, Variant]
     goal: float = 0.0
-    """Value marked by a dashed line in the bar chart; 0: no line."""
+    """Value marked by a dashed line in the bar chart; 0 for no line."""
     meanings: dict[str, str] = {}
     """Meanings of the figures by title; if given, the table has one row per figure and one column per variant."""
     notes: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ class CompressionAdvice(msgspec.Struct, frozen=True, kw_only=True):
     no plan was tried, and the prediction is too inaccurate to rely on."""
     sentence: str
     hosts: int = 1
-    """Hosts of an allocation of Slurm on which the command ran; 1: it started its ranks itself."""
+    """Number of hosts of the Slurm allocation on which the command ran; 1 if the command started its ranks itself."""
     ranks: int
     gradient_bytes: int
     measured_step_s: float

@@ -26,13 +26,13 @@ class ExecutedJob(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     arrival_s: float
     ended_s: float
-    """When its last process exited."""
+    """Time at which its last process exited."""
     shares: tuple[ExecutedShare, ...]
     """Shares in order of time; several if the job was resized, moved, stopped for a while or failed."""
     failures: tuple[str, ...] = ()
-    """Last words of each failure."""
+    """Last output lines of each failure."""
     words: str = ""
-    """Reason why it was given up; empty if it was not."""
+    """Reason why it was abandoned; empty if it was not."""
 
     @property
     def completion_s(self) -> float:
@@ -53,7 +53,7 @@ class ExecutedQueue(msgspec.Struct, frozen=True, kw_only=True):
 
     jobs: tuple[ExecutedJob, ...]
     moments: tuple[QueueMoment, ...]
-    """One for each slot."""
+    """Queue lengths, one entry per slot."""
     starts_s: tuple[float, ...]
     """Seconds of each start, from the command until ranks are at the step they resume from."""
     stops_s: tuple[float, ...]

@@ -16,7 +16,7 @@ class EpochRecord(msgspec.Struct, frozen=True, kw_only=True):
     train_s: float
     """Wall-clock time of the epoch on the slowest rank, with re-planning, without evaluation."""
     eval_s: float = 0.0
-    """Wall-clock time of the evaluation after this epoch (0 when there was none)."""
+    """Wall-clock time of the evaluation after this epoch, in seconds; 0 if there was none."""
     phases: dict[str, float] = {}
     """Seconds in each phase, mean over ranks: pack, wire, unpack, central, marginal, reduce, plan, other."""
     bytes_sent: int = 0
@@ -40,7 +40,7 @@ class IncrementalRecord(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: tuple[tuple[float, ...], ...]
     """Accuracies of tasks 0 to t after task t is learnt."""
     seconds: float
-    """Learning and evaluation."""
+    """Seconds of learning and evaluation."""
 
 
 class MeasuredPass(msgspec.Struct, frozen=True, array_like=True):
@@ -64,7 +64,7 @@ class RecoveryRecord(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     """Seconds since the first step of the training."""
     strategy: str
-    """Where the lost state came from: "replica", "log", "snapshot" in the memory of the host, or "checkpoint"."""
+    """Source of the lost state: "replica", "log", "snapshot" in the memory of the host, or "checkpoint"."""
     detect_s: float
     """Seconds until the agent of the failed rank detected it."""
     fence_s: float

@@ -1,4 +1,4 @@
-"""Named tensors: which to communicate together, and whether ranks have the same ones."""
+"""Named tensors: groups to communicate together, and a check that ranks have the same ones."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def replace_in_groups(tensors: Mapping[str, Tensor], exchange: Callable[[list[st
 
     Args:
         tensors: Tensors by name.
-        exchange: Takes the names of a group and a copy of its elements, [elements], and returns as many new ones.
-            Tensors of a group whose exchange raises keep their values.
+        exchange: Function of the names of a group and a copy of its elements, [elements], that returns as many new
+            ones. Tensors of a group whose exchange raises keep their values.
     """
     for names in alike_groups(tensors):
         group = [tensors[name] for name in names]
@@ -49,11 +49,11 @@ def digests(tensors: Mapping[str, Tensor]) -> Tensor:
     return torch.tensor([int.from_bytes(d, "little", signed=True) for d in found], dtype=torch.int64)
 
 
-def description(tensors: Mapping[str, Tensor], place: int) -> str:
+def description(tensors: Mapping[str, Tensor], index: int) -> str:
     """Describe a tensor by its index: name, shape and dtype, or that it does not exist."""
-    if place >= len(tensors):
+    if index >= len(tensors):
         return "none"
-    name = list(tensors)[place]
+    name = list(tensors)[index]
     return f"{name!r}, {str(tensors[name].dtype).removeprefix('torch.')} {list(tensors[name].shape)}"
 
 

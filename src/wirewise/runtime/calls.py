@@ -59,15 +59,15 @@ class CallLog:
         self._seen_s: dict[int, float] = {}
         """Time at which the error of a peer was first seen, since this call began."""
 
-    def note(self, what: str) -> None:
+    def note(self, label: str) -> None:
         """Record the start of a call.
 
         Args:
-            what: Name of the call, the same on all ranks.
+            label: Name of the call, the same on all ranks.
         """
         self._count += 1
-        self._chain = zlib.crc32(what.encode(), self._chain)
-        self._calls.append(_Call(self._count, self._chain, what))
+        self._chain = zlib.crc32(label.encode(), self._chain)
+        self._calls.append(_Call(self._count, self._chain, label))
         if self._left:
             self._left = False
             self._set("left", "")
@@ -101,19 +101,19 @@ class CallLog:
             # The store ended with rank 0, which closes its connections too.
             return ""
 
-    def fault_in_script(self, what: str, waits_s: float) -> str:
+    def explain_script_deadlock(self, label: str, waits_s: float) -> str:
         """Explain why a collective of the script itself is deadlocked; "" if it is not known to be.
 
         Args:
-            what: Name of the collective.
+            label: Name of the collective.
             waits_s: Time that it has been blocked, in seconds.
         """
         if waits_s < _WAITS_S:
             return ""
         try:
             if not self._in_script:
-                self._in_script, self._seen_s = what, {}
-                self._set("script", f"{self._count} {what}")
+                self._in_script, self._seen_s = label, {}
+                self._set("script", f"{self._count} {label}")
             return next((text for peer in self._peers if (text := self._absence_of(peer))), "")
         except (RuntimeError, ValueError):
             return ""

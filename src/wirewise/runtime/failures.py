@@ -26,7 +26,7 @@ class Failures:
         self.places: dict[int, str] = {}
         """Names of the exchanges in which peers that reported waited."""
 
-    def others_gave_up(self) -> bool:
+    def has_remote_timeout(self) -> bool:
         """Whether another rank has reported a timeout."""
         try:
             if self._store is None or not self._store.check([_SOME_GAVE_UP]):
@@ -36,19 +36,19 @@ class Failures:
             # The store ended with rank 0, which may have done its part.
             return False
 
-    def first(self, peer: int | None, place: str = "") -> int | None:
+    def first(self, peer: int | None, exchange: str = "") -> int | None:
         """Report which rank this one waited for, read the reports of others, and infer which rank failed first.
 
         Args:
             peer: Peer that this rank waited for. None if it waited for all.
-            place: Name of the exchange in which it waited.
+            exchange: Name of the exchange in which it waited.
         """
         if self._store is None:
             return peer
         reports: dict[int, int | None] = {}
         deadline = time.monotonic() + _GRACE_S
         try:
-            self._store.set(_key(self._rank), f"{-1 if peer is None else peer} {place}")
+            self._store.set(_key(self._rank), f"{-1 if peer is None else peer} {exchange}")
             self._store.set(_SOME_GAVE_UP, "1")
             while time.monotonic() < deadline and len(reports) < len(self._peers):
                 self._listen(reports)

@@ -35,7 +35,7 @@ from wirewise.errors import InputError
 from wirewise.runtime.data_parallel.capture import FunctionalLoss, Loss, StepInputs, tensors_of, tidy, tracing
 from wirewise.runtime.data_parallel.categories import flops_of
 from wirewise.runtime.decompositions import DECOMPOSITIONS, SimplerFunctions, remove_checks
-from wirewise.runtime.python_state import traced_alike
+from wirewise.runtime.python_state import trace_stable
 from wirewise.runtime.refusals import trace_refusal
 from wirewise.runtime.whole_modules import WholeModules
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
@@ -118,7 +118,7 @@ def capture_step(model: nn.Module, inputs: Any, loss: Loss = model_loss, *, whol
     while True:
         try:
             run = None if opaque.without_memory else opaque.run
-            module, ends = traced_alike(model, [loss], trace, lambda made: made[0].code, run)
+            module, ends = trace_stable(model, [loss], trace, lambda made: made[0].code, run)
             break
         except InputError:
             raise

@@ -16,7 +16,7 @@ from wirewise.decoding import decode_json
 __all__ = ["FAULTS", "POINTS", "InjectedFault", "announce_position", "listen", "notify_point"]
 
 FAULTS = "WIREWISE_FAULTS"
-"""Environment variable with the faults to execute, a JSON list of `InjectedFault`."""
+"""Environment variable with the faults to inject, a JSON list of `InjectedFault`."""
 
 POINTS = {
     "batch": "a batch was drawn, before the forward pass",
@@ -37,14 +37,14 @@ POINTS = {
     "restore": "the state is about to be restored or copied; index 1: a pipeline that lacks logs goes back",
     "resume": "the state is restored, before training goes on",
 }
-"""Meaning of each point; those with an index say so by "this"."""
+"""Meaning of each point; "this" marks the points with an index."""
 
 
 class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
     """Fault injected at a point."""
 
     act: Literal["kill", "stop"]
-    """SIGKILL or SIGSTOP, which a rank sends to itself."""
+    """Signal that a rank sends to itself, SIGKILL or SIGSTOP."""
     rank: int
     point: str
     index: int | None = None
@@ -52,8 +52,8 @@ class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
     """Step in which it is injected, counted from 0. None for any."""
     claim: str
-    """File that is made when it is executed, with the seconds since 1970, the rank and the process id; a fault whose
-    file is there is over, also for the process that takes the rank's place."""
+    """File created when the fault is injected, with the seconds since 1970, the rank and the process id; it keeps the
+    fault from being injected again, also in a replacement process."""
 
 
 _listener: Callable[[str, int], None] | None = None

@@ -25,15 +25,15 @@ from torch import Tensor, fx, nn
 from wirewise.errors import InputError
 from wirewise.runtime.refusals import is_users_file, line_of
 
-__all__ = ["TRACING", "ChangesError", "PythonState", "refuse_changes", "traced_alike"]
+__all__ = ["TRACING", "PythonState", "UntracedStateError", "refuse_changes", "trace_stable"]
 
 T = TypeVar("T")
 
 TRACING = threading.Lock()
-"""Held while torch traces: ranks that are threads share the state of its tracers.
+"""Lock held while torch traces, as ranks that are threads share the state of its tracers.
 
-`torch.fx` replaces `nn.Module.__call__` for all threads. Of two traces that overlap, the later one to end puts the
-replacement of the other back, and every model of the process fails from then on.
+`torch.fx` replaces `nn.Module.__call__` for all threads. If two traces overlap, the one that ends last restores the
+other's replacement, and every model of the process then fails.
 """
 
 _OWN = frozenset(vars(nn.Module())) | {"forward", "training"}
@@ -43,8 +43,8 @@ _DEEP, _LONG = 3, 1000
 """How far containers are looked into; what lies deeper, or is longer, is compared by identity."""
 
 
-class ChangesError(InputError):
-    """Forward pass that changes state invisible to a tracer."""
+class UntracedStateError(InputError):
+    """Error for a forward pass that changes state invisible to a tracer."""
 
 
 class _Held(NamedTuple):
@@ -93,14 +93,14 @@ class PythonState:
                 yield f"{kind.__name__}.{name}", partial(_attribute, kind, name)
         yield from _of_function(getattr(kind, "forward", None))
 
-    def differing(self, later: PythonState) -> list[str]:
+    def changed_names(self, later: PythonState) -> list[str]:
         """Names that changed or are new in a later snapshot."""
         missing = object()
         return [name for name, value in later.values.items() if self.values.get(name, missing) != value]
 
-    def moving(self, later: PythonState) -> list[str]:
+    def changed_values(self, later: PythonState) -> list[str]:
         """Names that changed and are not newly set tensors."""
-        return [name for name in self.differing(later) if not _is_tensor(later.values[name])]
+        return [name for name in self.changed_names(later) if not _is_tensor(later.values[name])]
 
     def restore(self) -> None:
         """Restore the attributes of all modules."""
@@ -112,7 +112,7 @@ class PythonState:
                 vars(module)["forward"] = forward
 
 
-def traced_alike(
+def trace_stable(
     model: nn.Module,
     functions: Iterable[Any],
     trace: Callable[[], T],
@@ -135,13 +135,13 @@ def traced_alike(
         tensors: Whether to include tensors in attributes; otherwise the tracer handles them.
 
     Raises:
-        InputError: Names what the forward pass changes, and the line.
+        InputError: The forward pass changes state; the message names it and the line.
     """
     functions = list(functions)
     first = PythonState(model, functions)
     found = trace()
     after = PythonState(model, functions)
-    if not (first.differing(after) if tensors else first.moving(after)):
+    if not (first.changed_names(after) if tensors else first.changed_values(after)):
         return found
     try:
         if run is not None:
@@ -150,8 +150,8 @@ def traced_alike(
         second = PythonState(model, functions)
         again = trace()
         third = PythonState(model, functions)
-        changed = second.differing(third)
-        moving = second.moving(third)
+        changed = second.changed_names(third)
+        moving = second.changed_values(third)
         if moving or (changed and code(again) != code(found)):
             raise _refusal(model, functions, moving or changed, run or trace)
         return again
@@ -160,27 +160,27 @@ def traced_alike(
 
 
 @contextmanager
-def refuse_changes(model: nn.Module, what: str) -> Iterator[None]:
+def refuse_changes(model: nn.Module, label: str) -> Iterator[None]:
     """Raise if the forward passes inside change state that would not be replayed.
 
     Args:
         model: Module to run.
-        what: Reason why it must not change any state.
+        label: Reason why it must not change any state.
 
     Raises:
-        InputError: Names the state.
+        InputError: State changed; the message names it.
     """
     before = PythonState(model)
     yield
-    if changed := before.differing(PythonState(model)):
+    if changed := before.changed_names(PythonState(model)):
         raise InputError(
-            f"the forward pass of {type(model).__name__} changes {', '.join(changed[:4])}, and {what}"
+            f"the forward pass of {type(model).__name__} changes {', '.join(changed[:4])}, and {label}"
         )
 
 
 def _refusal(model: nn.Module, functions: list[Any], names: list[str], run: Callable[[], Any]) -> InputError:
     line = _line_that_changes(model, functions, set(names), run)
-    return ChangesError(
+    return UntracedStateError(
         f"the forward pass of {type(model).__name__} changes {', '.join(names[:4])}{f' at {line}' if line else ''}, "
         "which a captured step does once, when it is captured, and never again; expected state in buffers, changed by "
         "torch's operations, and random numbers of torch: register_buffer it, or decide outside of the forward pass"

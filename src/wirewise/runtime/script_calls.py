@@ -22,7 +22,8 @@ from wirewise.runtime.calls import CallLog
 __all__ = ["Handler", "intercept", "leak_group", "watch"]
 
 Handler = Callable[[str, Callable[..., Any], ProcessGroup, tuple[Any, ...], dict[str, Any]], Any]
-"""Takes name, method, group and arguments of a call; gives its result, or NotImplemented to leave it to others."""
+"""Function of name, method, group and arguments of a call that returns its result, or NotImplemented to leave the call
+to other handlers."""
 
 _NAMES = (
     "allreduce allreduce_coalesced broadcast reduce allgather _allgather_base allgather_coalesced "
@@ -88,8 +89,8 @@ def _watched(
 class _GuardedWork:
     """A collective of the script under way."""
 
-    def __init__(self, work: Any, group: ProcessGroup, what: str, log: CallLog) -> None:
-        self._work, self._group, self._what, self._log = work, group, what, log
+    def __init__(self, work: Any, group: ProcessGroup, label: str, log: CallLog) -> None:
+        self._work, self._group, self._what, self._log = work, group, label, log
 
     def wait(self, timeout: Any = None) -> bool:
         """Wait, and look at the other ranks meanwhile.
@@ -100,7 +101,7 @@ class _GuardedWork:
         start_s = time.monotonic()
         self._log.end_script_call()
         while timeout is None and not self._ended():
-            if fault := self._log.fault_in_script(self._what, time.monotonic() - start_s):
+            if fault := self._log.explain_script_deadlock(self._what, time.monotonic() - start_s):
                 # It stays in the log, where the other ranks find the reason too.
                 leak_group(self._group)
                 raise PeerError(fault)

@@ -31,7 +31,7 @@ __all__ = [
 Reduction = Callable[[Tensor], Tensor]
 
 NUMBERS = {"__bool__", "__float__", "__int__", "item", "tolist"}
-"""Functions after which a tensor's values are Python numbers."""
+"""Functions that return a tensor's values as Python numbers."""
 REDUCTIONS = {"all", "amax", "any", "linalg_vector_norm", "norm", "sum", "vector_norm"}
 """Functions of a row of numbers, one for each parameter, that are executed over all stages."""
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)
@@ -63,20 +63,20 @@ class GradientScope:
         self._enough = min(2, parameters)
         self._warned = False
 
-    def reduce(self, numbers: dict[str, Tensor], reduction: Reduction, what: str) -> Tensor:
+    def reduce(self, numbers: dict[str, Tensor], reduction: Reduction, label: str) -> Tensor:
         """Reduce one number per parameter over the parameters of all stages.
 
         Raises:
             InputError: The reduction is unsupported.
         """
         if self._everywhere is None:
-            raise self.refusal(what)
+            raise self.refusal(label)
         return self._everywhere(numbers, reduction)
 
-    def refusal(self, what: str) -> InputError:
+    def refusal(self, label: str) -> InputError:
         """Make the error for a function of several parameters."""
         return InputError(
-            f"{what} got several parameters of stage {self.stage}, or their gradients, and the other stages have "
+            f"{label} got several parameters of stage {self.stage}, or their gradients, and the other stages have "
             f"theirs: its result would be that of this stage alone. Expected {self.instead}"
         )
 
@@ -102,7 +102,7 @@ class TrackedMixin:
     """Tensor that knows its parameter, or the parameters of which it has one number each."""
 
     scope: GradientScope | None = None
-    """None if the parameters of all stages are here."""
+    """Scope of the parameters. None if the parameters of all stages are here."""
     owners: tuple[str, ...] = ()
     is_row = False
     """Whether it has one number for each owner."""
@@ -153,7 +153,7 @@ class TrackedMixin:
         return result
 
     def whole(self) -> Tensor:
-        """A plain tensor of all values."""
+        """Convert to a plain tensor of all values."""
         return self.plain()
 
     def alike(self, value: Tensor) -> Tensor:

@@ -38,14 +38,14 @@ def start_group(timeout_s: float, backend: str = "gloo") -> None:
     adopt_srun_rank()
     if backend == "nccl":
         torch.cuda.set_device(integer_variable("LOCAL_RANK"))
-    rank, size = integer_variable("RANK"), integer_variable("WORLD_SIZE", least=1)
+    rank, size = integer_variable("RANK"), integer_variable("WORLD_SIZE", minimum=1)
     if rank >= size:
         raise InputError(f"RANK is {rank} and WORLD_SIZE {size}; expected a rank of 0 to {size - 1}")
     if not (host := os.environ.get("MASTER_ADDR")):
         raise InputError(
             "the environment variable MASTER_ADDR is not set; expected the address of rank 0, as torchrun sets it"
         )
-    store = rendezvous(rank, size, host, integer_variable("MASTER_PORT", least=1), timeout_s=timeout_s)
+    store = rendezvous(rank, size, host, integer_variable("MASTER_PORT", minimum=1), timeout_s=timeout_s)
     join_group(store, rank, size, timeout_s, backend)
 
 

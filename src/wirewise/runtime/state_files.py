@@ -31,7 +31,7 @@ def write_state(path: str | os.PathLike[str], tree: Tree) -> None:
 
     Args:
         path: Output file, in an existing folder.
-        tree: Dictionaries, lists and tuples of tensors, numbers and texts.
+        tree: Dictionaries, lists and tuples of tensors, numbers and strings.
 
     Raises:
         InputError: The disk is not writable, and an older file is left intact; or a value is unsupported.
@@ -54,7 +54,7 @@ def read_state(path: str | os.PathLike[str]) -> Tree:
     """Read a state from a file, with tensors on the CPU; nothing in it is executed.
 
     Raises:
-        InputError: The file is missing, truncated or damaged, or holds something that would run code.
+        InputError: The file is missing, truncated or damaged, or holds executable code.
     """
     try:
         with Path(path).open("rb") as file:

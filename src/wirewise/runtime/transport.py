@@ -95,16 +95,16 @@ class Transport:
         # Also at the end of a program that never calls `close`.
         weakref.finalize(self, _end, self._jobs, self._threads, self._lent)
 
-    def open(self, what: str, tag: int, receives: Mapping[int, torch.Tensor]) -> PendingExchange:
+    def open(self, label: str, tag: int, receives: Mapping[int, torch.Tensor]) -> PendingExchange:
         """Start an exchange: receives are posted at once, sends follow by `PendingExchange.send`.
 
         Args:
-            what: Name of the exchange for error messages ("forward1 of epoch 12").
+            label: Name of the exchange for error messages ("forward1 of epoch 12").
             tag: Tag unique among exchanges in flight.
             receives: Buffer for each peer that will send; empty buffers are skipped.
         """
-        self._note(what)
-        return PendingExchange(self, what, tag, receives)
+        self._note(label)
+        return PendingExchange(self, label, tag, receives)
 
     def lend(self, tensor: torch.Tensor) -> torch.Tensor:
         """Alias of a tensor for a collective of the group.
@@ -120,19 +120,19 @@ class Transport:
         return alias
 
     def _leak_group(self) -> None:
-        """Leak the group and what a blocked thread of it holds, instead of waiting for that thread."""
+        """Leak the group and label a blocked thread of it holds, instead of waiting for that thread."""
         leak_group(self.group)
         self._lent.clear()
 
-    def _note(self, what: str) -> None:
+    def _note(self, label: str) -> None:
         if self.calls is not None:
-            self.calls.note(what)
+            self.calls.note(label)
 
     def exchange(
-        self, what: str, tag: int, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]
+        self, label: str, tag: int, sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]
     ):
         """Send and receive one message for each peer and wait for all of them."""
-        pending = self.open(what, tag, receives)
+        pending = self.open(label, tag, receives)
         for peer in self.peers:
             if peer in sends:
                 pending.send(peer, sends[peer])
@@ -141,36 +141,36 @@ class Transport:
             pass
         pending.wait_sends()
 
-    def all_reduce(self, tensor: torch.Tensor, what: str, op: Any = None) -> None:
+    def all_reduce(self, tensor: torch.Tensor, label: str, op: Any = None) -> None:
         """Reduce `tensor` in place over all ranks (sum by default) and wait."""
         if self.world_size == 1:
             return
         if tensor.is_cuda != self.on_device:
             moved = self.staged(tensor)
-            self.all_reduce(moved, what, op)
+            self.all_reduce(moved, label, op)
             tensor.copy_(moved)
             return
         options = dist.AllreduceOptions()
         options.reduceOp = op or dist.ReduceOp.SUM  # type: ignore[assignment]
-        self._carry_out(lambda: self.group.allreduce([self.lend(tensor)], options), what)
+        self._carry_out(lambda: self.group.allreduce([self.lend(tensor)], options), label)
 
-    def all_gather(self, tensor: torch.Tensor, what: str) -> list[torch.Tensor]:
+    def all_gather(self, tensor: torch.Tensor, label: str) -> list[torch.Tensor]:
         """Gather equal-shaped tensors of all ranks, in rank order."""
         if self.world_size == 1:
             return [tensor]
         if tensor.is_cuda != self.on_device:
-            return [t.to(tensor.device) for t in self.all_gather(self.staged(tensor), what)]
+            return [t.to(tensor.device) for t in self.all_gather(self.staged(tensor), label)]
         out = [torch.empty_like(tensor) for _ in range(self.world_size)]
         lent = [self.lend(one) for one in out]
-        self._carry_out(lambda: self.group.allgather([lent], [self.lend(tensor)]), what)
+        self._carry_out(lambda: self.group.allgather([lent], [self.lend(tensor)]), label)
         return out
 
-    def slowest(self, values: ArrayLike, what: str = _MEASURED) -> NDArray[np.float64]:
+    def slowest(self, values: ArrayLike, label: str = _MEASURED) -> NDArray[np.float64]:
         """Maximum over the ranks, elementwise, such as the seconds of the slowest rank.
 
         Args:
             values: Number or nested numbers, of the same shape on all ranks.
-            what: Name of the exchange for error messages.
+            label: Name of the exchange for error messages.
 
         Returns:
             Numbers of that shape, equal on all ranks.
@@ -178,26 +178,26 @@ class Transport:
         Raises:
             PeerError: A peer is gone.
         """
-        return self._reduced(values, what, dist.ReduceOp.MAX)
+        return self._reduced(values, label, dist.ReduceOp.MAX)
 
-    def total(self, values: ArrayLike, what: str = _MEASURED) -> NDArray[np.float64]:
+    def total(self, values: ArrayLike, label: str = _MEASURED) -> NDArray[np.float64]:
         """Sum over the ranks, elementwise; arguments and errors as in `slowest`."""
-        return self._reduced(values, what, dist.ReduceOp.SUM)
+        return self._reduced(values, label, dist.ReduceOp.SUM)
 
-    def mean(self, values: ArrayLike, what: str = _MEASURED) -> NDArray[np.float64]:
+    def mean(self, values: ArrayLike, label: str = _MEASURED) -> NDArray[np.float64]:
         """Mean over the ranks, elementwise; arguments and errors as in `slowest`."""
-        return self.total(values, what) / self.world_size
+        return self.total(values, label) / self.world_size
 
-    def _reduced(self, values: ArrayLike, what: str, op: Any) -> NDArray[np.float64]:
+    def _reduced(self, values: ArrayLike, label: str, op: Any) -> NDArray[np.float64]:
         tensor = torch.from_numpy(np.array(values, dtype=np.float64))
-        self.all_reduce(tensor, what, op)
+        self.all_reduce(tensor, label, op)
         return tensor.numpy()
 
     @torch.no_grad()
     def broadcast(
         self,
         tensors: Mapping[str, torch.Tensor],
-        what: str = "the broadcast of the parameters",
+        label: str = "the broadcast of the parameters",
         *,
         compared: bool = False,
     ) -> None:
@@ -205,7 +205,7 @@ class Transport:
 
         Args:
             tensors: Tensors by name, of any dtype and on any device, in the same order on all ranks.
-            what: Name of the exchange for error messages.
+            label: Name of the exchange for error messages.
             compared: Whether names, shapes and dtypes are known to be those of rank 0; otherwise they are compared
                 first.
 
@@ -216,52 +216,52 @@ class Transport:
         if self.world_size == 1:
             return
         if not compared:
-            self._compare(tensors, what)
+            self._compare(tensors, label)
         replace_in_groups(
-            tensors, lambda names, flat: self._broadcast_flat(flat, f"{what} ({first_and_last(names)})")
+            tensors, lambda names, flat: self._broadcast_flat(flat, f"{label} ({first_and_last(names)})")
         )
 
-    def from_first(self, content: bytes, what: str) -> bytes:
+    def from_first(self, content: bytes, label: str) -> bytes:
         """Broadcast bytes from rank 0; those of other ranks are ignored.
 
         Raises:
             PeerError: A peer is gone.
         """
-        size = self._broadcast_flat(torch.tensor([len(content)]), f"{what} (its size)")
+        size = self._broadcast_flat(torch.tensor([len(content)]), f"{label} (its size)")
         if self.rank == 0:
             sent = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0)
         else:
             sent = torch.empty(int(size), dtype=torch.uint8)
-        return self._broadcast_flat(sent, what).numpy().tobytes() if sent.numel() else b""
+        return self._broadcast_flat(sent, label).numpy().tobytes() if sent.numel() else b""
 
-    def from_all(self, content: bytes, what: str) -> list[bytes]:
+    def from_all(self, content: bytes, label: str) -> list[bytes]:
         """Gather bytes from each rank, of any length, in rank order.
 
         Raises:
             PeerError: A peer is gone.
         """
-        sizes = [int(size) for size in self.all_gather(torch.tensor([len(content)]), f"{what} (sizes)")]
+        sizes = [int(size) for size in self.all_gather(torch.tensor([len(content)]), f"{label} (sizes)")]
         padded = bytearray(content.ljust(max(sizes) or 1, b"\0"))
-        parts = self.all_gather(torch.frombuffer(padded, dtype=torch.uint8), what)
+        parts = self.all_gather(torch.frombuffer(padded, dtype=torch.uint8), label)
         return [part.numpy().tobytes()[:size] for part, size in zip(parts, sizes, strict=True)]
 
-    def _compare(self, tensors: Mapping[str, torch.Tensor], what: str) -> None:
+    def _compare(self, tensors: Mapping[str, torch.Tensor], label: str) -> None:
         """Raise on every rank unless all have tensors of the same names, shapes and types in the same order."""
         own = digests(tensors)
         short = torch.stack([torch.tensor(len(own)), own.sum()])
-        seen = torch.stack(self.all_gather(short, what))
+        seen = torch.stack(self.all_gather(short, label))
         if bool((seen == seen[0]).all()):
             return
         count = int(seen[:, 0].min())
-        others = torch.stack(self.all_gather(own[:count].contiguous(), what)) if count else own[None, :0]
+        others = torch.stack(self.all_gather(own[:count].contiguous(), label)) if count else own[None, :0]
         differ = (others != others[0]).any(dim=0).nonzero().flatten().tolist()
         place = differ[0] if differ else count
         raise InputError(
-            f"{what}: ranks differ from tensor {place} on, which is {description(tensors, place)} on rank {self.rank}; "
-            f"they have {seen[:, 0].tolist()} tensors: give all ranks the same model"
+            f"{label}: ranks differ from tensor {place} on, which is {description(tensors, place)} on rank "
+            f"{self.rank}; they have {seen[:, 0].tolist()} tensors: give all ranks the same model"
         )
 
-    def _broadcast_flat(self, flat: torch.Tensor, what: str) -> torch.Tensor:
+    def _broadcast_flat(self, flat: torch.Tensor, label: str) -> torch.Tensor:
         """Values of rank 0, 1-D, of the same size everywhere, as bytes: no type is beyond a process group then."""
         if self.world_size == 1:
             return flat
@@ -269,7 +269,7 @@ class Transport:
         options = dist.BroadcastOptions()
         options.rootRank = 0
         bits = staged.view(torch.uint8)
-        self.complete(lambda: self.group.broadcast([self.lend(bits)], options), what)
+        self.complete(lambda: self.group.broadcast([self.lend(bits)], options), label)
         return staged.to(flat.device)
 
     def staged(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -278,49 +278,49 @@ class Transport:
             return tensor
         return tensor.cuda() if self.on_device else tensor.cpu()
 
-    def barrier(self, what: str) -> None:
+    def barrier(self, label: str) -> None:
         """Wait for all ranks.
 
         Raises:
             PeerError: A peer is gone, or another rank has given up.
         """
-        self._carry_out(self.group.barrier, what)
+        self._carry_out(self.group.barrier, label)
 
-    def _carry_out(self, collective: Callable[[], dist.Work], what: str) -> None:
+    def _carry_out(self, collective: Callable[[], dist.Work], label: str) -> None:
         if self.on_device:
-            self._note(what)
+            self._note(label)
             # Without a timeout only later work on the device would wait.
-            self.guard(lambda: collective().wait(self.timeout), what)
-            self.check_group(what)
+            self.guard(lambda: collective().wait(self.timeout), label)
+            self.check_group(label)
         else:
-            self.complete(collective, what)
+            self.complete(collective, label)
 
-    def check_group(self, what: str) -> None:
+    def check_group(self, label: str) -> None:
         """Raise if the group was aborted, as device operations in flight then ended with undefined buffers.
 
         Raises:
             PeerError: A rank of the group is lost.
         """
         if self.aborts and self.is_lost():
-            raise PeerError(f"{what} was aborted: {_LOST}")
+            raise PeerError(f"{label} was aborted: {_LOST}")
 
-    def complete(self, collective: Callable[[], dist.Work], what: str) -> None:
+    def complete(self, collective: Callable[[], dist.Work], label: str) -> None:
         """Start a collective and wait for it; errors as in `wait_for`."""
-        self._note(what)
+        self._note(label)
         started: list[dist.Work] = []
-        self.guard(lambda: started.append(collective()), what)
-        self.wait_for(started[0], what)
+        self.guard(lambda: started.append(collective()), label)
+        self.wait_for(started[0], label)
 
-    def guard(self, action: Callable[[], object], what: str, peer: int | None = None) -> None:
+    def guard(self, action: Callable[[], object], label: str, peer: int | None = None) -> None:
         """Run a blocking call of torch, and convert its failure to a `PeerError` that names the peer."""
         try:
             action()
         except PeerError:
             raise
         except (RuntimeError, ValueError) as error:
-            raise self.failure(what, peer, str(error)) from error
+            raise self.failure(label, peer, str(error)) from error
 
-    def wait_for(self, work: dist.Work, what: str) -> None:
+    def wait_for(self, work: dist.Work, label: str) -> None:
         """Wait for a collective; a rank that waits for one that gave up gives up too, so that the dead rank is found.
 
         Raises:
@@ -328,7 +328,7 @@ class Transport:
         """
         if self.on_device:
             # With a timeout NCCL would block the host; its watchdog looks after silent peers.
-            self.guard(work.wait, what)
+            self.guard(work.wait, label)
             return
         start_s, lost = time.monotonic(), False
         while (left := start_s + self.timeout_s - time.monotonic()) > 0:
@@ -338,34 +338,34 @@ class Transport:
             except RuntimeError:
                 if work.is_completed():
                     # It failed, or it ended just after this wait gave up: it says which when it is asked again.
-                    self.guard(work.wait, what)
-                    self.check_group(what)
+                    self.guard(work.wait, label)
+                    self.check_group(label)
                     return
             else:
-                self.check_group(what)
+                self.check_group(label)
                 return
             if lost:
                 self._leak_group()
-                raise self.failure(what, None, _LOST)
+                raise self.failure(label, None, _LOST)
             lost = self.is_lost()
-            self.check_peers(what, time.monotonic() - start_s)
+            self.check_peers(label, time.monotonic() - start_s)
         self._leak_group()
-        raise self.failure(what, None, "timed out")
+        raise self.failure(label, None, "timed out")
 
-    def check_peers(self, what: str, waits_s: float) -> None:
+    def check_peers(self, label: str, waits_s: float) -> None:
         """Raise if a wait is known to be futile.
 
         Args:
-            what: Name of the exchange.
+            label: Name of the exchange.
             waits_s: Time that this rank has been waiting in it, in seconds.
 
         Raises:
             PeerError: Another rank gave up, left with an error, or makes different calls.
         """
-        gave_up = self.others_gave_up()
+        gave_up = self.has_remote_timeout()
         if gave_up or (self.calls is not None and self.calls.fault(waits_s)):
             self._leak_group()
-            raise self.failure(what, None, _GAVE_UP if gave_up else _APART)
+            raise self.failure(label, None, _GAVE_UP if gave_up else _APART)
 
     def leave(self, error: Exception, where: str) -> None:
         """Publish that this rank left the common calls with an error; a later call withdraws it.
@@ -377,9 +377,9 @@ class Transport:
         if self.calls is not None and not isinstance(error, PeerError):
             self.calls.leave(error, where)
 
-    def others_gave_up(self) -> bool:
+    def has_remote_timeout(self) -> bool:
         """Whether another rank has reported a timeout."""
-        return self._failures.others_gave_up()
+        return self._failures.has_remote_timeout()
 
     def waiter(self, peer: int) -> queue.SimpleQueue:
         """Queue of the daemon thread that waits for messages from `peer`."""
@@ -395,20 +395,20 @@ class Transport:
         """End the waiting threads; one that is blocked on a hung peer is left to its timeout."""
         _end(self._jobs, self._threads, self._lent)
 
-    def failure(self, what: str, peer: int | None, cause: str) -> PeerError:
+    def failure(self, label: str, peer: int | None, cause: str) -> PeerError:
         """Make the error of a failed wait, which names the rank that failed first if the store has it."""
         if peer is None and len(self.peers) == 1:
             (peer,) = self.peers
-        _log.info("waited in vain in %s for %s: %s", what, "all" if peer is None else f"rank {peer}", cause)
-        first = self._failures.first(peer, what)
+        _log.info("waited in vain in %s for %s: %s", label, "all" if peer is None else f"rank {peer}", cause)
+        first = self._failures.first(peer, label)
         if (
             cause in (_GAVE_UP, _APART)
             and self.calls is not None
             and (text := self.calls.fault(float("inf")))
         ):
             return PeerError(text)
-        if self._apart(what):
-            return self._apart_failure(what)
+        if self._apart(label):
+            return self._apart_failure(label)
         silent = "imed out" in cause or "timeout" in cause.lower()
         who = f"rank {first}" if first is not None else "a peer"
         if first is not None and peer is not None and first != peer:
@@ -421,19 +421,19 @@ class Transport:
             how = f"{who} closed its connection"
         short = re.sub(r"\[[^\]]*/gloo/[^\]]*\]\s*", "", cause).splitlines()[0][:160] if cause else ""
         return PeerError(
-            f"rank {self.rank} waited in {what}: {how} (it died, hangs or lost its network). "
+            f"rank {self.rank} waited in {label}: {how} (it died, hangs or lost its network). "
             f"Look at the log of {who}; then start again from the last checkpoint. [{short}]"
         )
 
-    def _apart(self, what: str) -> bool:
+    def _apart(self, label: str) -> bool:
         """Whether all ranks live and wait, but not all in the same exchange."""
         places = self._failures.places
-        return len(places) == len(self.peers) and any(place and place != what for place in places.values())
+        return len(places) == len(self.peers) and any(place and place != label for place in places.values())
 
-    def _apart_failure(self, what: str) -> PeerError:
+    def _apart_failure(self, label: str) -> PeerError:
         others = "; ".join(f"rank {rank} in {place}" for rank, place in sorted(self._failures.places.items()))
         return PeerError(
-            f"rank {self.rank} waited in {what}, and {others}: all of them live, but are not in the same exchange (or "
+            f"rank {self.rank} waited in {label}, and {others}: all of them live, but are not in the same exchange (or "
             "the network lost a message). Expected the same calls in the same order on all ranks: as many forward and "
             "backward passes and evaluations, also on a rank without training nodes; layers that are left out and line "
             "searches decided by numbers that are equal on all ranks"
@@ -500,8 +500,8 @@ def _serve(jobs: queue.SimpleQueue) -> None:
 class PendingExchange:
     """Exchange in flight."""
 
-    def __init__(self, transport: Transport, what: str, tag: int, receives: Mapping[int, torch.Tensor]):
-        self.transport, self.what, self.tag = transport, what, tag
+    def __init__(self, transport: Transport, label: str, tag: int, receives: Mapping[int, torch.Tensor]):
+        self.transport, self.what, self.tag = transport, label, tag
         self.opened_s = time.perf_counter()
         self.arrival_s: dict[int, float] = {}
         """Seconds from opening to arrival, for each peer that has arrived."""
@@ -594,7 +594,7 @@ class PendingExchange:
         """Wait until every message has arrived; `arrivals` still yields each of them once."""
         self._landed = list(self.arrivals())
 
-    def land(self, peers: Iterable[int]) -> None:
+    def mark_arrived(self, peers: Iterable[int]) -> None:
         """Mark messages as arrived (rows restored from a checkpoint or a log)."""
         landed = list(peers)
         self._landed += landed

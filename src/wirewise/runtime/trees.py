@@ -1,4 +1,4 @@
-"""Serialisation of nested states without code: dictionaries, lists and tuples of tensors, numbers and texts."""
+"""Serialisation of nested states without code: dictionaries, lists and tuples of tensors, numbers and strings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from wirewise.errors import InputError
 
-__all__ = ["Tree", "checksum_of", "copied", "digest_of", "pack", "raw_bytes", "unpack"]
+__all__ = ["Tree", "checksum_of", "copy_into", "digest_of", "pack", "raw_bytes", "unpack"]
 
 _BLOCK = 2**16
 _FACTOR = 0x9E3779B97F4A7C15
 
 Tree = Any
-"""Nest of dictionaries, lists and tuples of tensors, numbers and texts."""
+"""Nested dictionaries, lists and tuples of tensors, numbers and strings."""
 
 
 def pack(tree: Tree) -> tuple[bytes, list[Tensor]]:
@@ -149,7 +149,7 @@ def _mapped(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
     )
 
 
-def copied(tree: Tree, into: Tree = None) -> Tree:
+def copy_into(tree: Tree, into: Tree = None) -> Tree:
     """Copy a tree, reusing the memory of matching tensors of `into`."""
     if isinstance(tree, Tensor):
         if isinstance(into, Tensor) and _kind(into) == _kind(tree):
@@ -157,11 +157,11 @@ def copied(tree: Tree, into: Tree = None) -> Tree:
         return tree.detach().clone()
     if isinstance(tree, Mapping):
         old = into if isinstance(into, Mapping) else {}
-        made = {key: copied(one, old.get(key)) for key, one in tree.items()}
+        made = {key: copy_into(one, old.get(key)) for key, one in tree.items()}
         return Counter(made) if isinstance(tree, Counter) else made
     if isinstance(tree, list | tuple):
         rest = into if isinstance(into, list | tuple) and len(into) == len(tree) else [None] * len(tree)
-        parts = [copied(one, old) for one, old in zip(tree, rest, strict=True)]
+        parts = [copy_into(one, old) for one, old in zip(tree, rest, strict=True)]
         return parts if isinstance(tree, list) else tuple(parts)
     return tree
 

@@ -243,7 +243,7 @@ class WholeModules:
         finally:
             for hook in hooks:
                 hook.remove()
-        if state := before.differing(PythonState(module)):
+        if state := before.changed_names(PythonState(module)):
             before.restore()
             raise InputError(
                 f"module {name} ({type(module).__name__}) cannot be traced, and its forward pass changes "

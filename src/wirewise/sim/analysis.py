@@ -57,7 +57,7 @@ WHAT_IFS = (
     "bucket_mb=100",
     NO_COMMUNICATION,
 )
-"""Changes that every report tries, where they fit the job."""
+"""Changes that every report tries, if they fit the job."""
 
 _MOST_STEPS = 8
 _MOST_OPS = 20_000
@@ -70,10 +70,10 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """Change that was tried."""
 
     change: str
-    """Change as text that `whatif.parse` takes."""
+    """Change as text, in the format of `whatif.parse`."""
     prediction: StepPrediction | None
     refused: str = ""
-    """Why there is no prediction."""
+    """Reason why there is no prediction."""
 
 
 class TraceAnalysis(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,11 +86,11 @@ class TraceAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of a step by simpler predictions (`baselines`)."""
     links: Links
     step: int
-    """The step whose measured time is nearest to the median."""
+    """Step whose measured time is nearest to the median."""
     ranks: list[Breakdown]
     """Breakdown of that step on each rank, replayed."""
     critical: set[tuple[int, int]]
-    """Traced ops on the critical path of that step, as (rank, place in its list)."""
+    """Traced ops on the critical path of that step, as (rank, index in its list)."""
     compute_s: list[float]
     """Seconds that each rank computes in a step, median over steps."""
     link_sensitivity: list[LinkSensitivity]
@@ -142,7 +142,7 @@ def analyse(
         critical=places(trace, replayed.dataflow, replayed.critical_path().ops.tolist()),
         compute_s=np.median(seconds, axis=1).tolist(),
         link_sensitivity=link_sensitivity(small) if 1 < hosts <= _MOST_HOSTS else [],
-        op_sensitivity=op_sensitivity(small, most=_SENSITIVE_OPS),
+        op_sensitivity=op_sensitivity(small, maximum=_SENSITIVE_OPS),
     )
 
 

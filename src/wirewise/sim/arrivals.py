@@ -28,15 +28,15 @@ class LateRank(msgspec.Struct, frozen=True, kw_only=True):
     """Fraction of all waiting that is for this rank, in [0, 1]."""
 
 
-def waits_of(ranks: Sequence[RankTrace], chosen: Mapping[int, Sequence[Op]]) -> dict[int, list[float]]:
+def waits_of(ranks: Sequence[RankTrace], ops_of_rank: Mapping[int, Sequence[Op]]) -> dict[int, list[float]]:
     """Time that each rank waits for later ones at the start of each of its ops, in seconds; 0 if unknown.
 
     Args:
         ranks: Traces of the ranks.
-        chosen: Ops of each rank, by its index in `ranks`; only collectives of several ranks count.
+        ops_of_rank: Ops of each rank, by its index in `ranks`; only collectives of several ranks count.
     """
-    found = {place: [0.0] * len(ops) for place, ops in chosen.items()}
-    for members in _collectives(chosen).values():
+    found = {place: [0.0] * len(ops) for place, ops in ops_of_rank.items()}
+    for members in _collectives(ops_of_rank).values():
         times = {place: ops[number].end_s - ops[number].start_s for place, number, ops in members}
         alike = {(ops[number].collective, ops[number].size_bytes) for _, number, ops in members}
         if len(times) < 2 or len(alike) > 1:
@@ -48,11 +48,11 @@ def waits_of(ranks: Sequence[RankTrace], chosen: Mapping[int, Sequence[Op]]) -> 
     return found
 
 
-def late_ranks(ranks: Sequence[RankTrace], chosen: Mapping[int, Sequence[Op]]) -> list[LateRank]:
+def late_ranks(ranks: Sequence[RankTrace], ops_of_rank: Mapping[int, Sequence[Op]]) -> list[LateRank]:
     """Ranks that others wait for, by descending wait; arguments as in `waits_of`."""
-    waits = waits_of(ranks, chosen)
+    waits = waits_of(ranks, ops_of_rank)
     caused: dict[int, float] = defaultdict(float)
-    for members in _collectives(chosen).values():
+    for members in _collectives(ops_of_rank).values():
         own = {place: waits[place][number] for place, number, _ in members}
         if len(own) > 1 and (total := sum(own.values())) > 0:
             caused[min(own, key=own.__getitem__)] += total
@@ -62,11 +62,11 @@ def late_ranks(ranks: Sequence[RankTrace], chosen: Mapping[int, Sequence[Op]]) -
 
 
 def _collectives(
-    chosen: Mapping[int, Sequence[Op]],
+    ops_of_rank: Mapping[int, Sequence[Op]],
 ) -> dict[tuple[str, int], list[tuple[int, int, Sequence[Op]]]]:
     """(place of the rank, number of the op, its ops) of the members of each collective."""
     found: dict[tuple[str, int], list[tuple[int, int, Sequence[Op]]]] = defaultdict(list)
-    for place, ops in chosen.items():
+    for place, ops in ops_of_rank.items():
         for number, op in enumerate(ops):
             if op.seq >= 0 and (op.collective in ENDS_TOGETHER or not op.collective):
                 found[op.group, op.seq].append((place, number, ops))

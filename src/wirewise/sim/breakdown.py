@@ -36,11 +36,11 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     compute_s: float
     """All time that is neither exposed communication nor waiting."""
     exposed_communication_s: float
-    """A transfer runs and the rank does nothing else."""
+    """Seconds in which a transfer runs and the rank does nothing else."""
     overlapped_communication_s: float
-    """A transfer overlaps with compute; part of `compute_s`."""
+    """Seconds in which a transfer overlaps with compute; part of `compute_s`."""
     wait_s: float
-    """Neither runs: gaps, waiting for other ranks or for latecomers of a transfer."""
+    """Seconds in which neither runs: gaps, waiting for other ranks or for latecomers of a transfer."""
 
 
 def break_down(

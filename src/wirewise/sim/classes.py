@@ -15,14 +15,14 @@ __all__ = ["classes_of_routes"]
 
 
 def classes_of_routes(
-    program: RegularProgram, network: Network, found: Dependences
+    program: RegularProgram, network: Network, dependences: Dependences
 ) -> tuple[RouteTable, NDArray[np.int64]]:
     """Routes of the first period's messages, by one edge of each class, and the class of each edge.
 
     Args:
         program: Program whose period is a symmetry of the network, too.
         network: Network with its ranks.
-        found: Messages of the program, one per class.
+        dependences: Messages of the program, one per class.
 
     Raises:
         ProgramError: Messages of one class share an edge.
@@ -30,7 +30,7 @@ def classes_of_routes(
     """
     each, turns = _classes(rotated_edges(network, program.period)), program.ranks // program.period
     size = np.bincount(each, minlength=len(each))
-    pairs = np.unique(found.source * network.ranks + found.target)
+    pairs = np.unique(dependences.source * network.ranks + dependences.target)
     known: dict[int, dict[int, tuple[Use, ...]]] = {}
     routes, joined = [], []
     for pair in pairs.tolist():

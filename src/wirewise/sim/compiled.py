@@ -7,7 +7,7 @@ from wirewise.jit import njit
 __all__ = ["inner", "outer"]
 
 outer = njit()
-"""Decorator of functions that make arrays or are called from Python."""
+"""Decorator of functions that allocate arrays or are called from Python."""
 
 inner = njit(_nrt=False)
 """Decorator of functions that only use arrays of their caller.

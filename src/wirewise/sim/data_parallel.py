@@ -42,7 +42,7 @@ class Payload(NamedTuple):
     """Seconds to encode a chunk, on the compute thread."""
     decode_s: float = 0.0
     decode: str = "inline"
-    """Where: one of `plans.fusion.DECODES`."""
+    """Thread that decodes, one of `plans.fusion.DECODES`."""
     collective: str = "all_reduce"
 
 

@@ -51,9 +51,9 @@ class Spread(NamedTuple):
     owner: Ints
     """Device that sums a module's gradients under PS, otherwise -1, [n]."""
     duplicated: Ints
-    """1: linear layers of the module exchange factors, [n]."""
+    """Whether linear layers of the module exchange factors, 0 or 1, [n]."""
     priority: Ints
-    """Units whose gradients wait for the same devices go in this order, [U]."""
+    """Priority of each unit, [U]: order in which units whose gradients wait for the same devices are exchanged."""
 
 
 class _Costs(NamedTuple):
@@ -96,7 +96,7 @@ class DeploymentStep(NamedTuple):
     ops: Ops
     uses: InterfaceUse
     phase: Ints
-    """Number in PHASES, [N]."""
+    """Index in PHASES of each op, [N]."""
     unit: Ints
     """Unit of each op, -1 of updates, [N]."""
     member: Ints

@@ -50,17 +50,17 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Bottleneck of a step."""
 
     bound: str
-    """ "network", "latency", "straggler", "imbalance", "data", or what fills most of the step: "compute", "wait"
-    (communication and waiting), "unknown" (nothing recorded)."""
+    """Kind of bottleneck: "network", "latency", "straggler", "imbalance", "data", or what fills most of the step:
+    "compute", "wait" (communication and waiting), "unknown" (nothing recorded)."""
     share: float
     """Fraction of a step saved without the bottleneck; for the last three kinds their fraction of the step."""
     best_change: str
-    """Best feasible change, as `whatif.parse` takes it; empty if none saves 1 %."""
+    """Best feasible change, in the format of `whatif.parse`; empty if none saves 1 %."""
     gain_s: float
     """Seconds per step that it saves."""
     straggler_rank: int | None
     straggler_cause: str | None
-    """Why it takes longer (`Straggler.cause`)."""
+    """Cause of the straggler (`Straggler.cause`)."""
     uneven: list[tuple[int, int]]
     """(rank, number of steps in which it computes longest) if the slowest rank alternates; else empty."""
     preempted_share: float | None

@@ -33,34 +33,34 @@ class Ops(NamedTuple):
     """Graph of n ops over R resources."""
 
     duration: Vector
-    """Seconds; of a transfer, before its bytes flow, [n]."""
+    """Seconds of each op; for a transfer, before its bytes flow, [n]."""
     gap: Vector
     """Seconds that the slot stays closed afterwards, [n]."""
     release: Vector
     """Time before which the op does not start, [n]."""
     work: Vector
-    """Bytes of the largest flow, 0: no transfer, [n]."""
+    """Bytes of the largest flow of each op, 0 if it is no transfer, [n]."""
     resource: Ints
     """Number of the resource or -1, [n]."""
     priority: Ints
-    """The least goes first, [n]."""
+    """Priority of each op, the smallest first, [n]."""
     indptr: Ints
     """First successor of each op in `successors`, [n + 1]."""
     successors: Ints
     slots: Ints
-    """Ops that a resource runs at once, at least 1, [R]."""
+    """Number of ops that a resource runs at once, at least 1, [R]."""
 
 
 class Run(NamedTuple):
     """Result of a simulated run."""
 
     start: Vector
-    """Seconds, [n]; NaN: the op never ran."""
+    """Start of each op in seconds, NaN if the op never ran, [n]."""
     end: Vector
     cause: Ints
-    """The op whose end (with its gap) made the start possible, or -1, [n]."""
+    """Op whose end (with its gap) made the start possible, or -1, [n]."""
     earlier: Ints
-    """The op that had the slot before, or -1, [n]."""
+    """Op that occupied the slot before, or -1, [n]."""
     order: Ints
     """Ops in the order of their starts, -1 for each that never ran, [n]."""
 

@@ -4,8 +4,8 @@ Each pair of ranks is a connection. Its messages go one after the other, in the 
 messages at the head of their connections share the edges: proportional rates (`sharing`), found again whenever one
 starts or ends. A message is in when the latency of its route has passed after its last byte.
 
-A connection over two full edges gets less than its neighbours over one. Of an all-reduce on a chain of four hosts
-(100 Mbit/s, 4 MB) max-min rates tell 0.69 s, proportional ones 0.78, and 0.78 were measured.
+A connection over two full edges gets less than its neighbours over one. Of an all-reduce on a chain of four hosts (100
+Mbit/s, 4 MB) max-min rates predict 0.69 s, proportional ones 0.78 s; 0.78 s were measured.
 """
 
 from __future__ import annotations

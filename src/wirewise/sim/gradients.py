@@ -97,17 +97,17 @@ class Gradients:
                 found[node.rank].append(op)
         return [sorted(own, key=lambda op: (start[op], op)) for own in found]
 
-    def put(self, place: int, size_bytes: float, *, chunks: int = 1, algorithm: str = "ring") -> None:
+    def put(self, index: int, size_bytes: float, *, chunks: int = 1, algorithm: str = "ring") -> None:
         """Add the next bucket.
 
         Args:
-            place: Index of the backward op that completes its last gradient, in `backward` of each rank.
+            index: Index of the backward op that completes its last gradient, in `backward` of each rank.
             size_bytes: Size of its gradients, in bytes.
             chunks: Number of equal collectives for it.
             algorithm: Algorithm of these all-reduces (`collective.named`).
         """
         waits = next(
-            (e for e, end in zip(self._exits, self._last, strict=True) if end >= place), self._exits[-1]
+            (e for e, end in zip(self._exits, self._last, strict=True) if end >= index), self._exits[-1]
         )
         size = size_bytes / chunks
         flows, rounds = collective_flows("all_reduce", self.sketch.hosts, size, algorithm)
@@ -118,7 +118,7 @@ class Gradients:
             )
             node.rounds, node.collective, node.resource = rounds, "all_reduce", self._resource
             node.step, node.priority = self._step, self._priority
-            node.after = {ops[place] for ops in self.backward}
+            node.after = {ops[index] for ops in self.backward}
             made = self.sketch.add(node)
             for op in waits:
                 self.sketch.nodes[op].after.add(made)

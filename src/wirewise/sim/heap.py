@@ -19,17 +19,17 @@ class Heap(NamedTuple):
     """Events of n ops ordered by (time, rank): `rank` breaks ties, the least first."""
 
     time: NDArray[np.float64]
-    """Time of each place, [n]."""
+    """Time of each heap position, [n]."""
     op: NDArray[np.int64]
-    """Op of each place, [n]."""
+    """Op at each heap position, [n]."""
     place: NDArray[np.int64]
-    """Place of each op, or -1, [n]."""
+    """Heap position of each op, or -1, [n]."""
     rank: NDArray[np.int64]
-    """Place of an op among those with the same time; may change while the op has no event, [n]."""
+    """Rank of an op among those with the same time; may change while the op has no event, [n]."""
     ready: NDArray[np.float64]
-    """Breaks ties of `rank`: who could have started first; then the lesser number, [n]."""
+    """Ready time of each op, which breaks ties of `rank`; then the smaller index, [n]."""
     size: NDArray[np.int64]
-    """How many events there are, [1]."""
+    """Number of events, [1]."""
 
 
 @outer

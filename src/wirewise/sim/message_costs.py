@@ -20,7 +20,7 @@ from wirewise.topology import Topology
 __all__ = ["PROBE_BYTES", "fit_messages", "probe_programs"]
 
 PROBE_BYTES = 64
-"""Buffers of the probes: small enough that no link takes time for its bytes."""
+"""Buffer sizes of the probes, in bytes: so small that no link takes time for the bytes."""
 End = TypeVar("End", bound=msgspec.Struct)
 
 _MOST_TRANSFERS = 4_000

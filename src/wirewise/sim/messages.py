@@ -28,34 +28,34 @@ class MessageTransport(NamedTuple):
     """Routes and costs of the messages [M]."""
 
     route: Ints
-    """Number of the route of each message, [M]."""
+    """Index of the route of each message, [M]."""
     first: Ints
-    """Where a route's edges begin, [routes + 1]."""
+    """First edge of each route, [routes + 1]."""
     edges: Ints
     fraction: Floats
     """Fraction of a message's bytes on each of its route's edges, as `edges`."""
     travel_s: Floats
     """Seconds from the start of a message to its arrival, [M]."""
     size_bytes: Floats
-    """[M]"""
+    """Bytes of each message, [M]."""
     s_per_byte: Floats
-    """Seconds a byte takes on each edge, [edges]."""
+    """Seconds per byte on each edge, [edges]."""
     burst_s: Floats
-    """Seconds of bytes that each edge lets pass at once after a pause; none where no edge does, [edges] or [0]."""
+    """Seconds of bytes that each edge passes at once after a pause; empty if no edge does, [edges] or [0]."""
     latency_s: Floats
     """Part of `travel_s` that does not grow with the bytes, [M]."""
     exclusive: bool
     """Whether a message holds all its edges for all of `travel_s`."""
     target: Ints
-    """[M]"""
+    """Receiver of each message, [M]."""
     sending_s: Floats
-    """Processor time of the source to send a message, [M]."""
+    """CPU time of the sender to send a message, in seconds, [M]."""
     adding_s: Floats
-    """Processor time of the target to receive a message and to add it to its own values, [M]."""
+    """CPU time of the receiver to receive a message and to reduce it, in seconds, [M]."""
     source: Ints
-    """[M]"""
+    """Sender of each message, [M]."""
     processors: int
-    """Processors that all ranks share; 0: each has its own."""
+    """Number of CPUs shared by all ranks; 0 if each has its own."""
 
 
 class _State(NamedTuple):

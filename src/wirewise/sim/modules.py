@@ -14,12 +14,12 @@ __all__ = [
     "BucketPart",
     "Decision",
     "StepSegments",
-    "again_s",
     "group_s",
     "groups_of",
     "layers",
     "micro_share",
     "one_op_a_launch",
+    "recompute_s",
     "segments",
     "transfers",
 ]
@@ -35,7 +35,7 @@ class Decision:
     """First and last module of each fused op, in the order of the modules."""
     precision: str = "float32"
     recompute: frozenset[int] = frozenset()
-    """Modules that are computed again."""
+    """Modules whose forward pass is recomputed."""
     accumulation: int = 1
 
 
@@ -54,7 +54,7 @@ class StepSegments(NamedTuple):
     """Seconds before the backward ops whose gradients are reduced."""
     parts: tuple[BucketPart, ...]
     tail_s: float
-    """Seconds after the last bucket's last gradient."""
+    """Seconds after the last gradient of the last bucket."""
 
 
 def groups_of(job: ModuleTrace, decision: Decision) -> list[tuple[int, int]]:
@@ -94,7 +94,7 @@ def micro_share(job: ModuleTrace, decision: Decision) -> float:
     return job.fixed_share + (1.0 - job.fixed_share) / decision.accumulation
 
 
-def again_s(job: ModuleTrace, decision: Decision, first: int, last: int) -> float:
+def recompute_s(job: ModuleTrace, decision: Decision, first: int, last: int) -> float:
     """Forward seconds recomputed in the backward pass of modules first to last."""
     chosen = [i for i in range(first, last + 1) if i in decision.recompute]
     return sum((group_s(job, i, i, decision.precision) or (0.0, 0.0))[0] for i in chosen)
@@ -111,7 +111,7 @@ def layers(job: ModuleTrace, decision: Decision) -> list[LayerCost]:
             raise InputError(
                 f"modules {names} as one op were not measured; set fused_share or add to fused_s"
             )
-        backward = seconds[1] + again_s(job, decision, first, last)
+        backward = seconds[1] + recompute_s(job, decision, first, last)
         size = sum(m.gradient_bytes for m in job.modules[first : last + 1])
         found.append(LayerCost(job.modules[first].name, micro * seconds[0], micro * backward, size))
     if decision.accumulation > 1:

@@ -47,11 +47,11 @@ class OpGraph:
 
         Args:
             seconds: Duration; of a transfer, the time before its bytes flow.
-            work: Bytes of the largest flow of a transfer. Defaults to none: the op is no transfer.
+            work: Bytes of the largest flow of a transfer. Defaults to 0, for an op that is no transfer.
             interfaces: Numbers of the interfaces that it uses.
             weights: Bytes on each of these per byte of the largest flow.
-            resource: Name of the resource that runs it. Defaults to none: it starts as soon as it can.
-            priority: Priority on the resource; the least goes first.
+            resource: Name of the resource that runs it. Defaults to none, so that it starts as soon as it can.
+            priority: Priority on the resource; the smallest goes first.
         """
         number = len(self)
         self._duration.append(seconds)
@@ -75,7 +75,7 @@ class OpGraph:
         """Simulate the graph.
 
         Args:
-            capacity: Bytes a second of each interface, above 0 and finite.
+            capacity: Bytes per second of each interface, above 0 and finite.
 
         Returns:
             Times of all ops; NaN for ops on a cycle.

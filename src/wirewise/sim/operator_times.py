@@ -20,7 +20,7 @@ VIEW_OPS = frozenset(
     "split_with_sizes.default chunk.default unbind.int alias.default detach.default as_strided.default "
     "diagonal.default unfold.default".split()
 )
-"""Operators whose output is another view of what they take."""
+"""Operators whose output is a view of an input."""
 
 
 class DeviceFigures(NamedTuple):

@@ -235,7 +235,7 @@ class StepSimulator:
                     sent[pair] += self.costs.seconds(step)
                     size[pair] += step.sent_bytes
         edges = sorted({(min(pair), max(pair)) for pair in sent} | {(s, s + 1) for s in range(stages - 1)})
-        shape = StagePlan.by_hand(
+        shape = StagePlan.from_cuts(
             [f"stage {s}" for s in range(stages)],
             list(range(1, stages)),
             style="1f1b",

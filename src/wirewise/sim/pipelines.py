@@ -50,18 +50,18 @@ class PipelineOp(NamedTuple):
     """Pass, message, gradient exchange or parameter update."""
 
     phase: str
-    """"forward", "backward", "weight gradient", "message", "communication" or "optimizer"."""
+    """Kind of op: "forward", "backward", "weight gradient", "message", "communication" or "optimizer"."""
     replica: int
-    """Pipeline that it belongs to; -1: all of them."""
+    """Index of the pipeline, or -1 for all of them."""
     position: int
     """Position that computes or sends."""
     target: int
     """Receiving position of a message; -1 for other ops."""
     update: int
     stage: int
-    """Stage that computes or sends; -1: all of the position."""
+    """Stage that computes or sends, or -1 for all of the position."""
     microbatch: int
-    """Microbatch of the update; -1: none."""
+    """Microbatch of the update, or -1 for none."""
     gradient: bool = False
     """Whether a message carries a gradient to the stage before, not an activation to the next."""
 
@@ -113,13 +113,13 @@ class _Draft:
         self.ops.append(op)
         return self.graph.add(seconds)
 
-    def send(self, op: PipelineOp, what: MessageLoad, priority: int, link: tuple[int, ...]) -> int:
+    def send(self, op: PipelineOp, label: MessageLoad, priority: int, link: tuple[int, ...]) -> int:
         self.ops.append(op)
         return self.graph.add(
-            what.duration_s,
-            work=what.work,
-            interfaces=what.interface,
-            weights=what.weight,
+            label.duration_s,
+            work=label.work,
+            interfaces=label.interface,
+            weights=label.weight,
             resource=link,
             priority=priority,
         )

@@ -13,7 +13,7 @@ from wirewise.sim.timeline import Timeline
 __all__ = ["Prediction", "prediction_of"]
 
 COMMUNICATING = frozenset({"communication", "wire", "ids", "rows", "flow", "message", "restore"})
-"""Phases in which bytes travel."""
+"""Phases in which bytes are sent."""
 IDLE = frozenset({"detect", "fence", "regroup"})
 """Phases of a recovery in which a rank waits; all others keep it busy."""
 
@@ -28,7 +28,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """Unit of `step_s`, such as "step", "epoch" or "batch"."""
     step_s: float
     breakdown: Breakdown
-    """Mean of the ranks; its parts add up to `step_s`."""
+    """Breakdown of the mean rank; its parts add up to `step_s`."""
     timeline: Timeline
     source: str = "simulated"
 

@@ -2,14 +2,14 @@
 
 On Ethernet, messages share links proportionally, as TCP connections do (`sim.fluid`). Elsewhere links are serialised.
 
-A message starts once the values that it takes are there and every edge of its route is free. Where several could
-start, the one of the earliest segment goes first, and in it the one of the earliest step, as where ranks work
-through segments one after the other. It arrives after the route's latency and its bytes at the rate of the
-route, and holds each edge for its bytes there at that edge's own rate: latencies overlap, and switches pass bytes on as
-they come. Where a pair has several equal paths, its bytes spread over them (`collective.routes`). Then its target
-adds or stores it, once what it overwrites has been sent. Edges with a burst are token buckets: after a pause, bytes
-pass at once until the bucket is empty. A message costs the processor of its source time before it leaves, and that of
-its target when it is in (LogP's o; Culler et al. 1993); a rank handles one message after the other.
+A message starts once its values are available and every edge of its route is free. Where several could start, the one
+of the earliest segment goes first, and in it the one of the earliest step, as when ranks process segments in sequence.
+It arrives after the route's latency and its bytes at the rate of the route, and holds each edge for its bytes there at
+that edge's own rate: latencies overlap, and switches pass bytes on as they come. Where a pair has several equal paths,
+its bytes spread over them (`collective.routes`). Then its target adds or stores it, once what it overwrites has been
+sent. Edges with a burst are token buckets: after a pause, bytes pass at once until the bucket is empty. A message
+costs the processor of its source time before it leaves, and that of its target when it is in (LogP's o; Culler et al.
+1993); a rank handles one message after the other.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class ProgramTimeline:
 
     program: Program | RegularProgram
     finish_s: float
-    """When the last message has arrived; 0 without messages."""
+    """Time at which the last message has arrived; 0 without messages."""
     start_s: NDArray[np.float64]
-    """When each message starts, [segments, messages]; of a regular program, one message of each class."""
+    """Start of each message, [segments, messages]; of a regular program, one message of each class."""
     end_s: NDArray[np.float64]
-    """When its target has stored or reduced it, [segments, messages]."""
+    """Time at which the receiver has stored or reduced each message, [segments, messages]."""
     edge_busy_s: NDArray[np.float64]
     """Busy time of each edge of the network, [edges]."""
     source: str = "simulated"

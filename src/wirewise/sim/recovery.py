@@ -43,7 +43,7 @@ class Loss(NamedTuple):
     share: float
     """Probability that a failure is of the kind."""
     fixed_s: float
-    """Seconds whenever it strikes."""
+    """Seconds independent of the time of the failure."""
     step_s: float
     """Seconds for each step since the last checkpoint."""
 
@@ -125,7 +125,7 @@ class RecoveryFigures(NamedTuple):
     """The mean over failures."""
     efficiency: Efficiency
     checkpoint_s: float
-    """Seconds that a checkpoint blocks training."""
+    """Seconds for which a checkpoint blocks training."""
     overhead_s: float
     """Overhead of logs and consistency per step, in seconds."""
 
@@ -335,7 +335,7 @@ def sources_of(ranks: Sequence[int], lost: int, links: Links) -> list[int]:
 
 
 def checkpoint_s(trace: RecoveryTrace) -> float:
-    """Seconds that a checkpoint blocks training: as measured, else to copy the largest state in memory."""
+    """Seconds for which a checkpoint blocks training: as measured, else to copy the largest state in memory."""
     return trace.checkpoint_s or _largest_state(trace) / trace.memory_log_bytes_per_s
 
 

@@ -48,9 +48,9 @@ class Arrays(NamedTuple):
     """First reader of each operator in `readers`, [n + 1]."""
     readers: Numbers
     kind: Numbers
-    """0: fused with anything, 1: matmul, 2: opaque, [n]."""
+    """Kind of each operator: 0: can be fused with anything, 1: matmul, 2: opaque, [n]."""
     kept: Flags
-    """A gradient, or read by no operator, so that its result always leaves its region, [n]."""
+    """Whether the result always leaves its region, as a gradient or as read by no operator, [n]."""
     gradients: Numbers
     """Operators whose outputs are gradients, [g]."""
     size_bytes: Vector
@@ -65,16 +65,16 @@ class Fusion(NamedTuple):
     copied: Numbers
     """Operators that are computed in other regions too, [copies]."""
     holder: Numbers
-    """Region of each copy, [copies]; -1: a copy that was taken out and is soon left out."""
+    """Region of each copy, or -1 for a removed copy, [copies]."""
 
 
 class Chains(NamedTuple):
     """Linked lists of the copies of each operator, for fast lookup."""
 
     first: Numbers
-    """Number of each operator's first copy, -1: none, [n]."""
+    """Index of each operator's first copy, or -1, [n]."""
     following: Numbers
-    """Number of the next copy of the same operator, -1: none, [copies]."""
+    """Index of the next copy of the same operator, or -1, [copies]."""
 
 
 def arrays(graph: FusionGraph) -> Arrays:

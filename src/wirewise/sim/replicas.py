@@ -1,9 +1,9 @@
 """Equivalent replicas of a pipeline on equal interfaces: one of each class is simulated for all.
 
-Replicas and interfaces are two sides of a graph, and a transfer's use of an interface is an edge. Where colours that
-no refinement splits put two replicas in one class, each use of one has a counterpart of the other on an interface that
-the same classes use as much. Then max-min sharing gives both the same speeds from their first transfers on, and all
-that one does the other does at the same time.
+Replicas and interfaces are two sides of a graph, and a transfer's use of an interface is an edge. If stable colour
+refinement puts two replicas in one class, each use of one has a counterpart of the other on an interface that the same
+classes use equally. Max-min sharing then gives both the same speeds throughout, so that they do the same at the same
+time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MessageLoad(NamedTuple):
     duration_s: float
     """Seconds before bytes flow."""
     work: float
-    """Bytes of the largest flow; 0: its time is `duration_s`."""
+    """Bytes of the largest flow; 0 if the time is `duration_s` alone."""
     interface: tuple[int, ...]
     """Indices of the used interfaces."""
     weight: tuple[float, ...]
@@ -52,7 +52,7 @@ def fold_replicas(
     own: Mapping[tuple[int, int], Sequence[MessageLoad]],
     joint: Mapping[int, MessageLoad],
     capacity: NDArray[np.float64],
-    does: Sequence[Hashable],
+    keys: Sequence[Hashable],
 ) -> FoldedReplicas:
     """Find classes of replicas, and the transfers of one of each with the load of all.
 
@@ -60,7 +60,7 @@ def fold_replicas(
         own: Transfers of each replica, [replicas], by kind.
         joint: Transfers of all replicas together, by position.
         capacity: Bandwidth of each interface, in bytes per second.
-        does: Properties that distinguish replicas beside their transfers, [replicas].
+        keys: Properties that distinguish replicas besides their transfers, [replicas].
     """
     uses = [
         (replica, kind, interface, weight)
@@ -70,13 +70,13 @@ def fold_replicas(
     ]
     at_replica = [
         (what, *(_same(t[replica].duration_s, t[replica].work) for t in own.values()))
-        for replica, what in enumerate(does)
+        for replica, what in enumerate(keys)
     ]
     at_interface: list[tuple[Hashable, ...]] = [(_same(rate),) for rate in capacity.tolist()]
     for position, one in joint.items():
         for interface, weight in zip(one.interface, one.weight, strict=True):
             at_interface[interface] += ((position, _same(weight)),)
-    count, known = len(does), dict[Hashable, int]()
+    count, known = len(keys), dict[Hashable, int]()
     colours = [known.setdefault(colour, len(known)) for colour in (*at_replica, *at_interface)]
     edges = [
         Edge(replica, count + interface, float(kind), *_same(weight))

@@ -32,7 +32,7 @@ Vector = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Vector]
 
 LEAST_SAMPLES = 10
-"""Fewer say nothing of the interval of a median."""
+"""Minimum number of samples, below which the interval of a median is meaningless."""
 _LONGEST = 12.0
 """Longest recovery in times between failures: beyond it hardly one ends before the next failure."""
 

@@ -27,7 +27,7 @@ class OpSensitivity:
     s_per_s: float
     """Derivative d(step) / d(duration) for a shorter duration."""
     kink_s: float
-    """Duration of the op at which the critical path or the derivative changes; 0: never."""
+    """Duration of the op at which the critical path or the derivative changes, in seconds; 0 if it never does."""
 
 
 @dataclass(frozen=True)
@@ -35,26 +35,26 @@ class LinkSensitivity:
     """Gain of the step if the interface of a host gets faster."""
 
     host: int
-    """-1: all hosts together."""
+    """Index of the host, or -1 for all hosts together."""
     s_per_byte_per_s: float
-    """Derivative d(step) / d(rate) at the present rate, zero or below."""
+    """Derivative d(step) / d(rate) at the current rate, zero or below."""
     s_for_twice_the_rate: float
     """Saving per step at twice the rate, in seconds."""
     kink_factor: float
-    """Factor of the rate up to which step = a + b / rate holds; infinite: further than 64."""
+    """Factor of the rate up to which step = a + b / rate holds; infinite if beyond 64."""
 
 
-def op_sensitivity(result: StepReplay, *, most: int = 20) -> list[OpSensitivity]:
+def op_sensitivity(result: StepReplay, *, maximum: int = 20) -> list[OpSensitivity]:
     """Longest compute ops on the critical path, by the gain of the step.
 
     Args:
         result: Replay, simulated again about 20 times for each op.
-        most: Maximum number of ops.
+        maximum: Maximum number of ops.
     """
     flow = result.dataflow
     path = result.critical_path().ops
     path = path[is_compute(flow)[path]]
-    longest = path[np.argsort(-flow.duration_s[path], kind="stable")][:most]
+    longest = path[np.argsort(-flow.duration_s[path], kind="stable")][:maximum]
     found = []
     for op in longest.tolist():
         seconds = float(flow.duration_s[op])

@@ -1,8 +1,8 @@
 """Bandwidth sharing on interfaces: max-min or proportional rates, recomputed only where a change has effect.
 
-A transfer is coupled: all its flows advance together, as the hops of a ring do. Its speed is that of its
-largest flow; on an interface it takes `weight` times that speed. Progressive filling raises the speeds of
-all transfers alike until an interface is full, holds those that use it, and goes on with the others.
+A transfer is coupled: all its flows advance together, as the hops of a ring do. Its speed is that of its largest flow;
+on an interface it takes `weight` times that speed. Progressive filling raises the speeds of all transfers alike until
+an interface is full, holds those that use it, and continues with the others.
 
 Proportional rates are those of connections with windows of bytes in queues that serve in the order of arrival, as TCP
 has them (Massoulié and Roberts, "Bandwidth sharing: objectives and algorithms", 2002, section II.C): the sum of the
@@ -53,7 +53,7 @@ class InterfaceUse(NamedTuple):
     owner: Ints
     """Transfer of each use, [uses]."""
     capacity: Vector
-    """Bytes a second of each interface, above 0 and finite, [K]."""
+    """Bytes per second of each interface, above 0 and finite, [K]."""
 
 
 class Shares(NamedTuple):
@@ -65,9 +65,9 @@ class Shares(NamedTuple):
     """Next and `before` previous running use on the same interface, [uses]."""
     before: Ints
     fair: Vector
-    """Speeds that `fair_rates` found, bytes of the largest flow a second, [n]."""
+    """Speeds computed by `fair_rates`, in bytes per second of the largest flow, [n]."""
     members: Ints
-    """Transfers that `fair_rates` found speeds for, [n]."""
+    """Transfers whose speeds `fair_rates` computed, [n]."""
     reached: Ints
     """Interfaces that it reached, [K]."""
     seen: Ints
@@ -75,7 +75,7 @@ class Shares(NamedTuple):
     held: Ints
     """Stamp of the last visit of a transfer, negative while its speed may grow, [n]."""
     left: Vector
-    """Bytes a second that held transfers leave, [K]."""
+    """Bytes per second that held transfers leave, [K]."""
     load: Vector
     """Weight of the transfers that may grow, [K]."""
     price: Vector

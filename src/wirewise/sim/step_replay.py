@@ -30,7 +30,7 @@ class CriticalPath:
     """Ops that determine the end of a step."""
 
     ops: NDArray[np.int64]
-    """Ops in order; the end of each permitted the start of the next."""
+    """Ops in order; the end of each enabled the start of the next."""
     slack_s: Vector
     """Slack of each op, [n]: seconds that it can end later without delaying the end of the step."""
 

@@ -42,9 +42,9 @@ class RecordedStep(NamedTuple):
     number: int
     dataflow: Dataflow
     begin_s: Vector
-    """When each rank began, [ranks]."""
+    """Time at which each rank began, [ranks]."""
     end_s: Vector
-    """When each rank finished, [ranks]."""
+    """Time at which each rank finished, [ranks]."""
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class ReplayReport(StepPrediction, frozen=True, kw_only=True):
     error_ci95: tuple[float, float]
     """95 % interval of `error` by bootstrap over steps; if it contains 0, the error is not significant."""
     steps: int
-    """Steps in the means."""
+    """Number of steps in the means."""
     interference: float
     per_step: list[StepTimes]
     what_if: StepPrediction | None = None

@@ -37,15 +37,15 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     compute_s: float
-    """Median over steps."""
+    """Compute time of a step in seconds, median over steps."""
     others_s: float
-    """Median of the other ranks."""
+    """Median compute time of the other ranks, in seconds."""
 
     cause: str = "compute"
     """Cause: "compute", "preempted" (others ran on its CPU) or "blocked" (it slept, read or waited for a lock);
     "compute" if the trace does not show it."""
     preempted_s: float = 0.0
-    """Seconds of a step in which it was runnable without a CPU, mean over steps; 0: none, or not known."""
+    """Seconds of a step in which it was runnable without a CPU, mean over steps; 0 if none or unknown."""
 
     @property
     def factor(self) -> float:

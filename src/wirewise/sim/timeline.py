@@ -27,14 +27,14 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
         return self.end_s - self.start_s
 
 
-def rank_classes(does: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
+def rank_classes(keys: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
     """Classes of equivalent ranks, in the order of their first ranks.
 
     Args:
-        does: Key of each rank's activity, [ranks].
+        keys: Key of each rank's activity, [ranks].
     """
     found: dict[Hashable, list[int]] = {}
-    for rank, own in enumerate(does):
+    for rank, own in enumerate(keys):
         found.setdefault(own, []).append(rank)
     return tuple(map(tuple, found.values()))
 
@@ -46,7 +46,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Spans of the first rank of each class."""
     world_size: int
     classes: tuple[tuple[int, ...], ...] = ()
-    """Partition of the ranks into classes with equal spans; empty: each rank is a class of its own."""
+    """Partition of the ranks into classes with equal spans; empty if each rank is a class."""
     source: str = "simulated"
     """"simulated", "emulated" or "measured"; reports print it with every figure."""
 

@@ -38,36 +38,36 @@ class RankUse(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     lane: str
-    """ "device", or "host" where the trace has no kernels."""
+    """Lane of the figures: "device", or "host" if the trace has no kernels."""
     steps: int
     step_s: float
     """Seconds of a step as the host marked it."""
     wall_s: float
     """Seconds of a step on the lane, including idle time."""
     compute_s: float
-    """Kernels compute, with or without overlapping communication."""
+    """Seconds in which kernels compute, with or without overlapping communication."""
     communication_s: float
-    """Kernels communicate."""
+    """Seconds in which kernels communicate."""
     exposed_communication_s: float
-    """Kernels communicate, and none computes."""
+    """Seconds in which kernels communicate and none computes."""
     copy_s: float
-    """Copies run, and no kernel computes or communicates."""
+    """Seconds in which copies run and no kernel computes or communicates."""
     idle_s: float
-    """Nothing runs."""
+    """Seconds in which nothing runs."""
     host_wait_s: float
-    """Idle before kernels that were launched only after the previous one had ended."""
+    """Idle seconds before kernels that were launched only after the previous one had ended."""
     kernel_wait_s: float
-    """Idle in short gaps before kernels that were launched in time."""
+    """Idle seconds in short gaps before kernels that were launched in time."""
     other_idle_s: float
-    """Idle in longer gaps before kernels that were launched in time, or at an unknown time."""
+    """Idle seconds in longer gaps before kernels that were launched in time, or at an unknown time."""
     unrecorded_s: float
     """Seconds of the step in which neither the device nor the host recorded anything."""
     late_wait_s: float = 0.0
-    """Communication in which the rank waits for later ranks; only ranks whose files were recorded count."""
+    """Seconds of communication in which the rank waits for later ranks; only ranks whose files were recorded count."""
     exposed_late_wait_s: float = 0.0
     """Seconds of such waiting that no compute overlaps."""
     data_wait_s: float = 0.0
-    """Nothing runs on the device while the host waits for data."""
+    """Seconds in which nothing runs on the device while the host waits for data."""
     host_name: str = ""
     """Main activity of the host while nothing runs on the device; empty if nothing was recorded."""
     host_name_s: float = 0.0

@@ -24,7 +24,7 @@ class Items(NamedTuple):
     """Heaps of waiting items, one per place."""
 
     low: Ints
-    """Children in the heap of an item's place, or -1, [items]."""
+    """Children of each item in the heap of its place, or -1, [items]."""
     high: Ints
     waits_at: Ints
     """Place at which an item waits, or -1, [items]."""
@@ -33,13 +33,13 @@ class Items(NamedTuple):
 
 
 @outer
-def new_items(items: int, places: int) -> Items:
+def new_items(items: int, num_places: int) -> Items:
     """Create empty heaps."""
     return Items(
         np.full(items, -1, np.int64),
         np.full(items, -1, np.int64),
         np.full(items, -1, np.int64),
-        np.full(places, -1, np.int64),
+        np.full(num_places, -1, np.int64),
     )
 
 

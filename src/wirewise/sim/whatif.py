@@ -25,7 +25,7 @@ class CodecEffect(NamedTuple):
     """Effect of a codec on a gradient."""
 
     ratio: float
-    """Encoded bytes over bytes."""
+    """Encoded bytes over original bytes."""
     encode_s_per_byte: float
     decode_s_per_byte: float
 
@@ -57,15 +57,15 @@ def parse(text: str, codecs: Mapping[str, CodecEffect] | None = None) -> list[Ch
     """Parse comma-separated changes, which are applied in order.
 
     - ``bandwidth=[HOST or *:]xF or RATE``: rate of interfaces, such as x0.5 or 200mbit
-    - ``latency=[HOST or *:][+]SECONDS``: between hosts; with + more than now
-    - ``ranks=N``: ranks like the present ones
+    - ``latency=[HOST or *:][+]SECONDS``: latency between hosts; with +, added to the current one
+    - ``ranks=N``: number of ranks, with copies of the current ones
     - ``bucket_mb=M``: gradient buckets of M MiB; 25: the default of DistributedDataParallel, whose first one has 1 MiB
     - ``straggler=RANK:xF``: that rank computes F times as long
     - ``scale=KIND or NAME:xF``: these ops take F times as long
     - ``no_communication``: communication takes no time
     - ``balanced``: in each step every rank computes as long as the mean rank does
-    - ``accumulation=K``: K micro-batches a step, which exchange gradients once
-    - ``algorithm=ring, tree, ps[:SERVERS] or hierarchical``: of the all-reduces
+    - ``accumulation=K``: K micro-batches per step, with one gradient exchange
+    - ``algorithm=ring, tree, ps[:SERVERS] or hierarchical``: algorithm of the all-reduces
     - ``codec=NAME or ratio:encode:decode``: encoded gradients; seconds per byte
 
     Args:
@@ -73,7 +73,7 @@ def parse(text: str, codecs: Mapping[str, CodecEffect] | None = None) -> list[Ch
         codecs: Measured codecs by name.
 
     Raises:
-        InputError: A name is unknown, or a value is not understood.
+        InputError: A name is unknown, or a value is malformed.
     """
     changes = []
     for part in filter(None, (piece.strip() for piece in text.split(","))):

@@ -189,4 +189,4 @@ FABRICS: dict[str, tuple[Callable[[_Port], int], Callable[[dict[int, float], flo
     "fat-tree": (lambda port: port.host // _HOSTS_PER_LEAF, _by_spine),
     "dragonfly": (lambda port: port.host // _HOSTS_PER_LEAF, _by_pairs),
 }
-"""Switch of a port, and what joins the switches, by the name of the fabric."""
+"""Switch of a port, and connection of the switches, by the name of the fabric."""

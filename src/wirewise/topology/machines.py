@@ -18,12 +18,12 @@ __all__ = [
     "LAB_LATENCY_S",
     "LAB_MESSAGE_S",
     "MACHINES",
+    "dgx2_paired_ports",
     "dual_cards",
     "machine",
     "mi250",
     "ndv2",
     "nvswitch_hosts",
-    "paired_ports",
     "pairwise_hosts",
     "single_ranks",
 ]
@@ -33,7 +33,7 @@ _FABRIC_LATENCY_S = 7e-7
 _NETWORK_LATENCY_S = 1.7e-6
 LAB_LATENCY_S = 5e-5
 LAB_MESSAGE_S = 4e-5
-"""Processor seconds of a message over TCP on a small machine that is busy, an order of magnitude: 20 to 100 us fit
+"""CPU time of a message over TCP on a small busy machine, in seconds; an order of magnitude: 20 to 100 us fit
 all-reduces of 64 bytes to 64 kB on four hosts."""
 _HOST_MESSAGE_S = 1e-5
 """Processor seconds of a message of a rank that has a machine to itself, an order of magnitude."""
@@ -98,11 +98,11 @@ def nvswitch_hosts(name: str, hosts: int, gpus: int, fabric: float, port: float)
     return _made(name, hosts, gpus, links, [*_nvswitches(hosts), *_network(hosts)])
 
 
-def paired_ports(hosts: int = 1) -> Topology:
-    """DGX-2: sixteen V100 at 125 GB/s on a switch, one port of 12.5 GB/s for each two of them.
+def dgx2_paired_ports(hosts: int = 1) -> Topology:
+    """Build DGX-2 machines: sixteen V100 at 125 GB/s on a switch, one port of 12.5 GB/s for each pair of them.
 
     Raises:
-        TopologyError: There is no host.
+        TopologyError: The number of hosts is zero.
     """
     links, switches = [*_fabrics(hosts, 16, 125 * _GB)], [*_nvswitches(hosts), *_network(hosts)]
     for pair in range(8 * hosts if hosts > 1 else 0):
@@ -116,7 +116,7 @@ def relayed_ports(hosts: int = 1) -> Topology:
     """DGX-2 as in TACCL's first sketch: of two GPUs with a port, the odd one sends, the even one receives.
 
     Raises:
-        TopologyError: There is no host.
+        TopologyError: The number of hosts is zero.
     """
     links = [*_fabrics(hosts, 16, 125 * _GB)]
     for gpu in range(16 * hosts if hosts > 1 else 0):
@@ -130,7 +130,7 @@ def single_ranks(hosts: int = 1) -> Topology:
     """Hosts of one rank with one 200 Gbit/s card each.
 
     Raises:
-        TopologyError: There is no host.
+        TopologyError: The number of hosts is zero.
     """
     links = [_port(f"host{host}", "network", 25 * _GB) for host in range(hosts if hosts > 1 else 0)]
     return _made(f"hostx{hosts}", hosts, 0, links, _network(hosts))
@@ -140,7 +140,7 @@ def dual_cards(hosts: int = 1) -> Topology:
     """Hosts of one rank with two 200 Gbit/s cards each, every card on the switch of its plane.
 
     Raises:
-        TopologyError: There is no host.
+        TopologyError: The number of hosts is zero.
     """
     planes = [f"plane{number}" for number in range(2)] if hosts > 1 else []
     links = [_port(f"host{host}", plane, 25 * _GB) for host in range(hosts) for plane in planes]
@@ -179,7 +179,7 @@ def pairwise_hosts(
 
 MACHINES: dict[str, Callable[[int], Topology]] = {
     "ndv2": ndv2,
-    "dgx-2": paired_ports,
+    "dgx-2": dgx2_paired_ports,
     "dgx-2-relayed": relayed_ports,
     "dgx-a100": lambda hosts: nvswitch_hosts(f"dgx-a100x{hosts}", hosts, 8, 300 * _GB, 25 * _GB),
     "dgx-h100": lambda hosts: nvswitch_hosts(f"dgx-h100x{hosts}", hosts, 8, 450 * _GB, 50 * _GB),
@@ -187,7 +187,7 @@ MACHINES: dict[str, Callable[[int], Topology]] = {
     "host": single_ranks,
     "dual-nic": dual_cards,
 }
-"""Makers of machines by name; each takes the number of hosts."""
+"""Factories of machines by name; each takes the number of hosts."""
 
 _SIZED = re.compile(r"(.+)x([1-9]\d{0,2})")
 

@@ -40,11 +40,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Name of the host that it is part of."""
     kind: DeviceKind = "gpu"
     type: str = ""
-    """Model of the device, such as "v100"; empty: not known, or all are equal."""
+    """Model of the device, such as "v100"; empty if unknown, or if all are equal."""
     speed: float = 1.0
     """Compute speed relative to the device that a job was measured on."""
     memory_bytes: float = 0.0
-    """Memory for tensors, in bytes; 0: not known."""
+    """Memory for tensors, in bytes; 0 if unknown."""
     message_s: float = 0.0
     """CPU time of its rank to send or to receive a message, in seconds (LogP's o)."""
 
@@ -70,7 +70,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     bandwidth_bytes_per_s: float
     """Bandwidth of each direction."""
     direction: Direction = "both"
-    """"one": only from `source` to `target`."""
+    """Direction of the link; "one" for only from `source` to `target`."""
     kind: LinkKind = "ethernet"
     burst_bytes: float = 0.0
     """Bytes of a burst after idle time, before the bandwidth limits: the token bucket of a shaped link."""
@@ -109,11 +109,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     description: str = ""
     """Source of the figures."""
     devices: tuple[Device, ...] = ()
-    """One device per rank; empty: one rank per host."""
+    """Devices, one per rank; empty for one rank per host."""
     switches: tuple[Switch, ...] = ()
     links: tuple[Link, ...] = ()
     processors: int = 0
-    """Number of CPUs shared by all ranks if their hosts are parts of one machine, as in a lab; 0: not shared."""
+    """Number of CPUs shared by all ranks if their hosts are parts of one machine, as in a lab; 0 if not shared."""
 
     def __post_init__(self) -> None:
         for fault in _faults(self):

@@ -64,7 +64,7 @@ def from_nccl_xml(text: str, *, name: str = "machine", hosts: int = 1) -> Import
         hosts: Number of machines of this kind, which share one network, each with all of its ports.
 
     Raises:
-        TopologyError: The file is of another kind, or a GPU, speed or link is not understood; the message names it.
+        TopologyError: The file is of another kind, or a GPU, speed or link is unknown; the message names it.
     """
     if not 1 <= hosts <= _MOST_HOSTS:
         raise TopologyError(f"got {hosts} hosts; expected 1 to {_MOST_HOSTS}")

@@ -19,7 +19,7 @@ class Path(NamedTuple):
     links: tuple[Link, ...]
     """Links in order, from source to target."""
     latency_s: float
-    """Sum over the links."""
+    """Latency of the path, the sum over its links."""
     bandwidth_bytes_per_s: float
     """Bytes per second of the slowest link."""
 

@@ -226,8 +226,8 @@ PRESETS: dict[str, Callable[[], Topology]] = {
         nvswitch_hosts("dgx-a100x2", 2, 8, 300 * _GB, 25 * _GB), "rails-2"
     ),
 }
-"""Topologies that `preset` knows, besides lab-N, lab-N@RATE, lab-NxR with R ranks on each host, pcie-N, and the models
-of `machines`."""
+"""Names for `preset`, besides lab-N, lab-N@RATE, lab-NxR with R ranks on each host, pcie-N, and the models of
+`machines`."""
 
 _SIZED = re.compile(r"(lab|pcie)-([1-9]\d{0,3})(?:x([1-9]\d?))?(?:@(.+))?")
 

@@ -32,9 +32,9 @@ class SmiTable(NamedTuple):
 
     devices: tuple[str, ...]
     joined: dict[tuple[str, str], str]
-    """NV#, PIX, PXB, PHB, NODE or SYS by pair of different devices, both ways."""
+    """Connection of each pair of different devices, both ways: NV#, PIX, PXB, PHB, NODE or SYS."""
     numa: dict[str, str]
-    """NUMA node of the GPUs, where the table has it."""
+    """NUMA node of the GPUs, if the table has it."""
 
     @property
     def gpus(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ class UnequalHost(NamedTuple):
     port_bytes_per_s: float
     """Bandwidth of its link to the others, in each direction."""
     memory_bytes: float = 0.0
-    """Memory of a device; 0: not known."""
+    """Memory of a device, in bytes; 0 if unknown."""
     inside_bytes_per_s: float = 8e9
     """Bandwidth between devices of the machine."""
 

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from wirewise.trace.least_squares import constrained, least_excess
+from wirewise.trace.least_squares import minimum_excess, solve_constrained
 from wirewise.trace.match import ENDS_TOGETHER, Match, causes, match
 from wirewise.trace.records import ClockFit, Op, Probe, RankTrace, Trace
 
@@ -252,9 +252,9 @@ def _within(
             return x, excess
         worst = np.argsort(np.where(broken, -over, np.inf), kind="stable")[: min(int(broken.sum()), 50)]
         used[worst] = True
-        found = constrained(a, b, g[used], h[used] + excess)
+        found = solve_constrained(a, b, g[used], h[used] + excess)
         if found is None:
-            excess = least_excess(g, h) * (1 + 1e-6) + _MARGIN_S
+            excess = minimum_excess(g, h) * (1 + 1e-6) + _MARGIN_S
             # Higher limits may free what was used, and only limits that bind may be in the fit.
             used[:] = False
             continue

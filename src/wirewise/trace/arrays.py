@@ -19,13 +19,13 @@ class Dataflow:
     """
 
     names: list[str]
-    """[n]"""
+    """Name of each op, [n]."""
     kind: NDArray[np.int8]
     """Index in KINDS, [n]."""
     rank: NDArray[np.int32]
-    """-1: of several ranks, [n]."""
+    """Rank of each op, or -1 for several ranks, [n]."""
     step: NDArray[np.int32]
-    """[n]"""
+    """Step of each op, [n]."""
     duration_s: NDArray[np.float64]
     """Seconds of each op; of a transfer as measured, [n]."""
     size_bytes: NDArray[np.float64]
@@ -37,17 +37,17 @@ class Dataflow:
     flow_dst: NDArray[np.int32]
     """Host that a flow enters, [flows]."""
     flow_bytes: NDArray[np.float64]
-    """[flows]"""
+    """Bytes of each flow, [flows]."""
     rounds: NDArray[np.int32]
     """Number of latencies of its slowest link that a transfer pays in series, 2 (N - 1) for a whole ring, [n]."""
     weight: NDArray[np.float64]
-    """Weight of a transfer against others on the same interface, 1 where nothing is known, [n]."""
+    """Weight of a transfer against others on the same interface, 1 if unknown, [n]."""
     collective: NDArray[np.int8]
     """Index in COLLECTIVES, [n]."""
     gradient_bytes: NDArray[np.float64]
-    """Bytes of the parameters whose gradients a backward op completes, 0 where unknown, [n]."""
+    """Bytes of the parameters whose gradients a backward op completes, 0 if unknown, [n]."""
     resource: NDArray[np.int32]
-    """Resource of each op, whose ops run in sequence; -1: none, [n]."""
+    """Resource of each op, whose ops run in sequence, or -1 for none, [n]."""
     slots: NDArray[np.int32]
     """Number of ops that a resource runs concurrently, [resources]."""
     priority: NDArray[np.int64]
@@ -62,7 +62,7 @@ class Dataflow:
     hosts: NDArray[np.int32]
     """Host number of each rank, [ranks]."""
     resource_names: list[str]
-    """[resources]"""
+    """Name of each resource, [resources]."""
     member_ops: list[list[str]] | None = None
     """Names of the traced ops that each op represents, [n]."""
 

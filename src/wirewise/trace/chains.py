@@ -38,7 +38,7 @@ class CollectivePart:
     """Ops of other threads on the result, each with its end."""
 
     @property
-    def kept_elsewhere(self) -> bool:
+    def is_buffered(self) -> bool:
         """Whether it is a message buffered by the network, whose sender finished long before it arrived."""
         # Clocks may differ by a little.
         middle = (self.match.start_s + self.match.end_s) / 2
@@ -47,7 +47,7 @@ class CollectivePart:
     def finish(self) -> tuple[set[int], float]:
         """Ops to wait for, and the end of that wait, in seconds."""
         if not self.decodes:
-            return {self.done}, self.match.start_s if self.kept_elsewhere else self.op.end_s
+            return {self.done}, self.match.start_s if self.is_buffered else self.op.end_s
         return {number for number, _ in self.decodes}, max(end for _, end in self.decodes)
 
 

@@ -27,7 +27,7 @@ class ExecutionNode(msgspec.Struct):
     parent: int
     """Node that called it."""
     record_id: int
-    """Id shared with the run's Kineto file ("Record function id"); -1: none."""
+    """Id shared with the run's Kineto file ("Record function id"), or -1 for none."""
 
 
 class ExecutionTrace(msgspec.Struct):

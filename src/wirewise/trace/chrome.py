@@ -147,8 +147,8 @@ def _free_row(op: Op, ends: dict[tuple[str, int], list[float]]) -> tuple[str, in
 
 
 def _names(number: int, rank: RankTrace, rows: _Rows) -> Iterator[dict[str, Any]]:
-    def told(what: str, tid: int, key: str, value: str | int) -> dict[str, Any]:
-        return {"ph": "M", "name": what, "pid": number, "tid": tid, "ts": 0, "args": {key: value}}
+    def told(label: str, tid: int, key: str, value: str | int) -> dict[str, Any]:
+        return {"ph": "M", "name": label, "pid": number, "tid": tid, "ts": 0, "args": {key: value}}
 
     yield told("process_name", 0, "name", f"rank {rank.header.rank} ({rank.header.host})")
     yield told("process_sort_index", 0, "sort_index", number)

@@ -252,7 +252,7 @@ class _Transfers:
                 self.draft.sketch.slots.setdefault(node.resource, one.slots)
             transfer = self.draft.add(node, [] if done else [parts[0].op.name])
             for part in over:
-                before = after if part.kept_elsewhere else {transfer}
+                before = after if part.is_buffered else {transfer}
                 self.draft.sketch.nodes[part.done].after |= before
             after, done = {transfer}, share
 

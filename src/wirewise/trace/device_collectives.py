@@ -1,7 +1,7 @@
 """Detection of an accelerator's communication kernels, by their names and launching operators.
 
 Names are those of the libraries' sources and of public traces. A kernel that reduces within one device, such as a
-`blockAllReduce`, is none.
+`blockAllReduce`, is not detected.
 """
 
 from __future__ import annotations

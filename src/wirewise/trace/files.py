@@ -45,7 +45,7 @@ __all__ = [
 _FILE = re.compile(r"rank-(\d+)\.jsonl")
 _FAR_APART_S = 3600.0
 MOST_RANKS = 1 << 20
-"""Most ranks of a run; groups are lists of them."""
+"""Maximum number of ranks of a run; groups are lists of them."""
 _MOST_S, _MOST_STEPS, _MOST_BYTES = 1e11, 1 << 31, 1 << 60
 """Most seconds, steps and bytes of any clock, job or payload; numbers beyond come from damaged files."""
 _MOST_NAMED = 8
@@ -335,7 +335,7 @@ def checked(op: Op) -> Op:
     """Return the op, if its words are known and its numbers valid.
 
     Raises:
-        msgspec.ValidationError: Names the invalid field.
+        msgspec.ValidationError: A field is invalid; the message names it.
     """
     if op.kind not in KINDS:
         raise msgspec.ValidationError(f"kind {op.kind!r}; expected one of {', '.join(KINDS)}")
@@ -392,7 +392,7 @@ def checked_header(header: Header) -> Header:
     """Return the header, if its numbers are valid.
 
     Raises:
-        msgspec.ValidationError: Names the invalid field.
+        msgspec.ValidationError: A field is invalid; the message names it.
     """
     if not 0 <= header.rank < header.world_size <= MOST_RANKS:
         raise msgspec.ValidationError(

@@ -34,7 +34,7 @@ class GradientTrace(msgspec.Struct, frozen=True, kw_only=True):
         """Raise if a value is invalid.
 
         Raises:
-            InputError: Names the tensor.
+            InputError: A tensor is invalid, which the message names, or there is none.
         """
         if not self.tensors:
             raise InputError("there are no tensors - at `$.tensors`; expected at least one")

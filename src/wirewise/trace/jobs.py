@@ -42,7 +42,7 @@ JOB_READERS: dict[str, JobReader] = {
     "stages": JobReader(RecoveryTrace, read_recovery_trace),
     "queue": JobReader(JobQueue, read_queue),
 }
-"""Kinds of jobs by the key at the top of the JSON that tells them apart; traces are what has none of the keys."""
+"""Kinds of jobs by the distinguishing top-level key of their JSON; a file without any of these keys is a trace."""
 
 _HEAD: Any = dict[str, msgspec.Raw] | list[msgspec.Raw]
 _TRACES = ("traceEvents", "schema")

@@ -2,7 +2,7 @@
 
 Three generations of traces name a collective in three ways: arguments of the kernel or of the call that has its
 External id ("Collective name"); an annotation such as `nccl:all_to_all` around the launch; the name of the kernel
-alone, which does not tell what ncclKernel_SendRecv executes.
+alone, which does not reveal what ncclKernel_SendRecv executes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wirewise.trace.profiles import ProfileEvent, collective_name, item_bytes, s
 __all__ = ["COPY", "Launches", "collective_of", "is_launch", "is_on_device", "payload_bytes"]
 
 COPY = re.compile(r"Memcpy|Memset|dma")
-"""How names of copies begin; so too in HolisticTraceAnalysis."""
+"""Prefix of the names of copies, as in HolisticTraceAnalysis."""
 _ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events"}
 _LAUNCHES = re.compile(r"runtime|driver", re.IGNORECASE)
 _OPERATOR = "cpu_op"

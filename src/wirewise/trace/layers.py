@@ -10,7 +10,7 @@ from wirewise.errors import InputError
 __all__ = ["INPUT", "is_list", "layer_sources", "named_layers"]
 
 INPUT = "input"
-"""Name of what the model is given, among the sources of a module."""
+"""Name of the model's input among the sources of a module."""
 
 
 def is_list(modules: Any) -> bool:
@@ -28,7 +28,7 @@ def named_layers(modules: Any) -> dict[str, Any]:
             modules are named by index.
 
     Raises:
-        InputError: The argument is something else, has no modules, or one is named like the model's input.
+        InputError: The argument is no such list, has no modules, or one is named like the model's input.
     """
     if not is_list(modules):
         raise InputError(
@@ -52,22 +52,22 @@ def named_layers(modules: Any) -> dict[str, Any]:
 
 
 def layer_sources(
-    names: Iterable[str], given: Mapping[str, Sequence[str]] | None, inputs: Sequence[str] = (INPUT,)
+    names: Iterable[str], sources: Mapping[str, Sequence[str]] | None, inputs: Sequence[str] = (INPUT,)
 ) -> dict[str, tuple[str, ...]]:
     """Inputs of each module: names of earlier modules, or of model inputs.
 
     Args:
         names: All modules, in order.
-        given: Sources of modules that do not read the previous module's output; the first one defaults to the first
+        sources: Sources of modules that do not read the previous module's output; the first one defaults to the first
             input.
         inputs: Names of the model's inputs.
 
     Raises:
         InputError: Sources are given for an unknown module, or are not earlier modules.
     """
-    given, found, before = dict(given or {}), dict[str, tuple[str, ...]](), list(inputs)
+    sources, found, before = dict(sources or {}), dict[str, tuple[str, ...]](), list(inputs)
     for name in names:
-        found[name] = tuple(given.pop(name, (before[-1] if len(before) > len(inputs) else inputs[0],)))
+        found[name] = tuple(sources.pop(name, (before[-1] if len(before) > len(inputs) else inputs[0],)))
         unknown = [one for one in found[name] if one not in before]
         if unknown or not found[name]:
             raise InputError(
@@ -75,8 +75,8 @@ def layer_sources(
                 f"or more of: {', '.join(before)}"
             )
         before.append(name)
-    if given:
+    if sources:
         raise InputError(
-            f"got sources of {sorted(given)}; expected those of modules: {', '.join(before[len(inputs) :])}"
+            f"got sources of {sorted(sources)}; expected those of modules: {', '.join(before[len(inputs) :])}"
         )
     return found

@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from wirewise.errors import TraceError
 
-__all__ = ["constrained", "least_excess"]
+__all__ = ["minimum_excess", "solve_constrained"]
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 
-def constrained(a: Matrix, b: Vector, g: Matrix, h: Vector) -> Vector | None:
+def solve_constrained(a: Matrix, b: Vector, g: Matrix, h: Vector) -> Vector | None:
     """Minimise |a x - b| subject to g x <= h; returns x. None if infeasible.
 
     The problem of least distance of Lawson and Hanson (Solving Least Squares Problems, chapter 23).
@@ -51,7 +51,7 @@ def constrained(a: Matrix, b: Vector, g: Matrix, h: Vector) -> Vector | None:
     return np.linalg.solve(r, z + d).astype(np.float64)
 
 
-def least_excess(g: Matrix, h: Vector) -> float:
+def minimum_excess(g: Matrix, h: Vector) -> float:
     """Least s >= 0 for which some x satisfies g x <= h + s.
 
     Raises:

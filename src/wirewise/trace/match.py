@@ -14,7 +14,7 @@ from wirewise.trace.records import Op, Trace
 __all__ = ["ENDS_TOGETHER", "Match", "causes", "match", "slot_starts", "transfer_starts"]
 
 ENDS_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Collectives with which all ranks are done at about the same time."""
+"""Collectives that end on all ranks at about the same time."""
 
 _NO_SEQ = ("send", "recv")
 _OWN_SIZE = ("all_to_all", "barrier")
@@ -28,14 +28,14 @@ class Match:
     seq: int
     """Sequence number in its group; for a message, between its two ranks."""
     collective: str
-    """One of COLLECTIVES; a message is a "send"."""
+    """One of COLLECTIVES; "send" for a message."""
     step: int
     size_bytes: int
-    """Payload of one rank; of an all_to_all, the largest."""
+    """Payload of one rank, in bytes; for an all_to_all, the largest."""
     ranks: tuple[int, ...]
     """Global ranks, in the order of the group."""
     ops: tuple[Op, ...]
-    """One for each of `ranks`."""
+    """Op of each of `ranks`."""
     slots: int = 1
     """Number of collectives of the group that run concurrently."""
 

@@ -72,7 +72,7 @@ class ModuleTrace:
     """Step of data-parallel training, input to planners of gradient buckets.
 
     Raises:
-        InputError: Names the first value that cannot be used.
+        InputError: A value is invalid; the message names the first one.
     """
 
     modules: Sequence[Module]
@@ -99,14 +99,14 @@ class ModuleTrace:
     state_factor: float = 4.0
     """Bytes per byte of parameters: weights, gradients and two moments of Adam."""
     other_bytes: float = 0.0
-    """Bytes that no decision changes."""
+    """Bytes independent of decisions."""
     fixed_share: float = 0.6
     """Fraction of an op's time that does not shrink with its batch; dPRO's ops take 0.8 of it at half the batch."""
     most_accumulation: int = 8
     recorded: tuple[BucketSpan, ...] = ()
     """Buckets of the run that the trace comes from."""
     measured_step_s: float = 0.0
-    """Step time of that run, in seconds; 0: not known."""
+    """Step time of that run, in seconds; 0 if unknown."""
 
     def __post_init__(self) -> None:
         for fault in (*self._job_faults(), *self._module_faults()):

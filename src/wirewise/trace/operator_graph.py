@@ -25,8 +25,8 @@ __all__ = [
 ]
 
 BOUNDARY_OPS = ("input", "parameter", "buffer", "constant", "output")
-"""Kind of a node that computes nothing: a tensor of the batch, of the model's state, one that the model's code holds,
-or the end of the step."""
+"""Kinds of nodes without computation: a tensor of the batch, of the model's state, a constant of the model's code, or
+the end of the step."""
 
 
 class OperatorNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -55,8 +55,8 @@ class OperatorNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Floating-point operations of one run."""
     phase: Literal["forward", "backward"] = "forward"
     module: str = ""
-    """Qualified name of the module whose forward pass computes it, or which owns the parameter; of a backward operator
-    that of its forward one; "": the model itself, or the loss."""
+    """Qualified name of the module whose forward pass computes it, or which owns the parameter; for a backward
+    operator, that of its forward operator. Empty for the model itself, or the loss."""
     source: str = ""
     """Qualified name of a parameter or buffer, place of an input in the batch, or name of a constant."""
     time_s: float = 0.0
@@ -95,15 +95,15 @@ class RepeatedBlocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prefixes: tuple[str, ...]
     """Qualified names of the modules, in the order of the forward pass."""
     nodes: tuple[tuple[int, ...], ...]
-    """Indices of the nodes of each, their parameters and buffers among them, [modules, nodes]: entry i of a module is
-    what entry i of the first one is there."""
+    """Indices of the nodes of each module, including parameters and buffers, [modules, nodes]; entry i corresponds to
+    entry i of the first module."""
 
 
 class OperatorGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """The operators of a training step, forward and backward, in an order in which they can run.
 
     Raises:
-        InputError: A value that cannot be used; the message names the place.
+        InputError: A value is invalid; the message names the place.
     """
 
     nodes: tuple[OperatorNode, ...]
@@ -119,7 +119,7 @@ class OperatorGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     model: str = ""
     """Name of the model's class."""
     device: str = ""
-    """Device for which the nodes' `time_s` holds; empty: no times are filled in."""
+    """Device for which the nodes' `time_s` holds; empty if no times are filled in."""
     notes: tuple[str, ...] = ()
     """Notes of the capture, such as opaque modules."""
 

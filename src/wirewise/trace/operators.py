@@ -15,15 +15,15 @@ from wirewise.errors import InputError
 __all__ = ["CATEGORIES", "FusionGraph", "MemoryLayout", "Operator", "read_fusion_graph"]
 
 CATEGORIES = ("pointwise", "view", "reduction", "matmul", "opaque")
-"""Categories of operators for fusion: an opaque one (random numbers, in-place writes, control flow) is fused with
-none."""
+"""Categories of operators for fusion; an opaque operator (random numbers, in-place writes, control flow) is never
+fused."""
 
 
 class MemoryLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """How an operator walks through memory, which decides whether its loop uses vectors."""
+    """Memory access pattern of an operator, which decides whether its loop is vectorised."""
 
     inner: int = 0
-    """Length of the contiguous dimension; 0: not known."""
+    """Length of the contiguous dimension; 0 if unknown."""
     reduced: int = 1
     """Number of values read per value written."""
     reduces_inner: bool = False
@@ -56,7 +56,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     """Number of elements of the output."""
     flops: float = 0.0
     time_s: float = 0.0
-    """Measured alone; 0: not measured."""
+    """Measured seconds of the operator alone; 0 if not measured."""
     layout: MemoryLayout = MemoryLayout()
     gradient: str = ""
     """Name of the parameter whose gradient the output is."""
@@ -78,7 +78,7 @@ class FusionGraph(msgspec.Struct, frozen=True, kw_only=True):
         """Raise if an edge is dangling or not topological, a name is not unique, or a value is out of range.
 
         Raises:
-            InputError: Names the operator.
+            InputError: An operator is invalid, which the message names, or none has a gradient.
         """
         if not self.gradients:
             raise InputError(

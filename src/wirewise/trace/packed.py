@@ -11,7 +11,7 @@ from wirewise.trace.records import Op
 __all__ = ["Row", "Unpacker", "pack_form", "pack_times"]
 
 Row = tuple[int, int, int, int]
-"""(number of the form, start and end in microseconds, number of the collective or -1)."""
+"""Number of the form, start and end in microseconds, and number of the collective or -1."""
 
 _ENCODER = msgspec.json.Encoder()
 

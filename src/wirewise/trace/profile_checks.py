@@ -30,11 +30,11 @@ def check_times(
         spans: Events with a duration, sorted by their starts.
         source: Name of the file in messages.
         on_device: Whether an accelerator ran an event.
-        launch_of: Launch of an event of an accelerator, where it is known.
+        launch_of: Function that returns the launch of an accelerator's event, if known.
 
     Raises:
-        TraceError: Events last less than no time, kernels of one stream overlap, events of a thread have no start, or
-            kernels begin long before they are launched.
+        TraceError: Durations are negative, kernels of one stream overlap, events of a thread lack a start, or kernels
+            begin long before they are launched.
     """
     if negative := [e for e in spans if e.dur < 0]:
         raise _damaged(source, f"{negative[0].name!r} lasts {negative[0].dur:g} us")

@@ -50,7 +50,7 @@ _BARE = re.compile(rb"(?<=[:,\[])(\s*)[+-]?(?:inf(?:inity)?|nan)(?=\s*[,}\]])", 
 
 
 class ProfileEvent(msgspec.Struct):
-    """One event of the file."""
+    """Event of a torch.profiler file."""
 
     ph: str = ""
     name: str = ""
@@ -200,6 +200,6 @@ def _repaired(text: bytes, path: str | os.PathLike[str]) -> tuple[dict[str, Any]
 
 
 def shapes(args: dict[str, Any]) -> Sequence[tuple[Any, str]]:
-    """(shape, type) of each input that an event names."""
+    """Shape and type of each input that an event names."""
     dims, kinds = args.get("Input Dims") or [], args.get("Input type") or []
     return list(zip(dims, map(str, kinds), strict=False))

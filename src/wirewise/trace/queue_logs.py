@@ -4,9 +4,10 @@ Q. Hu et al.: Characterization and Prediction of Deep Learning Workloads in Larg
 (Helios); M. Jeon et al.: Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads, ATC 2019
 (Philly); Q. Weng et al.: MLaaS in the Wild, NSDI 2022 (Alibaba PAI); TapFinger, INFOCOM 2023.
 
-A log tells how long a job took with what it asked for, and not how fast it is with more or less. So jobs that ask for
-as much are of one kind, take all of it or nothing, and have a pace of their own, which schedulers do not see. Jobs that
-never ran, asked for nothing, or fit no cluster are left out; notes of the queue count the latter.
+A log states the duration of a job with the resources that it requested, not its speed with other resources. Jobs with
+equal requests are therefore of one kind, run with exactly these resources, and have individual paces, which are hidden
+from schedulers. Jobs that never ran, requested nothing, or fit no cluster are left out; notes of the queue count the
+latter.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def read_queue_log(
         jobs: Number of jobs, the first to arrive. Defaults to all.
 
     Raises:
-        InputError: No such form or file, a file of another form, a figure that is none, or no job that ran and fits a
-            cluster; the message names the place.
+        InputError: The form or the file does not exist, the file or a number in it is malformed, or no job that ran
+            and fits a cluster; the message names the place.
     """
     if form not in QUEUE_LOGS:
         raise InputError(f"got a log in the form {form!r}; expected one of {', '.join(QUEUE_LOGS)}")
@@ -182,7 +183,7 @@ def read_speeds(path: str | os.PathLike[str], *, slot_s: float = 5.0) -> dict[st
         slot_s: Seconds of a slot.
 
     Raises:
-        InputError: No such file, a line of another form, or an amount between others that is not there.
+        InputError: The file does not exist, a line is malformed, or an amount between measured ones is missing.
     """
     found: defaultdict[str, defaultdict[tuple[int, int], list[float]]] = defaultdict(
         lambda: defaultdict(list)
@@ -360,11 +361,11 @@ def _figure(text: str) -> float:
 
 
 @contextmanager
-def _naming_place(path: str | os.PathLike[str], place: int, what: str = "line") -> Iterator[None]:
+def _naming_place(path: str | os.PathLike[str], place: int, label: str = "line") -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, IndexError) as error:
-        raise InputError(f"{path}, {what} {place}: {error}; expected figures and times there") from error
+        raise InputError(f"{path}, {label} {place}: {error}; expected figures and times there") from error
 
 
 QUEUE_LOGS: dict[str, Callable[[Path], Iterator[_Logged]]] = {
@@ -372,6 +373,6 @@ QUEUE_LOGS: dict[str, Callable[[Path], Iterator[_Logged]]] = {
     "philly": _philly,
     "pai": _pai,
 }
-"""Readers of a log's jobs by the name of the cluster, for `read_queue_log`."""
+"""Readers of published logs, by the name of the cluster, for `read_queue_log`."""
 HELIOS_LIKE = Path(__file__).parent / "data" / "helios-like.csv"
-"""Log in the form of Helios whose 400 jobs are drawn: their figures are of nobody."""
+"""Log in the format of Helios with 400 randomly sampled jobs; it describes no real cluster."""

@@ -2,7 +2,7 @@
 
 Y. Li, T. Zeng, X. Zhang, J. Duan, C. Wu: TapFinger: Task Placement and Fine-Grained Resource Allocation for Edge
 Machine Learning, INFOCOM 2023. Time passes in slots; a job that runs gains progress in each, by its kind and by the
-processors and accelerators that it has.
+CPUs and accelerators that it has.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class JobKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     and column. An amount that a job cannot use fully, such as 3 accelerators for a kind that splits over 1, 2 or 4,
     counts as the best amount within it; the rest is idle."""
     ceiling: float = 0.0
-    """0: constant progress per slot. Otherwise progress is multiplied by the square root of the distance to the
-    ceiling, like a loss that falls ever slower; above 1, so that jobs end."""
+    """Distance parameter of slowing progress: 0 for constant progress per slot; otherwise progress is multiplied by
+    the square root of the distance to the ceiling, like a loss that falls ever slower. Above 1, so that jobs end."""
     cpus: int = 1
     """Minimum number of CPUs of a job."""
     gpus: int = 0
@@ -57,7 +57,7 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     arrival: int
     """First slot in which it may start."""
     clusters: tuple[int, ...] = ()
-    """Indices of the clusters that may run it; empty: all."""
+    """Indices of the clusters that may run it; empty for all."""
     pace: float = 1.0
     """Job-specific factor on the progress of its kind, hidden from schedulers."""
 
@@ -66,17 +66,17 @@ class QueueArrays(NamedTuple):
     """A queue as arrays, for compiled code; jobs are in order of arrival."""
 
     arrival: NDArray[np.int64]
-    """Slot of each job, [J]."""
+    """Arrival slot of each job, [J]."""
     kind: NDArray[np.int64]
-    """Index of its kind, [J]."""
+    """Index of each job's kind, [J]."""
     pace: NDArray[np.float64]
     """Job-specific factor on progress, [J]."""
     reach: NDArray[np.bool_]
-    """Clusters that may run it, [J, A]."""
+    """Whether a cluster may run a job, [J, A]."""
     least: NDArray[np.int64]
     """Minimum CPUs and accelerators of each kind, [K, 2]."""
     progress: NDArray[np.float64]
-    """Progress of a slot, [K, processors + 1, accelerators + 1]."""
+    """Progress per slot, [K, processors + 1, accelerators + 1]."""
     ceiling: NDArray[np.float64]
     """Ceilings of kinds, 0 if progress is constant, [K]."""
     room: NDArray[np.int64]
@@ -225,7 +225,7 @@ def read_queue(path: str | os.PathLike[str]) -> JobQueue:
     """Read a queue from its JSON file.
 
     Raises:
-        InputError: No such file, or not a queue; the message names the place.
+        InputError: The file does not exist or holds no queue; the message names the place.
     """
     return read_record(path, JobQueue, "a queue of jobs")
 

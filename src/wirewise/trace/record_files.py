@@ -19,27 +19,27 @@ __all__ = ["amount_faults", "read_record", "write_record"]
 R = TypeVar("R")
 
 
-def amount_faults(what: str, value: float) -> Iterator[str]:
-    """Fault of a value that is negative or not finite; `what` names the value in the message."""
+def amount_faults(label: str, value: float) -> Iterator[str]:
+    """Fault of a value that is negative or not finite; `label` names the value in the message."""
     if not isfinite(value) or value < 0:
-        yield f"{what} is {value}; expected a finite figure of at least 0"
+        yield f"{label} is {value}; expected a finite figure of at least 0"
 
 
-def read_record(path: str | os.PathLike[str], kind: type[R], what: str) -> R:
+def read_record(path: str | os.PathLike[str], kind: type[R], label: str) -> R:
     """Read a JSON file whose keys are the fields of a record.
 
     Args:
         path: File to read.
         kind: Type of the record.
-        what: Description of the contents, for the message.
+        label: Description of the contents, for the message.
 
     Raises:
-        InputError: The file cannot be read, or holds something else; the message names the file and the place.
+        InputError: The file cannot be read or is malformed; the message names the file and the place.
     """
     try:
         return decode_json(Path(path).read_bytes(), kind)
     except (OSError, msgspec.MsgspecError, InputError) as cause:
-        raise InputError(f"cannot read {what} from {os.fspath(path)}: {cause}; check the file") from cause
+        raise InputError(f"cannot read {label} from {os.fspath(path)}: {cause}; check the file") from cause
 
 
 def write_record(record: Any, path: str | os.PathLike[str]) -> None:

@@ -34,7 +34,7 @@ COLLECTIVES = (
     "send",
     "recv",
 )
-"""Kinds of communication; the first: none of these."""
+"""Kinds of communication; the first stands for none."""
 
 
 class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -51,42 +51,42 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
     """Start, on this rank's clock (`time.perf_counter`) unless the trace is aligned."""
     end_s: float
     step: int
-    """-1 before the first step."""
+    """Index of the step; -1 before the first step."""
     thread: str = "main"
     """ "main", "comm" (a slot of the process group) or another name."""
     stream: str = ""
     """Accelerator stream that ran it; empty for the host."""
     group: str = ""
-    """Name of the process group; empty: none. Of waits, encodes and decodes: that of their communication."""
+    """Name of the process group; empty for none. For waits, encodes and decodes, that of their communication."""
     seq: int = -1
     """Sequence number of the collective in its group, consistent across ranks."""
     collective: str = ""
     """One of COLLECTIVES."""
     size_bytes: int = 0
-    """This rank's payload."""
+    """Payload of this rank, in bytes."""
     dtype: str = ""
-    """Type of the payload, such as "float32"; empty: not known."""
+    """Type of the payload, such as "float32"; empty if unknown."""
     split_bytes: tuple[int, ...] = ()
     """Bytes of an all_to_all to each rank of the group; empty if equal."""
     peer: int = -1
     """Other end of send and recv, or the source of a broadcast, as a global rank."""
     tag: int = -1
     enqueued_s: float = -1.0
-    """When the caller handed a communication over, or launched what a stream ran; `start_s` is the same unless the
-    dequeue is known."""
+    """Time at which the caller handed a communication over, or launched what a stream ran; `start_s` is the same
+    unless the dequeue is known."""
     caller: str = "main"
     """Thread that launched a communication."""
     algorithm: str = ""
-    """Algorithm of a collective that an op of kind "other" with its group and number executes; empty: a library
+    """Algorithm of a collective that an op of kind "other" with its group and number executes; empty if a library
     did."""
     parameters: tuple[str, ...] = ()
     """Parameters whose gradients a bucket holds."""
     gradient_bytes: int = 0
-    """Bytes of the parameters whose gradients a backward op completes; 0: not known."""
+    """Bytes of the parameters whose gradients a backward op completes; 0 if unknown."""
     cpu_s: float = -1.0
-    """CPU time of the script's thread in a step, in seconds; -1: not known."""
+    """CPU time of the script's thread in a step, in seconds; -1 if unknown."""
     preempted_s: float = -1.0
-    """Seconds of a step in which it was runnable without a CPU; -1: not known."""
+    """Seconds of a step in which it was runnable without a CPU; -1 if unknown."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -97,7 +97,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     peer_s: float
     received_s: float
     size_bytes: int = 0
-    """Bytes sent to the peer, whose answer is short; 0: both are short."""
+    """Bytes sent to the peer, whose answer is short; 0 if both messages are short."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,14 +110,14 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """Global ranks of each process group."""
     format: int = FORMAT
     run: str = ""
-    """Unique id of the run, the same on all its ranks; empty: not known."""
+    """Unique id of the run, the same on all its ranks; empty if unknown."""
     local_rank: int = 0
     comm_slots: int = 2
     """Number of collectives of a group that run concurrently: gloo's threads, 1 for NCCL."""
     link_bytes_per_s: float = 0.0
-    """0: not known."""
+    """Rate of the link in bytes per second; 0 if unknown."""
     clock_pairs: list[tuple[float, int]] = []
-    """(`time.perf_counter` in s, `time.time_ns`) read together."""
+    """Readings of `time.perf_counter` in s and `time.time_ns`, made together."""
     probes: list[Probe] = []
     environment: dict[str, str] = {}
 
@@ -128,7 +128,7 @@ class ClockFit(msgspec.Struct, frozen=True, kw_only=True):
     offset_s: float
     """Offset at `reference_s`."""
     drift: float
-    """Seconds per second."""
+    """Drift of the clock, in seconds per second."""
     reference_s: float
 
     def common(self, t: float) -> float:
@@ -142,7 +142,7 @@ class RankTrace(msgspec.Struct):
     header: Header
     ops: list[Op]
     complete: bool = True
-    """Whether the file has its end; False if it was truncated."""
+    """Whether the file is complete; False if it was truncated."""
 
 
 class Trace(msgspec.Struct):

@@ -52,7 +52,7 @@ class RecoveryTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Job for recovery planning; defaults were measured on two shared cores with gloo over loopback.
 
     Raises:
-        InputError: A value that cannot be used; the message names the place.
+        InputError: A value is invalid; the message names the place.
     """
 
     stages: tuple[ProtectedStage, ...]
@@ -80,7 +80,8 @@ class RecoveryTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     restart_s: float = 6.0
     """Seconds that a launcher takes to stop all processes and start them again."""
     checkpoint_s: float = 0.0
-    """Seconds that training stops at a checkpoint, whose write overlaps. Defaults to the time to copy the state."""
+    """Seconds for which training stops at a checkpoint, whose write overlaps. Defaults to the time to copy the
+    state."""
     checkpoint_bytes_per_s: float = 0.7e9
     """Rate at which a process writes its state to durable storage."""
     load_bytes_per_s: float = 1.5e9
@@ -152,7 +153,7 @@ def read_recovery_trace(path: str | os.PathLike[str]) -> RecoveryTrace:
     """Read a JSON file whose keys are the fields of `RecoveryTrace`.
 
     Raises:
-        InputError: The file cannot be read, or holds something else; the message names the file and the place.
+        InputError: The file cannot be read or is malformed; the message names the file and the place.
     """
     return read_record(path, RecoveryTrace, "figures of recovery")
 

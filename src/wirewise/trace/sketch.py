@@ -97,7 +97,7 @@ class GraphSketch:
         return number
 
     def add_to(self, resource: str, name: str, kind: str, duration_s: float, *after: int) -> int:
-        """Add an op of rank 0 after the last op of a resource and after other ops (-1: none)."""
+        """Add an op of rank 0 after the last op of a resource and after other ops (-1 for none)."""
         node = SketchNode(name, kind, rank=0, duration_s=duration_s, after={op for op in after if op >= 0})
         node.resource, node.priority = resource, self._next
         return self.add(node)

@@ -70,7 +70,7 @@ def open_trace(
         log: Called with progress messages.
 
     Raises:
-        TraceError: Nothing there, files of several kinds, or what the reader of that kind refuses.
+        TraceError: There is no source, the files are of several kinds, or raised by the reader of their kind.
     """
     paths = [Path(source) for source in sources]
     if len(paths) == 1 and paths[0].is_dir() and (rank_files(paths[0]) or not _profiles(paths[0])):

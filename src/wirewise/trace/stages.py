@@ -17,7 +17,7 @@ __all__ = ["ModuleTimes", "StageModule", "StageTrace", "read_stage_trace", "writ
 
 
 class StageModule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A module of the list that is cut; seconds of a microbatch by its size, bytes of activations a sample."""
+    """Module of the list that is partitioned; seconds of a microbatch by its size, bytes of activations per sample."""
 
     name: str
     """Name of the module, unique in the list."""
@@ -28,7 +28,7 @@ class StageModule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     weight_gradient_s: tuple[float, ...] = ()
     """Seconds of the part of the backward pass for weight gradients, [sizes]. Defaults to half of it."""
     output_bytes: float = 0.0
-    """Bytes per sample of the output; its gradient has as many."""
+    """Bytes per sample of the output; its gradient has the same size."""
     saved_bytes: float = 0.0
     """Bytes per sample kept from the forward to the backward pass, including the input."""
     parameter_bytes: float = 0.0
@@ -39,7 +39,7 @@ class StageModule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Bytes per sample of the inputs of its linear layers and of the gradients of their outputs: sufficient factors, of
     which the gradients of `factored_bytes` are products."""
     factored_bytes: float = 0.0
-    """Bytes of the parameters of its linear layers; 0: none, or not known."""
+    """Bytes of the parameters of its linear layers; 0 if there are none, or if unknown."""
 
 
 class ModuleTimes(NamedTuple):
@@ -55,7 +55,7 @@ class StageTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Model as a list of modules, measured on one rank.
 
     Raises:
-        InputError: A value that cannot be used; the message names the place.
+        InputError: A value is invalid; the message names the place.
     """
 
     modules: tuple[StageModule, ...]
@@ -63,7 +63,7 @@ class StageTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     sizes: tuple[int, ...] = (1,)
     """Measured microbatch sizes, ascending."""
     edges: tuple[tuple[str, str], ...] = ()
-    """Pairs of module names: producer and consumer; empty: each module feeds only the next."""
+    """Pairs of module names: producer and consumer; empty if each module feeds only the next."""
     input_bytes: float = 0.0
     """Bytes per sample of the first module's input."""
     state_factor: float = 3.0
@@ -182,7 +182,7 @@ def read_stage_trace(path: str | os.PathLike[str]) -> StageTrace:
     """Read a JSON file whose keys are the fields of `StageTrace` and `StageModule`.
 
     Raises:
-        InputError: The file cannot be read, or holds something else; the message names the file and the place.
+        InputError: The file cannot be read or is malformed; the message names the file and the place.
     """
     return read_record(path, StageTrace, "modules")
 

@@ -32,7 +32,7 @@ ROUTES = {("store", "sampler"), ("sampler", "worker"), ("worker", "server"), ("s
 """Kinds of tasks between which bytes flow."""
 
 Amounts = float | tuple[float, ...]
-"""One figure for all iterations, or one for each."""
+"""One number for all iterations, or one for each."""
 
 
 class TrainingTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,9 +45,9 @@ class TrainingTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     execution_s: Amounts = 0.0
     """Seconds of an iteration; stores have none, because what they do is part of their flows."""
     worker: str = ""
-    """Whom a sampler samples for."""
+    """Worker that a sampler samples for."""
     host: str = ""
-    """Name of the host that it must run on; none if empty."""
+    """Name of the host that it must run on; empty for any."""
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,8 +62,8 @@ class TaskSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Training as tasks and flows over a number of iterations, recorded or expected.
 
     Raises:
-        InputError: A name is unknown or given twice, a flow goes where none can, a figure is out of range; the
-            message names the place.
+        InputError: A name is unknown or given twice, a flow is between invalid kinds of tasks, or a number is out of
+            range; the message names the place.
     """
 
     iterations: int
@@ -142,7 +142,7 @@ def read_tasks(path: str | os.PathLike[str]) -> TaskSet:
     """Read a JSON file whose keys are the fields of `TaskSet`, `TrainingTask` and `Flow`.
 
     Raises:
-        InputError: The file cannot be read, or holds something else; the message names the place.
+        InputError: The file cannot be read or is malformed; the message names the place.
     """
     return read_file(path, "task file", _decoded)
 

@@ -10,13 +10,13 @@ from wirewise.trace.records import Op, RankTrace, Trace
 __all__ = ["MOST_OPS", "thin_steps"]
 
 MOST_OPS = 150_000
-"""Ops of the steps that commands replay."""
+"""Maximum number of ops that commands replay."""
 
 
 def thin_steps(trace: Trace, most_ops: int = MOST_OPS) -> Trace:
     """Select steps evenly until the trace has at most the given number of ops.
 
-    Links and clocks are those of the whole run where they were told by its headers, and else by what is left.
+    Links and clocks are those of the whole run if its headers state them, else those of the selected steps.
 
     Args:
         trace: Trace of any ranks and steps.

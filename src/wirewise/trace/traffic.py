@@ -1,7 +1,7 @@
 """Bandwidth sharing of concurrent messages on an interface, estimated from their times.
 
-TCP shares a link by the windows of its connections, not in equal parts: of two messages that leave a host together
-one may have come when most of the other is still to be sent. Who gets more is seen in the times of the messages.
+TCP shares a link by the windows of its connections, not in equal parts: of two messages that leave a host together,
+one may have arrived when most of the other is still to be sent. The times of the messages reveal the fractions.
 """
 
 from __future__ import annotations
@@ -91,8 +91,9 @@ class Traffic:
 def message_weights(messages: Sequence[Match], hosts: Sequence[int]) -> list[float]:
     """Estimate bandwidth weights of messages that explain their delivery times; 1 where undetermined.
 
-    Seconds alone are to be as the bytes of the messages of a group (`Traffic.groups`): what has more of them than its
-    bytes explain had smaller shares. Iterative proportional fitting, geometric mean of each group 1.
+    Seconds alone should be proportional to the bytes of the messages of a group (`Traffic.groups`); a message with
+    more seconds than its bytes explain had smaller fractions. Iterative proportional fitting, geometric mean of each
+    group 1.
 
     Args:
         messages: Messages on aligned clocks.

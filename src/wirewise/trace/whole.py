@@ -15,8 +15,8 @@ __all__ = ["collapse_algorithms"]
 def collapse_algorithms(trace: Trace) -> Trace:
     """Remove the messages of all-reduces that a thread executed by one of `collective.named.ALGORITHMS`.
 
-    What is left can be changed: another algorithm, other buckets, other ranks. The time in which the thread added
-    up is lost.
+    The remaining collectives can be changed: another algorithm, other buckets, other ranks. The time of the thread's
+    additions is lost.
 
     Args:
         trace: Trace as `profile.Tracer` records it, with `Tracer.collective`.

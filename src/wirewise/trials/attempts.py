@@ -24,8 +24,7 @@ class JobCommand(NamedTuple):
     """Command of each rank of a job."""
 
     target: str
-    """Function that is called with the folder, "module:function" or "/path/FILE.py:function"; it calls
-    `train_resumably`."""
+    """Function called with the folder, "module:function" or "/path/FILE.py:function"; it calls `train_resumably`."""
     folder: Path
     """Folder of the job, for states, progress and a log per rank."""
     ranks: tuple[int, ...] = ()
@@ -55,7 +54,7 @@ class JobEnd(NamedTuple):
     """Description of the failure; empty if all ranks succeeded."""
     at_s: float
     lost: bool = False
-    """Whether they died with their host, so that nothing was saved, even if a stop was requested."""
+    """Whether the ranks died with their host, so that nothing was saved, even if a stop was requested."""
 
 
 A = TypeVar("A", bound=Attempt)
@@ -65,7 +64,7 @@ class Attempts(ABC, Generic[A]):
     """Jobs by name, and the running ones, each on one cluster; the states of a `JobLauncher`.
 
     Args:
-        jobs: What is run, by name.
+        jobs: Commands by name of the job.
     """
 
     def __init__(self, jobs: Mapping[str, JobCommand]) -> None:

@@ -1,7 +1,7 @@
 """Slowdown of back-propagation by concurrent collectives.
 
-Ranks that share processors with the threads that send their gradients compute more slowly while these work: four ranks
-on two processors by a third. Times of codecs and collectives measured by themselves do not show it.
+Ranks that share CPUs with the threads that send their gradients compute more slowly while these work: four ranks on
+two CPUs by a third. Times of codecs and collectives measured alone do not show it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 import torch
 
 from wirewise.cost.gradients import GradientCosts, Knots
-from wirewise.profile.rounds import rising
+from wirewise.profile.rounds import make_monotonic
 from wirewise.runtime.data_parallel.exchanges import Exchanges
 from wirewise.runtime.transport import Transport
 
 __all__ = ["Backward", "measure_delays"]
 
 Backward = Callable[[Callable[[], Future[None]]], float]
-"""Executes a step that sends nothing, calls what it is given when back-propagation begins, and returns the seconds
-of back-propagation."""
+"""Function that executes a step without communication, calls its argument when back-propagation begins, and returns
+the seconds of back-propagation."""
 
 _STEPS = 5
 _SIZES = 3
@@ -32,13 +32,13 @@ _BEYOND = 1.5
 def measure_delays(costs: GradientCosts, transport: Transport, backward: Backward) -> dict[str, Knots]:
     """Measure `GradientCosts.delays`: back-propagation with and without concurrent collectives.
 
-    Of a collective's seconds, back-propagation loses the share by which it is longer. All ranks call it, and all get
-    the same; each step counts with the slowest rank.
+    The delay is the time by which back-propagation takes longer, as a fraction of the collective's time. A collective
+    call with equal results; the slowest rank of each step counts.
 
     Args:
         costs: Costs, the same on all ranks, with measured schemes.
         transport: Messages between the ranks.
-        backward: Step that sends nothing, see `Backward`.
+        backward: Step without communication, see `Backward`.
 
     Raises:
         PeerError: A peer is gone.
@@ -52,7 +52,7 @@ def measure_delays(costs: GradientCosts, transport: Transport, backward: Backwar
                 act = _repeated(exchanges, scheme, int(size), int(np.ceil(_BEYOND * alone_s / seconds)))
                 share = max(1.0 - alone_s / _median_s(transport, thread, backward, act), 0.0)
                 delays.append((size, share * seconds))
-            found[scheme] = rising(*zip(*delays, strict=True))
+            found[scheme] = make_monotonic(*zip(*delays, strict=True))
     return found
 
 

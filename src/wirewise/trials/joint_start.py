@@ -48,7 +48,9 @@ def joint_start(command: Sequence[str], variables: Mapping[str, str]) -> JointSt
     Raises:
         InputError: The variable WORLD_SIZE is no number of ranks.
     """
-    size = integer_variable("WORLD_SIZE", least=1, variables=variables) if variables.get("WORLD_SIZE") else 1
+    size = (
+        integer_variable("WORLD_SIZE", minimum=1, variables=variables) if variables.get("WORLD_SIZE") else 1
+    )
     if size > 1 and "RANK" in variables:
         # A launcher has started this process as one of the ranks.
         places = [variables.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")]

@@ -47,14 +47,14 @@ class _Attempt(Attempt):
 class LabJobs(Attempts[_Attempt]):
     """Launcher of jobs on the hosts of a network, a cluster each; context manager.
 
-    A host's process has torch and further modules loaded and forks ranks. The ranks of a job share as many processors
-    as the job has, each worth a part of a real one. An accelerator is a rank; what it computes is the job's own affair.
-    When the block is left nothing runs any more.
+    A host's process has torch and further modules loaded and forks ranks. The ranks of a job share as many CPUs as the
+    job has, each a fraction of a real one. There is one rank per accelerator, and the job itself emulates its compute.
+    Nothing runs any more after the context.
 
     Args:
         network: Lab that is entered, with a host for each cluster; or loopback, where all clusters are this machine.
         clusters: Number of clusters.
-        jobs: What is run, by name.
+        jobs: Commands by name of the job.
         processor: Number of real CPUs per CPU of a cluster.
         preload: Modules that are imported before ranks are forked.
         limited: Whether CPU time is limited.
@@ -166,7 +166,7 @@ class LabJobs(Attempts[_Attempt]):
         """Start the ranks of a job; see `JobLauncher.start`.
 
         Raises:
-            LabError: It runs already, is unknown, or has neither processors nor accelerators.
+            LabError: The job is running or unknown, or has neither CPUs nor accelerators.
         """
         command, reader = self._prepare(job, cpus, gpus)
         self._count += 1
@@ -185,7 +185,7 @@ class LabJobs(Attempts[_Attempt]):
         self._send(cluster, order)
 
     def stop(self, job: str) -> None:
-        """Ask a job to save its state and to leave; see `JobLauncher.stop`."""
+        """Ask a job to save its state and exit; see `JobLauncher.stop`."""
         if (attempt := self._attempts.get(job)) is not None:
             attempt.asked = True
             self._send(attempt.cluster, hosts.SignalJob(attempt.key, signal.SIGTERM))

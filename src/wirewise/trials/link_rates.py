@@ -45,9 +45,9 @@ def main() -> None:
     """Measure as one rank; rank 0 reports to the parent."""
     # Both need torch, which takes seconds to import.
     from wirewise.profile.pairs import measure_rings
-    from wirewise.trials.rank import joined
+    from wirewise.trials.rank import join_job
 
-    with joined(_TIMEOUT_S) as transport:
+    with join_job(_TIMEOUT_S) as transport:
         found = measure_rings()
     if not transport.rank:
         write_line(Report(msgspec.Raw(msgspec.json.encode(found.tolist()))))

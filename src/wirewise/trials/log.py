@@ -1,4 +1,4 @@
-"""Protocol of lines from a rank to its parent, as JSON: texts for the user, and records."""
+"""Protocol of lines from a rank to its parent, as JSON: messages for the user, and records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Report(msgspec.Struct, frozen=True, tag_field="wirewise", tag="record"):
     """Intermediate measurement of a rank."""
 
     record: msgspec.Raw
-    """JSON, of a type that rank and parent know."""
+    """Record as JSON, of a type known to rank and parent."""
 
 
 class LinePart(msgspec.Struct, frozen=True, tag_field="wirewise", tag="part"):

@@ -21,7 +21,7 @@ from wirewise.runtime.transport import Transport, transport_of
 from wirewise.trials.log import Report, Text, write_line
 from wirewise.trials.start import JOB, OUTCOME
 
-__all__ = ["Rank", "joined", "main", "prepare_process"]
+__all__ = ["Rank", "join_job", "main", "prepare_process"]
 
 
 class _Job(Protocol):
@@ -78,7 +78,7 @@ class Rank(Generic[J]):
 
 
 @contextmanager
-def joined(timeout_s: float = 120.0, *, backend: str = "gloo") -> Iterator[Transport]:
+def join_job(timeout_s: float = 120.0, *, backend: str = "gloo") -> Iterator[Transport]:
     """Join the job that the environment describes; leave it together with all other ranks.
 
     Args:
@@ -86,7 +86,7 @@ def joined(timeout_s: float = 120.0, *, backend: str = "gloo") -> Iterator[Trans
         backend: "gloo", or "nccl" with the device that LOCAL_RANK names.
 
     Raises:
-        PeerError: Ranks did not come; the message names them.
+        PeerError: Ranks did not join; the message names them.
     """
     start_group(timeout_s, backend)
     try:
@@ -103,9 +103,9 @@ def prepare_process(memory: Callable[[], None] = keep_freed_memory) -> None:
     """Set the number of threads to OMP_NUM_THREADS, else one, and keep freed memory.
 
     Args:
-        memory: Sets what the allocator keeps; called before the first tensor is made.
+        memory: Function that configures the allocator; called before the first tensor is created.
     """
-    torch.set_num_threads(integer_variable("OMP_NUM_THREADS", 1, least=1))
+    torch.set_num_threads(integer_variable("OMP_NUM_THREADS", 1, minimum=1))
     memory()
 
 
@@ -124,11 +124,11 @@ def main(
         work: Called with the rank.
         folder: Folder that holds the job.
         backend: Backend of the default process group, by the job.
-        memory: Sets what the allocator keeps, for `prepare_process`.
+        memory: Function that configures the allocator, for `prepare_process`.
     """
     prepare_process(memory)
     path = Path(folder)
     job = decode_json((path / JOB).read_bytes(), kind)
-    with joined(job.timeout_s, backend=backend(job)) as transport:
+    with join_job(job.timeout_s, backend=backend(job)) as transport:
         work(Rank(job, path, transport))
     end_process()

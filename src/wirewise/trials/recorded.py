@@ -29,16 +29,16 @@ def record_command(
     Args:
         command: Command as the user gave it.
         argv: Command as it is started.
-        folder: Folder that takes a file of each rank; made where it is missing.
-        task: What is recorded.
+        folder: Folder for a file of each rank; created if missing.
+        task: Recording task of the ranks.
         output: Target of the command's stdout.
 
     Returns:
-        Figures of the recorded run; only the exit code where another process of the run has them.
+        Figures of the recorded run; only the exit code if another process of the run reports them.
 
     Raises:
         InputError: Another run writes to the folder.
-        TraceError: Nothing was recorded, or nothing that can be used.
+        TraceError: Nothing was recorded, or the recording is unusable.
     """
     joint = joint_start(command, os.environ)
     holding = exclusive_folder(folder) if joint is None else joint_folder(folder, joint.run, _remove_old)

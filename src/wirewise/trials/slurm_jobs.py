@@ -61,7 +61,7 @@ class QueueRow(NamedTuple):
     asked_hosts: str
     cpus: int
     reason: str
-    """Why it waits."""
+    """Reason why it waits."""
     user: str
 
 
@@ -80,7 +80,7 @@ def hosts_of_slurm(partition: str = "") -> list[str]:
         partition: Name of the partition. Defaults to Slurm's default.
 
     Raises:
-        InputError: Slurm's commands are not there, or its controller does not answer.
+        InputError: Slurm's commands are missing, or its controller does not respond.
     """
     states = _states_of_hosts([f"--partition={partition}"] if partition else [])
     return [host for host, state in states.items() if state in _USABLE]
@@ -89,23 +89,23 @@ def hosts_of_slurm(partition: str = "") -> list[str]:
 class SlurmJobs(Attempts[_Attempt]):
     """Launcher of jobs by Slurm, each on the host that a plan names; context manager.
 
-    It is a `JobLauncher` as `LabJobs` is. A stop signals the ranks, which save their state and leave. A start of a job
-    that ran before puts the same job of Slurm back into the queue with its new host and size. Slurm is asked for
-    processors; accelerators are as many ranks, and the cluster's own affair (`options`). Jobs that others submit,
-    or this user by other means, are never touched. When the block is left nothing of it runs or waits any more.
+    It is a `JobLauncher` like `LabJobs`. A stop signals the ranks, which save their state and exit. Starting a job
+    that ran before requeues the same Slurm job with its new host and size. CPUs are requested from Slurm; there is one
+    rank per accelerator, to be requested by `options`. Jobs submitted by others, or by this user by other means, are
+    never touched. None of its jobs runs or waits any more after the context.
 
     Args:
         hosts: Name of the host of each cluster, on which all see the folders of the jobs.
-        jobs: What is run, by name.
+        jobs: Commands by name of the job.
         options: Further options of sbatch for all jobs, such as --partition=main or --account=NAME.
         log: Called once with each difference of the queue from the plan.
 
     Raises:
-        InputError: Slurm's commands are not there, or it has no such host.
+        InputError: Slurm's commands are missing, or a host is unknown to Slurm.
     """
 
     limits = "by Slurm, where it is set up to limit it"
-    """How processor time is limited, in words."""
+    """Description of the CPU limit."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class SlurmJobs(Attempts[_Attempt]):
         """Start the ranks of a job; see `JobLauncher.start`.
 
         Raises:
-            LabError: It runs already, is unknown, has no processors, or Slurm refuses it.
+            LabError: The job is running or unknown, has no CPUs, or is refused by Slurm.
         """
         command, reader = self._prepare(job, cpus, gpus)
         (command.folder / "ranks").write_text(f"{command.ranks_for(gpus)}\n")
@@ -202,7 +202,7 @@ class SlurmJobs(Attempts[_Attempt]):
         _call("scontrol", "release", number)
 
     def stop(self, job: str) -> None:
-        """Ask a job to save its state and to leave; see `JobLauncher.stop`."""
+        """Ask a job to save its state and exit; see `JobLauncher.stop`."""
         if (attempt := self._attempts.get(job)) is not None:
             attempt.asked = True
             self._signal(job, "TERM")
@@ -265,7 +265,7 @@ class SlurmJobs(Attempts[_Attempt]):
         """Differences of the queue from the plan, as text; empty if there are none.
 
         Args:
-            after_s: Seconds after its start from which a job is looked at; Slurm takes a moment to run one.
+            after_s: Seconds after its start from which a job is checked, as Slurm takes a moment to run it.
         """
         self._look(now=True)
         found = []
@@ -303,12 +303,12 @@ class SlurmJobs(Attempts[_Attempt]):
             self._rows = {row.number: row for row in rows if row.name.startswith(self._token)}
             self._looked_s = time.monotonic()
 
-    def _await(self, done: Callable[[], bool], what: str) -> None:
+    def _await(self, done: Callable[[], bool], label: str) -> None:
         until_s = time.monotonic() + _GONE_S
         self._look(now=True)
         while not done():
             if time.monotonic() > until_s:
-                raise LabError(f"Slurm did not {what} within {_GONE_S:g} s; see `squeue --me`")
+                raise LabError(f"Slurm did not {label} within {_GONE_S:g} s; see `squeue --me`")
             time.sleep(_LOOK_S)
             self._look(now=True)
 

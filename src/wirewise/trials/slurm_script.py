@@ -45,7 +45,7 @@ class SlurmScript(opt.Options, frozen=True, kw_only=True):
     """Resource requests of a batch job.
 
     Raises:
-        InputError: A value that cannot be used.
+        InputError: A value is invalid.
     """
 
     hosts: Annotated[int, opt.about("Hosts of the job.", ge=1)] = 2
@@ -67,16 +67,16 @@ class SlurmScript(opt.Options, frozen=True, kw_only=True):
     ] = None
 
 
-def batch_script(command: Sequence[str], asked: SlurmScript) -> str:
+def batch_script(command: Sequence[str], script_options: SlurmScript) -> str:
     """Generate an sbatch file.
 
     A command of wirewise that starts its ranks runs once, on the first host; torchrun on each host, with a rendezvous
-    on the first; anything else as so many ranks, each with its place in its variables. A stopped `wirewise run adaqp`
-    with `--out` and `--checkpoint-every` goes on when Slurm runs the job again.
+    on the first; any other command runs once per rank, with the rank in its environment variables. A stopped `wirewise
+    run adaqp` with `--out` and `--checkpoint-every` resumes when Slurm reruns the job.
 
     Args:
         command: Program and arguments.
-        asked: Hosts, ranks, and further requests.
+        script_options: Hosts, ranks, and further requests.
 
     Raises:
         InputError: There is no command, or a torchrun command that names several machines itself.
@@ -84,24 +84,31 @@ def batch_script(command: Sequence[str], asked: SlurmScript) -> str:
     if not command:
         raise InputError("no command was given; expected one after --, such as -- wirewise run adaqp")
     program = Path(command[0]).name
-    name = asked.name or (
+    name = script_options.name or (
         f"{program}-{command[2]}" if program == "wirewise" and len(command) > 2 else program
     )
     lines = [
         f"--job-name={name}",
-        f"--nodes={asked.hosts}",
-        f"--ntasks-per-node={asked.ranks}",
-        f"--cpus-per-task={asked.cpus}",
-        *([f"--gpus-per-node={asked.gpus}"] if asked.gpus else []),
-        *([f"--partition={asked.partition}"] if asked.partition else []),
-        f"--time={asked.time}",
-        "--requeue" if asked.requeue else "--no-requeue",
-        *(["--no-kill"] if asked.keep else []),
+        f"--nodes={script_options.hosts}",
+        f"--ntasks-per-node={script_options.ranks}",
+        f"--cpus-per-task={script_options.cpus}",
+        *([f"--gpus-per-node={script_options.gpus}"] if script_options.gpus else []),
+        *([f"--partition={script_options.partition}"] if script_options.partition else []),
+        f"--time={script_options.time}",
+        "--requeue" if script_options.requeue else "--no-requeue",
+        *(["--no-kill"] if script_options.keep else []),
         "--output=%x-%j.log",
         "--open-mode=append",
     ]
     return "\n".join(
-        ["#!/bin/bash", *(f"#SBATCH {line}" for line in lines), "set -eu", "", *_body(command, asked), ""]
+        [
+            "#!/bin/bash",
+            *(f"#SBATCH {line}" for line in lines),
+            "set -eu",
+            "",
+            *_body(command, script_options),
+            "",
+        ]
     )
 
 

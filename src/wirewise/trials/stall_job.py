@@ -30,7 +30,7 @@ class StallJob(opt.Options, frozen=True, kw_only=True):
         opt.about("torchrun, or direct: the ranks alone, faster and with fewer variables set."),
     ] = "torchrun"
     in_lab: bool = False
-    """Put runs on one machine on a host of a lab as well."""
+    """Whether runs on one machine are on a host of a lab, too."""
     batches: Annotated[opt.Count, opt.about("Batches that synthetic data repeats.")] = 4
     cached_items: Annotated[opt.Count, opt.about("Most items that the cached run keeps in memory.")] = 1024
     fractions: Annotated[

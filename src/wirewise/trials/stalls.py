@@ -189,8 +189,8 @@ def _drop_caches() -> None:
 def workload(stalls: StallReport, samples: float) -> Workload:
     """Convert stalls to the workload of a job for `cost.instances.choose`.
 
-    Communication that was hidden behind computing is what a ring over the measured link would take longer
-    than the stall that was seen; it stays hidden elsewhere.
+    Hidden communication is the excess of a ring's predicted time on the measured link over the measured stall; it is
+    assumed to be hidden on other machines, too.
 
     Args:
         stalls: Measured stalls; to judge machines with several hosts, over links of a known rate.

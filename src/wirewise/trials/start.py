@@ -55,17 +55,17 @@ def choose_network(
 ) -> tuple[str, list[str]]:
     """Resolve "auto"; returns the network and notes about it for the user.
 
-    Inside an allocation of Slurm that is "slurm", elsewhere "lab", or "loopback" where no lab can be had.
+    Inside a Slurm allocation the result is "slurm", elsewhere "lab", or "loopback" if no lab can be built.
 
     Args:
         network: Network that was requested.
         slurm: Whether "auto" may be "slurm".
         shaped: Whether "auto" may be "lab", whose links are shaped.
-        loopback: Whether "auto" may be "loopback"; else a lab that cannot be had is an error when it is opened.
+        loopback: Whether "auto" may be "loopback"; otherwise an unavailable lab is an error when it is opened.
 
     Raises:
-        InputError: The allocation was asked for, and there is none, or it has one host.
-        LabError: A lab was asked for and cannot be had.
+        InputError: "slurm" was requested without an allocation, or with one of a single host.
+        LabError: "lab" was requested and cannot be built.
     """
     if network == "slurm" or (slurm and network == "auto" and current_allocation() is not None):
         found = needed_allocation()
@@ -88,7 +88,7 @@ def expect_one_host(command: str, instead: str) -> None:
         instead: Alternative, for the error message.
 
     Raises:
-        InputError: Names the hosts, and says how to run it on one of them.
+        InputError: The allocation has several hosts; the message names them, and the command that runs on one of them.
     """
     found = current_allocation()
     if found is not None and len(found.hosts) > 1 and not is_single_process():
@@ -118,7 +118,7 @@ def open_network(
         advice: Remedy if no lab can be built, for the error message.
 
     Raises:
-        InputError: There is no allocation with so many hosts, or rates for another number of them.
+        InputError: The allocation has too few hosts, or rates are for another number of hosts.
         LabError: No lab can be built here.
     """
     if network == "slurm":
@@ -169,7 +169,7 @@ def run_ranks(
         outcome: Type of the outcome.
         network: Entered network that connects the ranks.
         ranks: Number of ranks.
-        job: Settings that every rank reads; None: the folder holds them already.
+        job: Settings that every rank reads. None if the folder holds them already.
         log: Called with each log text of rank 0.
         report: Called with each intermediate record of rank 0, as JSON.
         arguments: Further arguments of the worker.
@@ -203,7 +203,7 @@ def run_command(
     environment: Mapping[str, str],
     *,
     result: Path | None = None,
-    what: str = "",
+    label: str = "",
     limit_s: float | None = None,
 ) -> None:
     """Run a user's command until it ends, with its output in a file.
@@ -213,13 +213,13 @@ def run_command(
         log: File for all output.
         environment: All variables of the command.
         result: File that the ranks write; removed first if it exists.
-        what: What comes before the ranks write it, for the error message.
+        label: Description of the preceding work, for the error message.
         limit_s: Longest run, in seconds. Defaults to no limit.
 
     Raises:
-        InputError: There is no such program.
-        PeerError: The command failed, ended without the result, or ran for longer than the limit; the message holds its
-            last lines.
+        InputError: The program does not exist.
+        PeerError: The command failed, ended without the result, or ran for longer than the limit; the message holds
+            its last lines.
     """
     argv = start_command(command)
     if result is not None:
@@ -233,7 +233,7 @@ def run_command(
         except subprocess.TimeoutExpired:
             code, ended = 1, f"was ended after {limit_s:.0f} s"
     if code or (result is not None and not result.exists()):
-        before = f" before {what}" if what else ""
+        before = f" before {label}" if label else ""
         lines = log.read_text(errors="replace").splitlines()
         raise PeerError(f"the command {ended}{before}; its log is {log}, and ends:\n{last_lines(lines)}")
 
@@ -242,7 +242,7 @@ def start_command(command: Sequence[str]) -> list[str]:
     """Command line to launch a user's command; single-machine torchrun runs on each host of an allocation.
 
     Raises:
-        InputError: There is no such program, or the allocation has one host.
+        InputError: The program does not exist, or the allocation has one host.
     """
     if not _on_all_hosts(command):
         return [find_program(command[0]), *command[1:]]
@@ -255,7 +255,7 @@ def hosts_of_command(command: Sequence[str]) -> int:
     """Number of hosts on which `start_command` runs a command.
 
     Raises:
-        InputError: There is no such program, or the allocation has one host.
+        InputError: The program does not exist, or the allocation has one host.
     """
     return len(needed_allocation().hosts) if _on_all_hosts(command) else 1
 
@@ -274,7 +274,7 @@ def find_program(name: str) -> str:
     """Path of a program; torchrun and python fall back to those of this interpreter.
 
     Raises:
-        InputError: There is none.
+        InputError: The program does not exist.
     """
     found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
     if found is None:
@@ -296,7 +296,7 @@ def parse_command(command: list[str]) -> Launch:
     """Parse `torchrun ... train.py` or `python [-m torch.distributed.run ...] train.py`.
 
     Raises:
-        InputError: The program is not there, or torchrun is told of several machines or of no script.
+        InputError: The program does not exist, or the torchrun command names several machines or no script.
     """
     program = find_program(command[0])
     if Path(program).name == "torchrun":

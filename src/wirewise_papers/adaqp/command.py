@@ -27,7 +27,7 @@ __all__ = ["adaqp"]
 
 @with_options
 def adaqp(
-    given: GivenOptions[FullGraphJob],
+    cli_options: GivenOptions[FullGraphJob],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of parts, logs, result and report.")
     ] = None,
@@ -44,7 +44,7 @@ def adaqp(
     from wirewise_papers.adaqp.progress import TrainingProgress
     from wirewise_papers.adaqp.summary import to_json_object
 
-    job = on_hosts(given).record() if resume is None else _stopped_job(given, out, resume)
+    job = on_hosts(cli_options).record() if resume is None else _stopped_job(cli_options, out, resume)
     quiet = json == "-"
     with run_folder(resume or out, "adaqp") as folder:
         result = _run(job, folder, TrainingProgress(to_stderr=quiet), resume=resume is not None)
@@ -56,7 +56,7 @@ def adaqp(
     write_json(json, to_json_object(result))
 
 
-def _stopped_job(given: GivenOptions[FullGraphJob], out: Path | None, folder: Path) -> FullGraphJob:
+def _stopped_job(cli_options: GivenOptions[FullGraphJob], out: Path | None, folder: Path) -> FullGraphJob:
     """The job of a stopped run, checked against the options that were given beside its folder."""
     from wirewise_papers.adaqp import resuming
 
@@ -65,7 +65,7 @@ def _stopped_job(given: GivenOptions[FullGraphJob], out: Path | None, folder: Pa
             f"--out is {out} and --resume is {folder}; a run goes on in its own folder, leave --out away"
         )
     return resuming.read_job(
-        folder, {name: given.values[name] for name in given.values if name in given.named}
+        folder, {name: cli_options.values[name] for name in cli_options.values if name in cli_options.named}
     )
 
 

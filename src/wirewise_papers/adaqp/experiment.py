@@ -41,10 +41,10 @@ def run(job: FullGraphJob, folder: Path, progress: TrainingProgress, *, resume: 
     """Partition the graph, train it in every mode, and return the measurements.
 
     Args:
-        job: What to train and on which network.
+        job: Training and network.
         folder: Existing folder for parts, events, logs and the result.
         progress: Called with every finished epoch.
-        resume: Go on from the parts and the newest checkpoints in the folder; `job` is then what
+        resume: Whether to resume from the parts and the newest checkpoints in the folder; `job` is then what
             `resuming.read_job` returned.
 
     Raises:
@@ -83,14 +83,14 @@ def train(
 
     Args:
         job: The job, with its network resolved.
-        folder: Holds the parts; takes the job file, events, logs and the outcome.
+        folder: Folder with the parts, for the job file, events, logs and the outcome.
         on_epoch: Called with every finished epoch, also with those before the checkpoints.
-        start: Epoch of the checkpoint that each mode goes on from, 0 for one that starts anew. By default all
-            modes start anew, and checkpoints of an earlier run are removed.
+        start: Epoch of the checkpoint from which each mode resumes, 0 for a new start. By default all modes start
+            anew, and checkpoints of an earlier run are removed.
 
     Raises:
         InputError: There are no such checkpoints.
-        PeerError: A worker failed; the message quotes the end of its output and where its log is.
+        PeerError: A worker failed; the message quotes the end of its output and names its log.
     """
     _clear(job, folder, start)
     if start is not None:
@@ -140,7 +140,7 @@ def saved_plan(folder: Path, job: FullGraphJob) -> plans.Plan | None:
 
 
 def prepare_parts(job: FullGraphJob, folder: Path, progress: TrainingProgress) -> dict[str, float]:
-    """Load the dataset, partition it and save one part a worker; returns facts of the partition."""
+    """Load the dataset, partition it and save one part per worker; returns facts of the partition."""
     data = graph.load(job.dataset, seed=job.seed)
     assignment = graph.partition(data, job.workers, method=job.partition, seed=job.seed)
     meta = graph.save_parts(data, assignment, folder / "parts")

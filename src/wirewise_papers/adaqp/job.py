@@ -13,7 +13,7 @@ __all__ = ["Event", "FullGraphJob", "ModeOutcome", "Outcome"]
 
 
 class FullGraphJob(opt.Options, frozen=True, kw_only=True):
-    """Everything that the ranks of one full-graph run must know."""
+    """Settings of the ranks of a full-graph run."""
 
     dataset: opt.Dataset = "debian"
     workers: Annotated[opt.Count, opt.about("Ranks, one part of the graph each.")] = 4

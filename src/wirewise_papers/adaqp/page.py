@@ -34,8 +34,8 @@ def page_html(result: RunResult, plan: Plan | None = None) -> str:
     """Render the page.
 
     Args:
-        result: What was trained.
-        plan: A plan of the run to draw as well.
+        result: Measured result of the run.
+        plan: Plan of the run to draw, too.
     """
     charts = [_over_time(result), _phases(result), _bytes(result), _bits(result)] if result.modes else []
     drawn = plan_html(plan) if plan is not None else ""

@@ -32,12 +32,12 @@ def checkpoint_folder(folder: Path, mode: str) -> Path:
     return folder / "checkpoints" / mode
 
 
-def read_job(folder: Path, given: Mapping[str, object]) -> FullGraphJob:
+def read_job(folder: Path, overrides: Mapping[str, object]) -> FullGraphJob:
     """Load the job of a stopped run, with more epochs if given.
 
     Args:
         folder: Folder of the run.
-        given: Settings that the user named again, by field of `FullGraphJob`.
+        overrides: Settings given on the command line, by field of `FullGraphJob`.
 
     Raises:
         InputError: The folder holds no job, or a setting contradicts it.
@@ -51,7 +51,7 @@ def read_job(folder: Path, given: Mapping[str, object]) -> FullGraphJob:
         ) from error
     except msgspec.MsgspecError as error:
         raise InputError(f"{path} is no description of a run: {error}; start a new run") from error
-    for name, value in given.items():
+    for name, value in overrides.items():
         held = getattr(job, name)
         if value == held or (name, value) == ("network", "auto"):
             continue

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 WARM_UP = 2
-"""First epochs that are left out of times per epoch."""
+"""Number of first epochs excluded from times per epoch."""
 
 PHASES = {
     "wire": "waiting for halo messages with nothing left to compute",
@@ -40,7 +40,7 @@ PHASES = {
     "plan": "choosing bits",
     "other": "everything else",
 }
-"""Phases of an epoch in the order they are drawn, with their meaning."""
+"""Phases of an epoch in drawing order, with their meaning."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class EpochPoint:
 def losses(mode: ModeResult) -> list[EpochPoint]:
     """Training loss of each epoch, averaged with the few before it, at the time of the epoch's end.
 
-    A loss that is not finite stays in the list, so that lines break there.
+    A loss that is not finite is kept, so that lines break there.
     """
     return _dots(mode.epochs, smoothed_losses(mode.epochs))
 

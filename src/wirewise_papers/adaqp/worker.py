@@ -1,8 +1,8 @@
 """One rank of a full-graph run: `-m wirewise_papers.adaqp.worker FOLDER [START]`.
 
-It reads FOLDER/job.json and its part, trains every mode alternately and lets rank 0 write what all ranks measured:
-`events.jsonl` while training and `outcome.json` at the end. START is a JSON object: the epoch of the checkpoint that
-a mode goes on from; the events of the epochs before are then in `events.jsonl` already.
+It reads FOLDER/job.json and its part, and trains every mode alternately. Rank 0 writes the measurements of all ranks:
+`events.jsonl` while training and `outcome.json` at the end. START is a JSON object with the epoch of the checkpoint
+from which each mode resumes; earlier events are then in `events.jsonl` already.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ __all__ = ["CrossMesh"]
 class CrossMesh(Interleaved[ReshardJob, "ReshardRun"]):
     """Move tensors between meshes by a plan, compared with other strategies (cross-mesh resharding).
 
-    Links, TCP and bytes are real; every part is compared with what slicing gives.
+    Links, TCP and bytes are real; every part is compared with the result of slicing.
     """
 
     name = "reshard"
@@ -42,7 +42,7 @@ class CrossMesh(Interleaved[ReshardJob, "ReshardRun"]):
 
     def prepare(  # type: ignore[override]
         self,
-        given: GivenOptions[CrossMeshOptions],
+        cli_options: GivenOptions[CrossMeshOptions],
         log: Log,
         *,
         plan: Annotated[Path, typer.Argument(help="File of `wirewise plan reshard`.")],
@@ -57,7 +57,7 @@ class CrossMesh(Interleaved[ReshardJob, "ReshardRun"]):
         loaded = load(plan)
         if not isinstance(loaded, ReshardPlan):
             raise InputError(f"{plan} is a {loaded.family} plan; expected one of `wirewise plan reshard`")
-        return make_job(loaded, given.record(), log)
+        return make_job(loaded, cli_options.record(), log)
 
     def plans(self, job: ReshardJob) -> Mapping[str, ReshardPlan]:
         """Plans of the job."""
@@ -72,7 +72,7 @@ class CrossMesh(Interleaved[ReshardJob, "ReshardRun"]):
         return job.first.world_size
 
     def turns(self, job: ReshardJob) -> list[int]:
-        """One move a turn."""
+        """Number of moves per turn."""
         return [1] * job.turns
 
     def subjects(self, rank: Rank[ReshardJob]) -> Mapping[str, Subject]:
@@ -81,11 +81,11 @@ class CrossMesh(Interleaved[ReshardJob, "ReshardRun"]):
 
         return movers(rank)
 
-    def summarise(self, job: ReshardJob, measured: Mapping[str, Measurements]) -> ReshardRun:
+    def summarise(self, job: ReshardJob, measurements: Mapping[str, Measurements]) -> ReshardRun:
         """Compare all plans with the given one."""
         from wirewise_papers.cross_mesh.planning import summarise
 
-        return summarise(job, measured)
+        return summarise(job, measurements)
 
     def comparison(self, result: ReshardRun) -> Comparison:
         """Measured and predicted moves of each plan, and the lower bound."""

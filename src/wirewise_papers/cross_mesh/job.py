@@ -32,7 +32,7 @@ class ReshardJob(opt.Options, frozen=True, kw_only=True):
     """Plans of the same tensors, executed alternately.
 
     Raises:
-        InputError: No plan, plans for other ranks, or hosts that a lab cannot have.
+        InputError: There is no plan, plans are for other ranks, or a lab cannot have the hosts.
     """
 
     plans: dict[str, ReshardPlan]
@@ -63,7 +63,7 @@ def ranks_per_host(plan: ReshardPlan) -> int:
     """Number of ranks on each host of a plan.
 
     Raises:
-        InputError: Hosts have unlike numbers of ranks, or ranks in another order than host by host.
+        InputError: Hosts have different numbers of ranks, or ranks are not ordered by host.
     """
     count = plan.hosts.count(0)
     if plan.hosts != tuple(rank // max(count, 1) for rank in range(plan.world_size)):

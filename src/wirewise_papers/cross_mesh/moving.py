@@ -23,7 +23,7 @@ class PlanMover:
     Args:
         rank: This process's rank.
         name: Name of its plan among those of the job.
-        given: Source shards of this rank.
+        cli_options: Source shards of this rank.
         wanted: Target shards of this rank. None for a tensor without one.
     """
 
@@ -31,10 +31,10 @@ class PlanMover:
         self,
         rank: Rank[ReshardJob],
         name: str,
-        given: Sequence[Tensor | None],
+        cli_options: Sequence[Tensor | None],
         wanted: Sequence[Tensor | None],
     ) -> None:
-        self._transport, self._given, self._wanted = rank.transport, given, wanted
+        self._transport, self._given, self._wanted = rank.transport, cli_options, wanted
         self._resharder = Resharder(rank.job.plans[name], rank.transport)
         self._moved: list[Tensor] | None = None
         self._equal = True
@@ -73,8 +73,8 @@ def movers(rank: Rank[ReshardJob]) -> dict[str, PlanMover]:
     return {name: PlanMover(rank, name, given, wanted) for name in rank.job.plans}
 
 
-def numbers(one: LaidOutTensor) -> Tensor:
+def numbers(tensor: LaidOutTensor) -> Tensor:
     """Tensor whose elements encode their position."""
-    count = torch.Size(one.shape).numel()
+    count = torch.Size(tensor.shape).numel()
     whole = torch.arange(count) * 7 % 251
-    return whole.to(getattr(torch, one.dtype)).reshape(one.shape)
+    return whole.to(getattr(torch, tensor.dtype)).reshape(tensor.shape)

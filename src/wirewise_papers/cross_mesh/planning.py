@@ -19,13 +19,13 @@ __all__ = ["links_of", "make_job", "predicted_s", "summarise"]
 
 
 def make_job(
-    plan: ReshardPlan, wish: CrossMeshOptions, log: Callable[[str], None] = lambda _: None
+    plan: ReshardPlan, options: CrossMeshOptions, log: Callable[[str], None] = lambda _: None
 ) -> ReshardJob:
     """Make the job: the given plan, and other strategies for the same tensors.
 
     Args:
         plan: Plan to execute.
-        wish: Strategies and network; links of an allocation are measured.
+        options: Strategies and network; links of an allocation are measured.
         log: Called with progress messages.
 
     Raises:
@@ -33,16 +33,16 @@ def make_job(
     """
     own = ranks_per_host(plan)
     hosts = plan.world_size // own
-    wish = resolve_links(wish, hosts, log)
-    rates = tuple(wish.links.get(host, wish.link) for host in range(hosts))
+    options = resolve_links(options, hosts, log)
+    rates = tuple(options.links.get(host, options.link) for host in range(hosts))
     links, plans = Links.of_lab(rates, ranks_per_host=own, payload=1.0), {"plan": plan}
-    for strategy in wish.against:
+    for strategy in options.against:
         if strategy != plan.strategy:
             other = cross_mesh(plan.tensors, links, strategy=strategy, seed=plan.seed)
             assert isinstance(other, ReshardPlan)
             plans[strategy] = other
     return ReshardJob(
-        plans=plans, network=wish.network, links=rates, turns=wish.turns, timeout_s=wish.timeout_s
+        plans=plans, network=options.network, links=rates, turns=options.turns, timeout_s=options.timeout_s
     )
 
 
@@ -56,9 +56,9 @@ def links_of(job: ReshardJob) -> Links:
     return Links.of_lab(job.links, ranks_per_host=ranks_per_host(job.first))
 
 
-def summarise(job: ReshardJob, measured: Mapping[str, Measurements]) -> ReshardRun:
+def summarise(job: ReshardJob, measurements: Mapping[str, Measurements]) -> ReshardRun:
     """Compare all plans of a job with the first one."""
-    records = {name: _record(job, plan, measured[name]) for name, plan in job.plans.items()}
+    records = {name: _record(job, plan, measurements[name]) for name, plan in job.plans.items()}
     own = records[next(iter(job.plans))]
     return ReshardRun(
         network=job.network,

@@ -19,7 +19,7 @@ class ReshardRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     strategy: str
     measured_s: float
-    """Median of the turns."""
+    """Median seconds of a turn."""
     turns_s: tuple[float, ...]
     bound_s: float
     """Lower bound of any plan on these links, in seconds."""

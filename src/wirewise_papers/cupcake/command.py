@@ -26,7 +26,7 @@ class Cupcake(Experiment["CupcakeJob", "CompressionRun"]):
 
     def prepare(  # type: ignore[override]
         self,
-        given: GivenOptions[CupcakeJob],
+        cli_options: GivenOptions[CupcakeJob],
         log: Log,
         *,
         trace: Annotated[Path, typer.Option(help="JSON with name, elements and gap_us of each gradient.")],
@@ -34,7 +34,7 @@ class Cupcake(Experiment["CupcakeJob", "CompressionRun"]):
         """Read the gradient trace."""
         from wirewise_papers.cupcake import experiment
 
-        return experiment.make_job(trace, **given.values)
+        return experiment.make_job(trace, **cli_options.values)
 
     def run(self, job: CupcakeJob, folder: Path, log: Log) -> CompressionRun:
         """Measure, plan and train."""

@@ -32,7 +32,7 @@ def make_job(trace: str | os.PathLike[str], *, scale: int = 1, **settings: objec
         settings: Fields of `CupcakeJob`.
 
     Raises:
-        InputError: The file or a setting cannot be used.
+        InputError: The file or a setting is invalid.
         LabError: The scale is below 1.
     """
     # Needs torch, which takes seconds to import.
@@ -49,12 +49,12 @@ def run(job: CupcakeJob, folder: Path, log: Callable[[str], None]) -> Compressio
 
     Args:
         job: Settings of the run.
-        folder: Takes the job, the measured costs and gradients, the plans, logs and the result; costs that lie there
-            are used again if they are of the same job but for its plans.
-        log: Called with messages on the progress.
+        folder: Folder for the job, the measured costs and gradients, the plans, logs and the result; existing costs
+            are reused if they are of the same job except for its plans.
+        log: Called with progress messages.
 
     Raises:
-        InputError: There is no allocation with so many hosts.
+        InputError: The allocation has too few hosts.
         LabError: No lab can be built here.
         PeerError: A rank failed; the message quotes the end of its output.
     """

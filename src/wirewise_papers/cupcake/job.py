@@ -48,15 +48,15 @@ AUTO = ("fp16", "topk", "efsign")
 
 
 class CupcakeJob(opt.Options, frozen=True, kw_only=True):
-    """Everything that the ranks of one run must know.
+    """Settings of the ranks of a run.
 
     Raises:
-        InputError: A value that cannot be used.
-        PlanError: A plan that nobody makes.
+        InputError: A value is invalid.
+        PlanError: A plan is of no known planner.
     """
 
     trace: GradientTrace
-    """Gradients, already scaled."""
+    """Gradient trace, already scaled."""
     hosts: Annotated[int, opt.about("Hosts to use, one rank on each.", ge=2)] = 4
     link: opt.Link = "100mbit"
     network: opt.HostNetwork = "auto"
@@ -105,7 +105,7 @@ class CupcakeJob(opt.Options, frozen=True, kw_only=True):
     steps: Annotated[opt.Count, opt.about("Steps measured in each window of a plan.")] = 7
     rounds: Annotated[opt.Count, opt.about("Windows of each plan, interleaved.")] = 2
     warmup: opt.Natural = 1
-    """Steps at the start of a window that do not count."""
+    """Number of steps at the start of a window that are not counted."""
     trace_steps: opt.Count = 10
     timeout_s: opt.Timeout = 120.0
 
@@ -128,7 +128,7 @@ class CupcakeJob(opt.Options, frozen=True, kw_only=True):
         """Codecs and planner of a plan's name.
 
         Raises:
-            InputError: An unknown codec.
+            InputError: A codec is unknown.
         """
         first, _, rest = plan.partition(":")
         named = first in WIRES or first == "auto"
@@ -148,7 +148,7 @@ class CupcakeJob(opt.Options, frozen=True, kw_only=True):
 
 
 class JobCosts(NamedTuple):
-    """Measurements of the ranks before anything is planned."""
+    """Measurements of the ranks before planning."""
 
     trace: GradientTrace
     forward_s: float
@@ -160,13 +160,13 @@ def plan_file(folder: Path, name: str) -> Path:
     return folder / f"plan-{name.replace(':', '-')}.json"
 
 
-def make_plans(job: CupcakeJob, found: JobCosts) -> dict[str, tuple[FusionPlan, CompressionProblem]]:
+def make_plans(job: CupcakeJob, measurements: JobCosts) -> dict[str, tuple[FusionPlan, CompressionProblem]]:
     """Every plan of the job, with its problem."""
-    return {name: _made(job, found, *job.split(name), job.least_gain) for name in job.plans}
+    return {name: _made(job, measurements, *job.split(name), job.least_gain) for name in job.plans}
 
 
 def make_finalists(
-    job: CupcakeJob, found: JobCosts
+    job: CupcakeJob, measurements: JobCosts
 ) -> dict[str, dict[str, tuple[FusionPlan, CompressionProblem]]]:
     """Candidates of a trial by measured steps (`trial_candidates`), for each Cupcake plan that may choose codecs."""
     chosen = {}
@@ -175,7 +175,8 @@ def make_finalists(
         if method != "cupcake" or len(codecs) == 1:
             continue
         made = {
-            f"{name} ({way})": _made(job, found, own, method, 0.0) for way, own in candidates(codecs).items()
+            f"{name} ({way})": _made(job, measurements, own, method, 0.0)
+            for way, own in candidates(codecs).items()
         }
         chosen[name] = {
             way: made[way] for way in trial_candidates({way: plan for way, (plan, _) in made.items()})
@@ -194,11 +195,11 @@ def _made(
 
 
 def groups_of(
-    plan: FusionPlan, problem: CompressionProblem, ratio: float, measured: list[list[float]] | None = None
+    plan: FusionPlan, problem: CompressionProblem, ratio: float, measurements: list[list[float]] | None = None
 ) -> list[GroupRecord]:
     """Groups of a plan with predicted and measured times.
 
-    What is predicted for encoding holds the delay of back-propagation by the group's collective.
+    The predicted encoding time includes the delay of back-propagation by the group's collective.
     """
     problem = problem if plan.compresses else problem.plain
     options = {(o.codec, o.scheme, o.decode): o for o in problem.options}
@@ -219,7 +220,7 @@ def groups_of(
                 decode=bucket.decode,
                 payload_bytes=payload_bytes(bucket, own, problem.ranks, ratio),
                 predicted_s=(encode_s, communicate_s, decode_s),
-                measured_s=tuple(measured[number]) if measured else None,  # type: ignore[arg-type]
+                measured_s=tuple(measurements[number]) if measurements else None,  # type: ignore[arg-type]
             )
         )
     return found

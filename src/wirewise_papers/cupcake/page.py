@@ -14,7 +14,7 @@ from wirewise_papers.cupcake.records import CompressionRun, GroupRecord, PlanRec
 __all__ = ["MOST_GROUPS", "gradients_comparison", "gradients_html", "groups_chart"]
 
 MOST_GROUPS = 16
-"""Most groups of a plan that are drawn, evenly spread."""
+"""Maximum number of groups of a plan that are drawn, evenly spaced."""
 _PARTS = {"encode": "pack", "communicate": "wire", "decode": "unpack"}
 
 

@@ -20,7 +20,8 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     payload_bytes: int
     """Bytes that a rank sends in a step, without headers."""
     predicted_s: tuple[float, float, float]
-    """Seconds to encode, to communicate and to decode; what a scheme decodes on the way is part of communicating."""
+    """Seconds to encode, to communicate and to decode; decoding within a scheme's communication counts as
+    communication."""
     measured_s: tuple[float, float, float] | None = None
 
 
@@ -28,7 +29,7 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Measured steps of a plan."""
 
     step_s: float
-    """Median over steps of the slowest rank."""
+    """Median seconds of a step, of the slowest rank."""
     quartiles_s: tuple[float, float]
     predicted_step_s: float
     error: float

@@ -1,9 +1,9 @@
 """One rank of a run of compressed gradients: `-m wirewise_papers.cupcake.worker FOLDER`.
 
-It reads FOLDER/job.json, traces the model alone, measures codecs and collectives, by themselves and beside
-back-propagation, unless FOLDER/costs.json has them, takes the plans that rank 0 makes, tries those between which the
-measured step decides, and carries them out in turns; rank 0 writes FOLDER/outcome.json, the measured gradients and the
-plans, from which `wirewise sim` predicts the same steps.
+It reads FOLDER/job.json, traces the model alone, measures codecs and collectives, alone and during back-propagation,
+unless FOLDER/costs.json has them, receives the plans of rank 0, tries those that only the measured step can rank, and
+executes them interleaved. Rank 0 writes FOLDER/outcome.json, the measured gradients and the plans, from which
+`wirewise sim` predicts the same steps.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ __all__ = ["Disco", "DiscoOptions", "DiscoRun", "verdict_of"]
 
 DDP, PLANNED = "ddp", "disco"
 SLOWER = 0.01
-"""Fraction of a step of DistributedDataParallel by which a plan may be slower without being called so."""
+"""Fraction of a step of DistributedDataParallel by which a plan may be slower without being reported as slower."""
 
 
 class DiscoOptions(opt.Options, frozen=True, kw_only=True):
@@ -86,8 +86,8 @@ def verdict_of(gain: float, ci95: tuple[float, float], predicted: float) -> tupl
 
     Args:
         gain: Mean fraction of a step that the plan saves.
-        ci95: Interval of 95 % of it.
-        predicted: Gain that the plan promised.
+        ci95: 95 % interval of it.
+        predicted: Gain predicted for the plan.
     """
     told = f"{signed(-gain)} of a step of DDP (95 %: {signed(-ci95[1])} to {signed(-ci95[0])})"
     if ci95[0] > 0:
@@ -102,18 +102,18 @@ def verdict_of(gain: float, ci95: tuple[float, float], predicted: float) -> tupl
 class Disco(Interleaved[DiscoOptions, DiscoRun]):
     """Plan fused operators and buckets together, and measure the compiled step against DistributedDataParallel (DisCo).
 
-    Operators, messages and links are real. The plan is advised only where its gain is beyond chance.
+    Operators, messages and links are real. The plan is advised only if its gain is significant.
     """
 
     name = "disco"
     options = DiscoOptions
     warm_up = 2
 
-    def prepare(self, given: GivenOptions[DiscoOptions], log: Log) -> DiscoOptions:
+    def prepare(self, cli_options: GivenOptions[DiscoOptions], log: Log) -> DiscoOptions:
         """Choose the network, with the measured links of an allocation."""
         from wirewise_papers.own_links import resolve_links
 
-        job = given.record()
+        job = cli_options.record()
         if ":" in job.model:
             file, _, name = job.model.rpartition(":")
             job = msgspec.structs.replace(job, model=f"{Path(file).resolve()}:{name}")
@@ -124,7 +124,7 @@ class Disco(Interleaved[DiscoOptions, DiscoRun]):
         return (job.link,) * job.hosts
 
     def subjects(self, rank: Rank[DiscoOptions]) -> Mapping[str, Subject]:
-        """The step by DistributedDataParallel, and by the plan for what the ranks measured."""
+        """Variants: the step with DistributedDataParallel, and with the plan for the ranks' measurements."""
         from wirewise_papers.disco.training import subjects
 
         return subjects(rank)
@@ -139,11 +139,11 @@ class Disco(Interleaved[DiscoOptions, DiscoRun]):
         """File of the plan. None if it is not advised."""
         return plan_file(folder, PLANNED) if result.advice == "use the plan" else None
 
-    def summarise(self, job: DiscoOptions, measured: Mapping[str, Measurements]) -> DiscoRun:
+    def summarise(self, job: DiscoOptions, measurements: Mapping[str, Measurements]) -> DiscoRun:
         """Compare turns in pairs, whose order alternates."""
-        plan = msgspec.convert(measured[PLANNED].outcome, FusionPlan)
+        plan = msgspec.convert(measurements[PLANNED].outcome, FusionPlan)
         plain, planned = (
-            np.median(np.reshape(measured[name].steps_s, (job.turns, job.steps)), axis=1)
+            np.median(np.reshape(measurements[name].steps_s, (job.turns, job.steps)), axis=1)
             for name in (DDP, PLANNED)
         )
         gain = gain_of(1.0 - planned / plain)
@@ -157,7 +157,7 @@ class Disco(Interleaved[DiscoOptions, DiscoRun]):
             gain=gain.mean,
             gain_ci95=gain.ci95,
             predicted_gain=promised,
-            errors={name: predicted[name] / measured[name].step_s - 1.0 for name in predicted},
+            errors={name: predicted[name] / measurements[name].step_s - 1.0 for name in predicted},
             variants={
                 name: VariantRecord(
                     step_s=one.step_s,
@@ -167,7 +167,7 @@ class Disco(Interleaved[DiscoOptions, DiscoRun]):
                     bytes_sent=one.bytes_sent,
                     outcome=None,
                 )
-                for name, one in measured.items()
+                for name, one in measurements.items()
             },
             plan=plan,
         )

@@ -23,7 +23,7 @@ __all__ = ["dpro"]
 @with_options
 def dpro(
     command: Annotated[list[str], typer.Argument(help="After --: torchrun ... train.py, unmodified.")],
-    wish: DproOptions,
+    options: DproOptions,
     out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -35,7 +35,7 @@ def dpro(
     quiet = json == "-"
     with run_folder(out, "dpro") as folder:
         result, analysis, trace = experiment.run(
-            command, folder, wish, lambda text: print_text(text, err=quiet)
+            command, folder, options, lambda text: print_text(text, err=quiet)
         )
         low, high = result.ci95
         told = {

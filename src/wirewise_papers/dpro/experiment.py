@@ -1,7 +1,7 @@
 """Recording and replay of a training command, and a plan of its buckets, kept only if measured steps get shorter.
 
-dPRO (Hu et al., MLSys 2022) profiles, replays and optimises data-parallel training. Here all three come together
-for a script that knows nothing of it: the plan is executed in place of its DistributedDataParallel.
+dPRO (Hu et al., MLSys 2022) profiles, replays and optimises data-parallel training. Here all three are applied to an
+unmodified script: the plan is executed in place of its DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ __all__ = ["DproOptions", "DproResult", "run"]
 
 @owns_folder
 def run(
-    command: Sequence[str], folder: Path, wish: DproOptions, log: Callable[[str], None]
+    command: Sequence[str], folder: Path, options: DproOptions, log: Callable[[str], None]
 ) -> tuple[DproResult, TraceAnalysis, Trace]:
     """Record, replay and plan, and measure the plan alternately with the unmodified script.
 
     Args:
-        command: The program and its arguments; started once for each measurement and stopped after the last step.
-        folder: Takes the traces, the plan and `result.json`.
-        wish: Options of measuring and planning.
-        log: Called with messages on the progress.
+        command: Program and arguments; started once for each measurement and stopped after the last step.
+        folder: Folder for the traces, the plan and `result.json`.
+        options: Options of measurement and planning.
+        log: Called with progress messages.
 
     Raises:
         PeerError: The command failed; the message quotes the end of its output.
         TraceError: It recorded no steps.
         PlanError: There is nothing to plan.
-        InputError: No recorded step tells which parameters are in which bucket of DistributedDataParallel.
+        InputError: No recorded step reveals which parameters are in which bucket of DistributedDataParallel.
     """
     log("recording the command as it is")
-    trace = _record(command, folder / "recorded", wish)
+    trace = _record(command, folder / "recorded", options)
     analysis = analyse(trace)
     log(analysis.diagnosis.sentence)
     problem = from_trace(trace)
     if not all(problem.modules[i].parameters for i in problem.gradients):
-        last = wish.warmup + wish.steps - 1
+        last = options.warmup + options.steps - 1
         raise InputError(
-            f"steps {wish.warmup} to {last} (--warmup {wish.warmup}, --steps {wish.steps}) do not tell which "
+            f"steps {options.warmup} to {last} (--warmup {options.warmup}, --steps {options.steps}) do not tell which "
             "parameters are in the buckets of DistributedDataParallel, which makes them anew in its second step and "
             "tells after it, and with find_unused_parameters never: expected --warmup 1 or more, and a model that "
             "DistributedDataParallel wraps without find_unused_parameters"
         )
     # Other planners do not search.
-    budget_s = wish.time_budget_s if wish.planner in ("dpro", "mcmc") else None
-    found = planner("fusion", wish.planner)(problem, time_budget_s=budget_s)
+    budget_s = options.time_budget_s if options.planner in ("dpro", "mcmc") else None
+    found = planner("fusion", options.planner)(problem, time_budget_s=budget_s)
     assert isinstance(found, plans.FusionPlan)
     path = folder / "plan.json"
     plans.save(found, path)
@@ -70,21 +70,23 @@ def run(
     log(f"the plan has {len(found.buckets)} buckets; simulated, it saves {predicted:.1%} of a step")
     ways = {"present": [], "planned": [RunPlan(plan=str(path.resolve()))]}
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for pair, name in alternate(list(ways), wish.pairs):
-        report = replay_trace(_record(command, folder / f"{name}-{pair}", wish, ways[name]))
+    for pair, name in alternate(list(ways), options.pairs):
+        report = replay_trace(_record(command, folder / f"{name}-{pair}", options, ways[name]))
         times[name].append(report.measured_step_s)
-        log(f"{name}, run {pair + 1} of {wish.pairs}: {report.measured_step_s * 1e3:.1f} ms a step")
+        log(f"{name}, run {pair + 1} of {options.pairs}: {report.measured_step_s * 1e3:.1f} ms a step")
     result = _result(analysis, found, times, path, hosts_of_command(command))
     write_json(folder / "result.json", result)
     return result, analysis, trace
 
 
-def _record(command: Sequence[str], folder: Path, wish: DproOptions, first: Sequence[RunPlan] = ()) -> Trace:
+def _record(
+    command: Sequence[str], folder: Path, options: DproOptions, first: Sequence[RunPlan] = ()
+) -> Trace:
     """Run the command with every rank recorded, after the tasks `first`."""
     make_folder(folder)
     for old in folder.glob("rank-*.jsonl"):
         old.unlink()
-    task = Record(folder=str(folder.resolve()), warmup=wish.warmup, steps=wish.steps, stop=True)
+    task = Record(folder=str(folder.resolve()), warmup=options.warmup, steps=options.steps, stop=True)
     run_command(command, folder / "log.txt", environment(*first, task, trial=folder.name))
     return load([folder])
 

@@ -13,10 +13,10 @@ class DproResult(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     """Verdict on a step, as a sentence."""
     hosts: int = 1
-    """Hosts of an allocation of Slurm on which the command ran; 1: it started its ranks itself."""
+    """Number of hosts of the Slurm allocation on which the command ran; 1 if the command started its ranks itself."""
     ranks: int
     measured_step_s: float
-    """Step of the recorded run."""
+    """Measured step time of the recorded run, in seconds."""
     replayed_step_s: float
     error: float
     """Relative error, replayed / measured - 1."""

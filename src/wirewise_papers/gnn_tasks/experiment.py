@@ -42,12 +42,12 @@ class GnnTasks(Interleaved[PlacementJob, "PlacementRun"]):
     filling = 0
 
     def prepare(  # type: ignore[override]
-        self, given: GivenOptions[GnnTasksOptions], log: Log, *, tasks: GivenOptions[Tasks]
+        self, cli_options: GivenOptions[GnnTasksOptions], log: Log, *, tasks: GivenOptions[Tasks]
     ) -> PlacementJob:
         """Plan every method under every policy."""
         from wirewise_papers.gnn_tasks.planning import make_job
 
-        wish = given.record()
+        wish = cli_options.record()
         return make_job(wish, chosen_tasks(tasks, wish.names, wish.seed), log)
 
     def plans(self, job: PlacementJob) -> Mapping[str, PlacementPlan]:
@@ -68,22 +68,24 @@ class GnnTasks(Interleaved[PlacementJob, "PlacementRun"]):
 
         return executions(rank)
 
-    def summarise(self, job: PlacementJob, measured: Mapping[str, Measurements]) -> PlacementRun:
+    def summarise(self, job: PlacementJob, measurements: Mapping[str, Measurements]) -> PlacementRun:
         """Compare all plans with the first one."""
         from wirewise_papers.gnn_tasks.planning import summarise
 
-        return summarise(job, self._compared(job, measured))
+        return summarise(job, self._compared(job, measurements))
 
     def execute_plans(self, job: PlacementJob, folder: Path, log: Log) -> dict[str, PlanComparison]:
         """Execute all plans and compare them per task and per flow. Raises the errors of `run`."""
         return self._compared(job, self.measure(job, folder, log))
 
-    def _compared(self, job: PlacementJob, measured: Mapping[str, Measurements]) -> dict[str, PlanComparison]:
+    def _compared(
+        self, job: PlacementJob, measurements: Mapping[str, Measurements]
+    ) -> dict[str, PlanComparison]:
         from wirewise.sim.flows.measured import OpTimes
         from wirewise_papers.gnn_tasks.planning import compare
 
         return compare(
-            job, {name: msgspec.convert(one.outcome, list[OpTimes]) for name, one in measured.items()}
+            job, {name: msgspec.convert(one.outcome, list[OpTimes]) for name, one in measurements.items()}
         )
 
     def comparison(self, result: PlacementRun) -> Comparison:

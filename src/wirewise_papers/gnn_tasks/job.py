@@ -17,7 +17,7 @@ class GnnTasksOptions(opt.Options, frozen=True, kw_only=True):
     """Tasks to place and run; the first method under the first policy is the reference.
 
     Raises:
-        InputError: A value that cannot be used.
+        InputError: A value is invalid.
     """
 
     hosts: Annotated[int, opt.about("Hosts, named host0, host1 and so on.", ge=2)] = 4

@@ -29,22 +29,22 @@ __all__ = [
 ]
 
 PAYLOAD_SHARE = 0.9
-"""Fraction of a link's rate that hosts use both ways at once: less than `TCP_PAYLOAD`, as acknowledgements of the
-other way take 0.02, and what is left keeps queues short."""
+"""Fraction of a link's rate that hosts use in both directions at once: less than `TCP_PAYLOAD`, as acknowledgements of
+the other direction take 0.02, and the remainder keeps queues short."""
 
 
 class PlacementJob(opt.Options, frozen=True, kw_only=True):
     """Job file that the hosts read.
 
     Raises:
-        InputError: No turn, no plan, plans for another number of hosts than there are links, or a policy whose rates
-            chunks do not give.
+        InputError: There is no turn or no plan, plans are for another number of hosts, or the policy needs rates that
+            chunks cannot provide.
     """
 
     tasks: TaskSet
     network: opt.HostNetwork = "lab"
     links: tuple[str, ...]
-    """Rate of each host."""
+    """Rate of each host's link."""
     plans: dict[str, PlacementPlan]
     turns: opt.Count = 3
     """Number of turns of each plan; plans alternate."""
@@ -81,46 +81,46 @@ def lab_problem(tasks: TaskSet, links: tuple[str, ...]) -> PlacementProblem:
 
 
 def make_job(
-    wish: GnnTasksOptions, tasks: TaskSet, log: Callable[[str], None] = lambda _: None
+    options: GnnTasksOptions, tasks: TaskSet, log: Callable[[str], None] = lambda _: None
 ) -> PlacementJob:
     """Plan every method under every policy; plans are named METHOD:POLICY.
 
     Args:
-        wish: Methods, policies and hosts; links of an allocation are measured.
+        options: Methods, policies and hosts; links of an allocation are measured.
         tasks: Tasks to place.
         log: Called with progress messages.
 
     Raises:
         InputError, PlanError: As `PlacementProblem` and the planners.
     """
-    wish = resolve_links(wish, wish.hosts, log)
-    problem = lab_problem(tasks, wish.rates)
+    options = resolve_links(options, options.hosts, log)
+    problem = lab_problem(tasks, options.rates)
     plans = {
         f"{method}:{policy}": cast(
-            PlacementPlan, PLANNERS[method](problem, policy=policy, steps=wish.steps, seed=wish.seed)
+            PlacementPlan, PLANNERS[method](problem, policy=policy, steps=options.steps, seed=options.seed)
         )
-        for policy in wish.policies
-        for method in wish.methods
+        for policy in options.policies
+        for method in options.methods
     }
     return PlacementJob(
         tasks=tasks,
-        network=wish.network,
-        links=wish.rates,
+        network=options.network,
+        links=options.rates,
         plans=plans,
-        turns=wish.turns,
-        timeout_s=wish.timeout_s,
+        turns=options.turns,
+        timeout_s=options.timeout_s,
     )
 
 
-def compare(job: PlacementJob, measured: Mapping[str, Sequence[OpTimes]]) -> dict[str, PlanComparison]:
+def compare(job: PlacementJob, measurements: Mapping[str, Sequence[OpTimes]]) -> dict[str, PlanComparison]:
     """Compare each plan of a job, as measured, with its simulation."""
     simulator = lab_problem(job.tasks, job.links).simulator
-    return {name: compare_plan(simulator, plan, measured[name]) for name, plan in job.plans.items()}
+    return {name: compare_plan(simulator, plan, measurements[name]) for name, plan in job.plans.items()}
 
 
-def summarise(job: PlacementJob, found: Mapping[str, PlanComparison]) -> PlacementRun:
+def summarise(job: PlacementJob, comparisons: Mapping[str, PlanComparison]) -> PlacementRun:
     """Compare all plans of a job with the first one, as the result of the command."""
-    first = found[next(iter(job.plans))]
+    first = comparisons[next(iter(job.plans))]
     return PlacementRun(
         emulated="executions of tasks are slept; links, TCP, bytes and the order of flows are real",
         network=job.network,
@@ -129,8 +129,8 @@ def summarise(job: PlacementJob, found: Mapping[str, PlanComparison]) -> Placeme
         tasks=len(job.tasks.tasks),
         iterations=job.tasks.iterations,
         turns=job.turns,
-        plans={name: _record(job, name, found[name], first) for name in job.plans},
-        fastest=min(job.plans, key=lambda name: found[name].measured_s),
+        plans={name: _record(job, name, comparisons[name], first) for name in job.plans},
+        fastest=min(job.plans, key=lambda name: comparisons[name].measured_s),
     )
 
 

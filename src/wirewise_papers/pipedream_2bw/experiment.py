@@ -44,11 +44,11 @@ class PipeDream2BW(Interleaved[PipelineJob, PipelineRun]):
     unit = "update"
     together = False
 
-    def prepare(self, given: GivenOptions[PipelineJob], log: Log) -> PipelineJob:
+    def prepare(self, cli_options: GivenOptions[PipelineJob], log: Log) -> PipelineJob:
         """Measure the links of an allocation."""
         from wirewise_papers.own_links import resolve_links
 
-        job = given.record()
+        job = cli_options.record()
         return resolve_links(job, job.hosts, log)
 
     def plans(self, job: PipelineJob) -> dict[str, StagePlan]:
@@ -60,7 +60,7 @@ class PipeDream2BW(Interleaved[PipelineJob, PipelineRun]):
         return (job.link,) * job.hosts
 
     def turns(self, job: PipelineJob) -> list[int]:
-        """Counted updates of each turn."""
+        """Number of counted updates per turn."""
         ends = [job.updates * number // job.turns for number in range(job.turns + 1)]
         return [end - start - self.filling for start, end in pairwise(ends)]
 
@@ -70,13 +70,13 @@ class PipeDream2BW(Interleaved[PipelineJob, PipelineRun]):
 
         return {name: Training(rank, name) for name in rank.job.modes}
 
-    def summarise(self, job: PipelineJob, measured: Mapping[str, Measurements]) -> PipelineRun:
+    def summarise(self, job: PipelineJob, measurements: Mapping[str, Measurements]) -> PipelineRun:
         """Compare all modes with the first one."""
         # Each replica has the loss of its own batches, on its last rank.
-        losses = {name: smooth([x / job.replicas for x in one.losses]) for name, one in measured.items()}
+        losses = {name: smooth([x / job.replicas for x in one.losses]) for name, one in measurements.items()}
         goal, plans = _NEAR * losses[job.modes[0]][-1], plans_of(job)
         modes = {}
-        for name, one in measured.items():
+        for name, one in measurements.items():
             own = msgspec.convert(one.outcome, PipelineMeasures)
             reached = (end for end, loss in zip(one.ends_s, losses[name], strict=True) if loss <= goal)
             modes[name] = PipelineRecord(

@@ -40,11 +40,11 @@ OptimizerName = Literal["sgd", "adamw", "muon"]
 
 
 class PipelineJob(opt.Options, frozen=True, kw_only=True):
-    """Everything that the ranks of one run must know; the first mode is the reference.
+    """Settings of the ranks of a run; the first mode is the reference.
 
     Raises:
-        InputError: A value that cannot be used.
-        PlanError: A timetable that there is not, such as two versions with fewer microbatches than stages.
+        InputError: A value is invalid.
+        PlanError: A timetable is impossible, such as two versions with fewer microbatches than stages.
     """
 
     hosts: Annotated[opt.Count, opt.about("Hosts, one rank on each.")] = 4
@@ -130,7 +130,7 @@ def plan_of(job: PipelineJob, mode: str) -> StagePlan:
     if mode == "2bw-eager":
         more["depths"] = eager_depths(job.stages, job.microbatches)
     cuts = [1 + job.blocks * number // job.stages for number in range(1, job.stages)]
-    return StagePlan.by_hand(
+    return StagePlan.from_cuts(
         module_names(job.blocks),
         cuts,
         style=style,

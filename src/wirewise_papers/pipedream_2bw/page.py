@@ -28,8 +28,8 @@ def timetables(run: PipelineRun, plans: Mapping[str, StagePlan]) -> Iterator[str
             plan,
             run.modes[name].passes,
             title=f"Timetable: {escape(name)}",
-            about=escape(run.meanings[name][:1].upper() + run.meanings[name][1:] + "."),
-            more=plan_html(plan),
+            introduction=escape(run.meanings[name][:1].upper() + run.meanings[name][1:] + "."),
+            extra_html=plan_html(plan),
         )
 
 

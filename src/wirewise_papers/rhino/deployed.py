@@ -24,19 +24,19 @@ from wirewise_papers.tag.planning import lab_links
 __all__ = ["DeployedMethod", "deployment_of"]
 
 
-def deployment_of(wish: RhinoOptions) -> DeploymentPlan:
+def deployment_of(options: RhinoOptions) -> DeploymentPlan:
     """Plan of TAG for the model of a run on its hosts; module times are those of the emulated accelerator.
 
     Raises:
-        PlanError: No plan has room.
+        PlanError: No plan fits into memory.
     """
-    trace = _trace(wish.model, wish.seed, wish.device)
+    trace = _trace(options.model, options.seed, options.device)
     devices = tuple(
-        DeployedDevice(name=f"host{n}", host=f"host{n}", memory_bytes=1e6 * wish.memory_mb)
-        for n in range(wish.hosts)
+        DeployedDevice(name=f"host{n}", host=f"host{n}", memory_bytes=1e6 * options.memory_mb)
+        for n in range(options.hosts)
     )
     batch = trace.sizes[-1]
-    return plan_tag(DeploymentProblem(trace, lab_links(wish.rates), devices, batch), seed=wish.seed)
+    return plan_tag(DeploymentProblem(trace, lab_links(options.rates), devices, batch), seed=options.seed)
 
 
 @cache
@@ -54,7 +54,7 @@ class DeployedMethod:
     """Training under a deployment plan, as a `ways.TrainingMethod`; every rank passes the whole batch.
 
     Args:
-        wish: Model and learning rate of the run.
+        options: Model and learning rate of the run.
         model: Model, identical on all ranks.
         inputs: The whole batch.
         plan: Plan of `deployment_of`.
@@ -63,19 +63,19 @@ class DeployedMethod:
 
     def __init__(
         self,
-        wish: RhinoOptions,
+        options: RhinoOptions,
         model: nn.Module,
         inputs: Sequence[Tensor],
         plan: DeploymentPlan,
         timeout_s: float,
     ) -> None:
         self._trained, self._inputs = (
-            Deployment(_layers(wish.model, model), plan, timeout_s=timeout_s),
+            Deployment(_layers(options.model, model), plan, timeout_s=timeout_s),
             inputs,
         )
         own = self._trained.parameters()
         # A rank that runs nothing has nothing to update.
-        self._optimizer = torch.optim.SGD(own, lr=wish.learning_rate, momentum=0.9) if own else None
+        self._optimizer = torch.optim.SGD(own, lr=options.learning_rate, momentum=0.9) if own else None
         self._loss = torch.zeros(())
 
     def step(self) -> None:

@@ -48,37 +48,37 @@ _UPDATE_TENSORS = (2, 3, 3)
 
 @owns_folder
 def run(
-    wish: RhinoOptions, folder: Path, log: Callable[[str], None], *, links: Links | None = None
+    options: RhinoOptions, folder: Path, log: Callable[[str], None], *, links: Links | None = None
 ) -> ParallelRun:
     """Plan a model and train it by all methods alternately, one rank on each host of a lab or of a Slurm allocation.
 
     Args:
-        wish: Model, hosts and methods.
+        options: Model, hosts and methods.
         folder: Folder for the job, graphs, plan, logs and measurements.
         log: Called with progress messages.
         links: Fitted links between such hosts (`links.measured_links`). Defaults to measuring them first.
 
     Raises:
-        InputError: There is no allocation with so many hosts.
+        InputError: The allocation has too few hosts.
         LabError: No lab can be built here.
-        PlanError: No plan has room.
+        PlanError: No plan fits into memory.
         PeerError: A rank failed; the message quotes the end of its output.
     """
-    wish = resolve_links(wish, wish.hosts, log)
+    options = resolve_links(options, options.hosts, log)
     start_s = time.perf_counter()
-    graph = graph_of(wish)
+    graph = graph_of(options)
     capture_s = time.perf_counter() - start_s
-    empty = RhinoJob(wish=wish, sizes=SIZES[wish.model], plans={}, timeout_s=wish.timeout_s)
+    empty = RhinoJob(wish=options, sizes=SIZES[options.model], plans={}, timeout_s=options.timeout_s)
     links = measured_links(empty, folder, log) if links is None else links
     start_s = time.perf_counter()
-    room = 1e6 * wish.memory_mb if wish.memory_mb else float("inf")
+    room = 1e6 * options.memory_mb if options.memory_mb else float("inf")
     problem = ParallelProblem(graph=graph, links=links, memory_bytes=room, states=1.0, cuts=CUTS)
-    plan = make_plan(problem, level=wish.level, stages=wish.stages or None, seed=wish.seed)
+    plan = make_plan(problem, level=options.level, stages=options.stages or None, seed=options.seed)
     planning_s = time.perf_counter() - start_s
     log(plan.headline)
     save(plan, plan_file(folder))
-    ways = tuple(way for way in wish.against if is_supported(way, wish.model))
-    deployment = deployment_of(wish) if "tag" in ways else None
+    ways = tuple(way for way in options.against if is_supported(way, options.model))
+    deployment = deployment_of(options) if "tag" in ways else None
     job = msgspec.structs.replace(empty, plans={"rhino": plan}, ways=ways, deployment=deployment)
     found, losses = train(job, graph, folder, log)
     return summarise(job, graph, links, found, losses, (capture_s, planning_s))
@@ -89,15 +89,15 @@ def plan_file(folder: Path) -> Path:
     return folder / "plan.json"
 
 
-def graph_of(wish: RhinoOptions, sizes: Mapping[str, int] | None = None) -> OperatorGraph:
+def graph_of(options: RhinoOptions, sizes: Mapping[str, int] | None = None) -> OperatorGraph:
     """Operator graph of the model's training step, with times of the job's accelerator.
 
     Args:
-        wish: Model and accelerator.
+        options: Model and accelerator.
         sizes: Arguments of the model. Defaults to those of a run.
     """
-    captured = _captured(wish.model, wish.seed, tuple((sizes or SIZES[wish.model]).items()))
-    return msgspec.structs.replace(roofline_times(captured, wish.device), device="emulated")
+    captured = _captured(options.model, options.seed, tuple((sizes or SIZES[options.model]).items()))
+    return msgspec.structs.replace(roofline_times(captured, options.device), device="emulated")
 
 
 @cache
@@ -105,14 +105,14 @@ def _captured(model: str, seed: int, sizes: tuple[tuple[str, int], ...]) -> Oper
     return capture_step(*MODELS[model](**dict(sizes), seed=seed)).graph
 
 
-def predicted_s(plan: ParallelPlan, graph: OperatorGraph, links: Links, wish: RhinoOptions) -> float:
+def predicted_s(plan: ParallelPlan, graph: OperatorGraph, links: Links, options: RhinoOptions) -> float:
     """Simulated time of a step, including the update of the largest stage's weights, in seconds."""
     held = [0.0] * plan.stages
     for number, node in enumerate(graph.nodes):
         if node.op == "parameter":
             cuts = zip(plan.placement_of(number), plan.mesh, strict=True)
             held[plan.stage_of[number]] += node.output_bytes / prod(n for one, n in cuts if one.kind == "S")
-    update_s = sum(wish.device.seconds(0.0, tensors * max(held), 4) for tensors in _UPDATE_TENSORS)
+    update_s = sum(options.device.seconds(0.0, tensors * max(held), 4) for tensors in _UPDATE_TENSORS)
     return StepSimulator(plan, graph, links).step().seconds + update_s
 
 
@@ -160,7 +160,7 @@ def summarise(
     job: RhinoJob,
     graph: OperatorGraph,
     links: Links,
-    found: Mapping[str, ParallelTimes],
+    measurements: Mapping[str, ParallelTimes],
     losses: Sequence[float],
     seconds: tuple[float, float],
 ) -> ParallelRun:
@@ -170,11 +170,11 @@ def summarise(
         job: Plans and other methods.
         graph: Training step of the whole batch.
         links: Links between the ranks, for predictions.
-        found: Measurements of the ranks.
+        measurements: Measurements of the ranks.
         losses: Losses of one device.
         seconds: Time of capture and of planning, in seconds.
     """
-    records = {name: _record(job, graph, links, name, one, losses) for name, one in found.items()}
+    records = {name: _record(job, graph, links, name, one, losses) for name, one in measurements.items()}
     plan = next(iter(job.plans.values()))
     return ParallelRun(
         model=job.wish.model,

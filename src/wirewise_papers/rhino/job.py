@@ -41,7 +41,7 @@ WAYS: dict[str, str] = {
     "tensor": "written by hand: layers by columns, then by rows, with an all-reduce behind each pair, on all ranks",
     "tag": "a deployment plan of TAG: each module on some ranks, in shares of the batch or alone",
 }
-"""Meaning of each way to train that a plan is compared with."""
+"""Meaning of each training method that a plan is compared with."""
 
 CUTS: dict[str, str] = {
     "blocks.*.attention.qkv.*": "S0/3",
@@ -59,14 +59,14 @@ CUTS: dict[str, str] = {
     "layers.0.*": "S0",
     "layers.1.weight": "S1",
 }
-"""Placements of parameters in manual tensor parallelism (`ways.by_hand`); all others are replicated."""
+"""Placements of parameters in manual tensor parallelism (`ways.from_cuts`); all others are replicated."""
 
 
 class RhinoOptions(opt.Options, frozen=True, kw_only=True):
     """Options: model, hosts, and baselines.
 
     Raises:
-        InputError: A value that cannot be used.
+        InputError: A value is invalid.
     """
 
     model: Annotated[ModelName, opt.about("Model of the run.")] = "gpt"
@@ -135,7 +135,7 @@ class RhinoJob(opt.Options, frozen=True, kw_only=True):
     """Job of the ranks of a run.
 
     Raises:
-        InputError: Plans for other ranks.
+        InputError: A plan is for other ranks.
     """
 
     wish: RhinoOptions

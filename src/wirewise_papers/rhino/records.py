@@ -15,14 +15,14 @@ class ParallelTimes(msgspec.Struct, kw_only=True):
     steps_s: list[float] = []
     """Duration of each measured step, of the slowest rank."""
     sent_bytes: list[int] = []
-    """Bytes out of the interfaces of all hosts in each measured step, headers included; empty: not counted."""
+    """Bytes out of the interfaces of all hosts in each measured step, headers included; empty if not counted."""
 
 
 class ParallelRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Training method of a model on several ranks."""
 
     step_s: float
-    """Median of all turns."""
+    """Median seconds of a step over all turns."""
     steps_s: tuple[float, ...]
     predicted_step_s: float | None
     """Predicted seconds of a step. None if not predicted."""

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from wirewise.errors import InputError
 
-__all__ = ["TrainingMethod", "by_hand", "ddp", "fsdp", "is_supported", "parallel_method"]
+__all__ = ["TrainingMethod", "ddp", "fsdp", "is_supported", "manual_tensor_parallel", "parallel_method"]
 
 Columns = Callable[[Tensor, int], Tensor]
 
@@ -74,9 +74,9 @@ def _sgd(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9, foreach=True)
 
 
-def is_supported(way: str, model: str) -> bool:
+def is_supported(method: str, model: str) -> bool:
     """Whether a method can train a model: one graph is one sample, and a U-Net has no pairs of layers."""
-    return not (model == "gcn" and way in ("ddp", "fsdp", "tag")) and (way, model) != ("tensor", "unet")
+    return not (model == "gcn" and method in ("ddp", "fsdp", "tag")) and (method, model) != ("tensor", "unet")
 
 
 def parallel_method(parallel: nn.Module, inputs: Sequence[Tensor], learning_rate: float) -> TrainingMethod:
@@ -110,13 +110,15 @@ def _blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, child
 
 
-def by_hand(model: nn.Module, inputs: Sequence[Tensor], learning_rate: float) -> TrainingMethod:
+def manual_tensor_parallel(
+    model: nn.Module, inputs: Sequence[Tensor], learning_rate: float
+) -> TrainingMethod:
     """Manual tensor parallelism: pairs of layers, column-wise then row-wise, on all ranks with the whole batch.
 
     Attention by heads, experts by the width inside, convolutions by channels.
 
     Raises:
-        InputError: A model without such pairs.
+        InputError: The model has no such pairs.
     """
     found = _Trained(model, inputs, learning_rate, shared=False)
     if hasattr(model, "blocks"):

@@ -1,7 +1,8 @@
 """Rank of a parallel run: `-m wirewise_papers.rhino.worker FOLDER`.
 
-It trains the same model from the same weights in every way, in turns, with operators as fast as the job's accelerator
-does them. A turn's steps are timed but for the first; losses of the first steps are compared with those of one device.
+It trains the same model from the same weights by every method, interleaved, with operators paced to the job's
+accelerator. The steps of a turn are timed, except the first; losses of the first steps are compared with those of one
+device.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from wirewise_papers.parallel_models import MODELS
 from wirewise_papers.rhino.deployed import DeployedMethod
 from wirewise_papers.rhino.job import RhinoJob
 from wirewise_papers.rhino.records import ParallelTimes
-from wirewise_papers.rhino.ways import TrainingMethod, by_hand, ddp, fsdp, parallel_method
+from wirewise_papers.rhino.ways import TrainingMethod, ddp, fsdp, manual_tensor_parallel, parallel_method
 
 __all__ = ["COMPARED", "GRAPH", "one_device", "work"]
 
 COMPARED = 5
-"""Steps whose losses are compared."""
+"""Number of steps whose losses are compared."""
 GRAPH = "graph-{}.json"
 """File of the graph of a microbatch, by the number of microbatches."""
-_WAYS: dict[str, Callable[..., TrainingMethod]] = {"ddp": ddp, "fsdp": fsdp, "tensor": by_hand}
+_WAYS: dict[str, Callable[..., TrainingMethod]] = {"ddp": ddp, "fsdp": fsdp, "tensor": manual_tensor_parallel}
 
 
 def work(rank: Rank[RhinoJob]) -> None:

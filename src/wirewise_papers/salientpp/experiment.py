@@ -35,9 +35,9 @@ from wirewise_papers.salientpp.records import MiniBatchRun
 __all__ = ["ALPHAS", "MODES", "PLANNED", "MiniBatchJob", "Mode", "run"]
 
 PLANNED = "planned.json"
-"""File with the seconds that the cache's plan took."""
+"""File with the planning time of the cache, in seconds."""
 ALPHAS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Shares of all nodes in the caches at which policies are compared."""
+"""Cache sizes at which policies are compared, as fractions of all nodes."""
 
 
 @owns_folder
@@ -51,7 +51,7 @@ def run(job: MiniBatchJob, folder: Path, log: Callable[[str], None]) -> MiniBatc
 
     Raises:
         LabError: No lab can be built here.
-        InputError: The graph or a setting cannot be used, there is no such device, or a file of the graph was changed.
+        InputError: The graph or a setting is invalid, the device does not exist, or a file of the graph was changed.
         PeerError: A machine failed; the message quotes the end of its output.
     """
     _check_device(job.device)
@@ -125,7 +125,7 @@ def _plan(job: MiniBatchJob, problem: CacheProblem, folder: Path) -> CachePlan:
     plan = found[job.policies[0]][job.alpha]
     plans.save(plan, folder / "plan.json")
     left = {
-        name: {f"{alpha:g}": by_alpha[alpha].remaining for alpha in sorted(by_alpha)}
+        name: {f"{alpha:g}": by_alpha[alpha].remote_fraction for alpha in sorted(by_alpha)}
         for name, by_alpha in found.items()
     }
     write_json(folder / "policies.json", left)
@@ -150,7 +150,7 @@ def _ordered(job: MiniBatchJob, graph: GraphData, owner: np.ndarray, train: np.n
     """Each machine's nodes in a range, those first that its batches need most."""
     before = _problem(job, graph, owner, train)
     scores = [
-        inclusion(before.drawers, before.drawn[machine], job.fanouts, hop_zero=True)
+        inclusion(before.drawers, before.seed_probabilities[machine], job.fanouts, hop_zero=True)
         for machine in range(job.workers)
     ]
     return ranges_of(owner, scores)

@@ -17,7 +17,7 @@ class Mode(NamedTuple):
     """Properties of a mode."""
 
     depth: int
-    """Batches that are made ahead."""
+    """Number of prefetched batches."""
     cached: bool
     bits: int
     """Bits of a value of a fetched row, unless exact rows take fewer bytes."""
@@ -33,7 +33,7 @@ MODES = {
     "int8": Mode(4, True, 8),
     "gradients": Mode(4, True, 8, compressed=True),
 }
-"""Modes, from fetching what batches lack to quantized rows and compressed gradients beside a cache in a pipeline."""
+"""Modes, from fetching all missing rows, to quantized rows and compressed gradients with a cache in a pipeline."""
 
 
 def _check_codec(codec: str) -> None:
@@ -44,7 +44,7 @@ def _check_codec(codec: str) -> None:
 
 
 class MiniBatchJob(opt.Options, frozen=True, kw_only=True):
-    """Everything that the ranks of one run must know."""
+    """Settings of the ranks of a run."""
 
     dataset: opt.Dataset = "debian"
     workers: Annotated[opt.Count, opt.about("Ranks, one part of the features each.")] = 4

@@ -32,11 +32,10 @@ class MachinePart:
 
     Args:
         job: Settings of the run.
-        folder: Holds the graph, the nodes and the cache plan.
+        folder: Folder with the graph, the nodes and the cache plan.
         rank: Index of this rank.
         ids: Transport for row ids.
-        sampling: Carries the neighbours that machines tell each other where the topology is partitioned. Nothing else
-            may use these groups.
+        sampling: Transport for sampled neighbours if the topology is partitioned. Nothing else may use these groups.
     """
 
     def __init__(

@@ -90,6 +90,6 @@ class MiniBatchRun(msgspec.Struct, frozen=True, kw_only=True):
     topology: str = "replicated"
     device: str = "cpu"
     share: str = "equal"
-    """How machines divide the cached rows, "equal" or "balanced" (`planners.cache.vip`)."""
+    """Method by which machines divide the cached rows, "equal" or "balanced" (`planners.cache.vip`)."""
     processors: str = "shared"
     """"shared": machines share the CPUs of one computer; "own": emulated as if each had its own."""

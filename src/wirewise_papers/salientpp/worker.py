@@ -1,6 +1,6 @@
 """One machine of mini-batch training: `-m wirewise_papers.salientpp.worker FOLDER`.
 
-It reads what `experiment` prepared, trains every mode from the same weights, and rank 0 writes
+It reads the files prepared by `experiment` and trains every mode from the same weights; rank 0 writes
 FOLDER/outcome.json.
 """
 
@@ -121,7 +121,7 @@ class _Machine:
             policy=self.job.policies[0],
             link=self.job.link if self.job.network == "lab" else self.job.network,
             batches=self.batches,
-            predicted_remaining=self.part.plan.remaining,
+            predicted_remaining=self.part.plan.remote_fraction,
             sampler_edges_per_s=rate,
             modes=records,
             hosts=self.job.hosts or self.job.workers,

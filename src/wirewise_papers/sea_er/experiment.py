@@ -39,7 +39,7 @@ def run(job: IncrementalJob, folder: Path, log: Callable[[str], None]) -> Increm
         log: Called with progress messages.
 
     Raises:
-        InputError: The graph or a setting cannot be used, or an allocation has too few hosts for it.
+        InputError: The graph or a setting is invalid, or an allocation has too few hosts.
         PeerError: A worker failed; the message quotes the end of its output.
     """
     if job.workers == 1:
@@ -76,7 +76,7 @@ def build_tasks(job: IncrementalJob, folder: Path | None) -> GrowingGraph:
 
 
 def learn(
-    job: IncrementalJob, growing: GrowingGraph, peers: Peers, log: Callable[[str], None]
+    job: IncrementalJob, growing_graph: GrowingGraph, peers: Peers, log: Callable[[str], None]
 ) -> IncrementalRun:
     """Learn all tasks with every method; identical on all ranks except for times."""
     seconds = dict.fromkeys(job.methods, 0.0)
@@ -87,9 +87,9 @@ def learn(
         done[name] = sum(accuracies) / len(accuracies)
         if name == job.methods[-1]:
             shown = ", ".join(f"{method} {100 * ap:.1f}" for method, ap in done.items())
-            log(f"task {task + 1} of {len(growing.tasks)}, AP in %: {shown}")
+            log(f"task {task + 1} of {len(growing_graph.tasks)}, AP in %: {shown}")
 
-    found = train(growing, job.methods, job.settings, on_task, peers)
+    found = train(growing_graph, job.methods, job.settings, on_task, peers)
     several = peers.world_size > 1
     return IncrementalRun(
         network="slurm" if several and job.network == "slurm" else "loopback",
@@ -97,7 +97,7 @@ def learn(
         dataset=job.dataset,
         setting=job.settings.setting,
         growth=job.growth,
-        tasks=len(growing.tasks),
+        tasks=len(growing_graph.tasks),
         classes_per_task=job.classes_per_task,
         budget=job.settings.budget,
         workers=job.workers,

@@ -14,7 +14,7 @@ DEFAULT_METHODS = ("bare", "er-random", DEFAULT_METHOD, "sea-er", "joint")
 
 
 class IncrementalJob(opt.Options, frozen=True, kw_only=True):
-    """Everything that the ranks of one run must know."""
+    """Settings of the ranks of a run."""
 
     dataset: opt.Dataset = "debian"
     methods: Annotated[opt.Distinct, opt.about("Methods that learn the tasks in turns.", words=METHODS)] = (

@@ -31,7 +31,7 @@ __all__ = ["swift"]
 
 
 class Swift(Experiment[SwiftJob, "RecoveryRun"]):
-    """The built-in trainings."""
+    """Run the built-in trainings under kills."""
 
     name = "swift"
     options = SwiftJob
@@ -57,7 +57,7 @@ class Swift(Experiment[SwiftJob, "RecoveryRun"]):
 
 @with_options
 def swift(
-    given: GivenOptions[SwiftJob],
+    cli_options: GivenOptions[SwiftJob],
     limits: GivenOptions[AgentLimits],
     changes: GivenOptions[ResumeOptions],
     command: Annotated[
@@ -67,12 +67,12 @@ def swift(
     out: FolderOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Kill ranks of a training and see it go on, compared with checkpoints and restarts under the same kills (SWIFT).
+    """Kill ranks of a training that recovers, compared with checkpoints and restarts under the same kills (SWIFT).
 
     Processes, kills, links and steps are real. With a command: its script is trained on this machine, protected.
     """
     if command:
-        _survive(command, given, limits.record(), changes.record(), out, json)
+        _survive(command, cli_options, limits.record(), changes.record(), out, json)
         return
     if changes.named:
         raise InputError(
@@ -81,12 +81,12 @@ def swift(
     if limits.named:
         option = next(one.option for one in fields_of(AgentLimits) if one.name in limits.named)
         raise InputError(f"{option} is of a script of your own; expected it with -- torchrun ... train.py")
-    Swift().execute(on_hosts(given).record(), out, json)
+    Swift().execute(on_hosts(cli_options).record(), out, json)
 
 
 def _survive(
     command: list[str],
-    given: GivenOptions[SwiftJob],
+    cli_options: GivenOptions[SwiftJob],
     limits: AgentLimits,
     changes: ResumeOptions,
     out: Path | None,
@@ -98,7 +98,7 @@ def _survive(
     from wirewise_papers.swift import own_script as swift_command
     from wirewise_papers.swift.page import recovery_timeline
 
-    if others := sorted(given.named - {"spares", "kills", "seed"}):
+    if others := sorted(cli_options.named - {"spares", "kills", "seed"}):
         raise InputError(
             f"--{others[0].replace('_', '-')} is of the built-in training; with a command expected --spares, --kills, "
             "--seed: the script says the rest"
@@ -107,8 +107,8 @@ def _survive(
         "run swift",
         "start `wirewise recover -- SCRIPT` on each host by srun --ntasks-per-node=1",
     )
-    asked = given.record()
-    kills = asked.kills if "kills" in given.named else 0
+    asked = cli_options.record()
+    kills = asked.kills if "kills" in cli_options.named else 0
     with run_folder(out, "swift") as folder:
         found, killed = swift_command.run(
             command,

@@ -2,8 +2,8 @@
 
     swift_commit.py FOLDER RANK STORE_ADDRESS STORE_PORT
 
-Each host starts its rank again when it has died. Survivors keep a copy of the state every few steps in their own
-memory; after a failure they go back to it, wait for the new process, and give it the copy.
+Each host restarts its rank when it has died. Survivors keep a copy of the state every few steps in their own memory;
+after a failure they roll back to it, wait for the new process, and send it the copy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wirewise_papers.swift.script import loader_of, model_of, optimizer_of
 __all__ = ["LOOP", "STORE", "main"]
 
 LOOP = 'until "$@"; do export WIREWISE_RESTARTS=$((${WIREWISE_RESTARTS:-0} + 1)); done'
-"""Shell that starts a rank again until it ends well."""
+"""Shell loop that restarts a rank until it succeeds."""
 STORE = """
 import sys, time
 from datetime import timedelta
@@ -37,7 +37,7 @@ from torch.distributed import TCPStore
 store = TCPStore("0.0.0.0", int(sys.argv[1]), is_master=True, wait_for_workers=False)
 time.sleep(100_000)
 """
-"""Program of the process that holds the store, which no kill strikes."""
+"""Program of the process with the store, which is never killed."""
 
 _START_S = 120.0
 """Seconds that a process has to start in the place of a dead one; beside other work torch alone takes some."""

@@ -30,13 +30,13 @@ from wirewise_papers.swift.records import FinalState, RecoveryRun
 from wirewise_papers.swift.script import FEATURES
 from wirewise_papers.swift.ways import (
     TrainingSummary,
-    by_checkpoints,
-    by_commits,
-    by_spares,
     checkpoint_seconds,
     final_states,
     record_of,
     recoveries_of,
+    train_with_checkpoints,
+    train_with_commits,
+    train_with_spares,
 )
 
 __all__ = ["SwiftJob", "checkpoint_interval", "kills_of", "predict_recovery", "run"]
@@ -56,7 +56,7 @@ def run(job: SwiftJob, folder: Path, log: Callable[[str], None]) -> RecoveryRun:
 
     Raises:
         LabError: No lab can be built here.
-        PeerError: A training did not come to its end; the message quotes the end of its output.
+        PeerError: A training did not finish; the message quotes the end of its output.
     """
     found = {}
     chosen, notes = choose_network(job.network, loopback=False)
@@ -66,17 +66,17 @@ def run(job: SwiftJob, folder: Path, log: Callable[[str], None]) -> RecoveryRun:
         assert isinstance(network, Hosts)
         links = _links(network, folder, job)
         # One checkpoint, at the end, says how long one takes.
-        plain = by_checkpoints(network, folder / "unprotected", job, every=job.steps)
+        plain = train_with_checkpoints(network, folder / "unprotected", job, every=job.steps)
         log(f"unprotected, no failures: {1e3 * plain.step_s:.0f} ms a step")
-        still = by_spares(network, folder / "undisturbed", job)
+        still = train_with_spares(network, folder / "undisturbed", job)
         log(f"protected, no failures: {1e3 * still.step_s:.0f} ms a step")
         kills, mtbf_s = kills_of(job, still), still.seconds / max(job.kills, 1)
         every = checkpoint_interval(mtbf_s, checkpoint_seconds(folder / "unprotected"), plain.step_s)
-        found["protected"] = by_spares(network, folder / "protected", job, kills=kills)
+        found["protected"] = train_with_spares(network, folder / "protected", job, kills=kills)
         log(_told("protected", found["protected"]))
         for name, train, steps in (
-            ("checkpoint", by_checkpoints, every),
-            ("commit", by_commits, _COMMIT_STEPS),
+            ("checkpoint", train_with_checkpoints, every),
+            ("commit", train_with_commits, _COMMIT_STEPS),
         ):
             if name in job.others:
                 found[name] = train(network, folder / name, job, every=steps, kills=kills)
@@ -134,7 +134,7 @@ def predict_recovery(
         plain: Unprotected training without failures.
         state: State of a rank at the end of the protected training.
         mtbf_s: Mean time between failures, in seconds.
-        links: Links between the hosts. Defaults to those of a lab as the job says.
+        links: Links between the hosts. Defaults to those of the job's lab.
     """
     ranks, size = tuple(range(job.hosts)), float(state.bytes)
     if job.job == "pipeline":

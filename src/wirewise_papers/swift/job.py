@@ -12,7 +12,7 @@ __all__ = ["MICROBATCHES", "WAYS", "JobName", "SwiftJob", "script_settings"]
 JobName = Literal["ddp", "pipeline", "full-graph"]
 
 MICROBATCHES = 4
-"""Microbatches of a pipeline's batch."""
+"""Number of microbatches of a pipeline's batch."""
 _STRATEGIES = {"ddp": ("auto", "replica"), "pipeline": ("auto", "log"), "full-graph": ("auto",)}
 
 WAYS: dict[str, str] = {
@@ -20,14 +20,14 @@ WAYS: dict[str, str] = {
     "checkpoint": "the unmodified script with a checkpoint every few steps, restarted by torchrun",
     "commit": "survivors go back to a commit in their own memory, as in Elastic Horovod; a cold process joins them",
 }
-"""Meaning of each way to survive; the first is the one that the others are compared with."""
+"""Meaning of each recovery method; the first is the reference."""
 
 
 class SwiftJob(opt.Options, frozen=True, kw_only=True):
-    """Everything that the processes of one run must know.
+    """Settings of the processes of a run.
 
     Raises:
-        InputError: A value that cannot be used.
+        InputError: A value is invalid.
     """
 
     job: Annotated[

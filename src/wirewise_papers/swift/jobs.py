@@ -2,7 +2,7 @@
 
     torchrun --max-restarts 100 ... -m wirewise_papers.swift.jobs FOLDER
 
-FOLDER/script.json says what to train, as for `script`.
+FOLDER/script.json describes the training, as for `script`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _pipeline(settings: Settings, transport: Transport, journal: Any = None) -> 
         )
         for number in range(ranks)
     ]  # fmt: skip
-    plan = StagePlan.by_hand(
+    plan = StagePlan.from_cuts(
         [str(number) for number in range(ranks)],
         range(1, ranks),
         style="1f1b",

@@ -1,7 +1,7 @@
 """Fault injection: kills of ranks during training, and their cost in steps; importable without torch.
 
-A rank appends a line a step to a file of its own, which survives it. Times are of the monotonic clock that the
-processes of a machine share; those of other machines are put on it by what is known of their clocks.
+A rank appends a line per step to a separate file, which survives it. Times are on the monotonic clock shared by the
+processes of a machine; those of other machines are converted by the known clock offsets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 NOWHERE: Mapping[str, float] = MappingProxyType({})
-"""Clocks of no other machines."""
+"""Empty clock offsets, without other machines."""
 _TICK_S = 0.002
 _ALIVE_S = 0.5
 """A rank whose last step is not older, or not older than a few steps, trains: it may be killed."""
@@ -60,7 +60,7 @@ class Kill(NamedTuple):
     at_s: float
     process: ProcessIdentity
     clock_s: float = 0.0
-    """Seconds since 1970."""
+    """Time of the kill, in seconds since 1970."""
 
 
 class KillCost(NamedTuple):
@@ -112,7 +112,7 @@ class KillSignals:
     ahead_s: Mapping[str, float] = NOWHERE
     """Offset of other machines' monotonic clocks, by name, in seconds ahead of this machine's."""
     clock_ahead_s: Mapping[str, float] = NOWHERE
-    """Likewise for their Unix time."""
+    """Offset of their Unix time, likewise."""
 
     def __enter__(self) -> Self:
         return self
@@ -128,12 +128,12 @@ class KillSignals:
 
 
 class Killer:
-    """Kill the current process of a rank at each given time; context manager.
+    """Context manager that kills the current process of a rank at each given time.
 
-    Time counts from the first step that all ranks have committed. A kill that falls into a time in which the rank does
-    not train, such as a restart, strikes as soon as it does, and those after it come as much later: the time between
-    failures is time of training, whatever a way to survive takes to come back. Kills that find no training any more,
-    because it has ended, are left out.
+    Time counts from the first step that all ranks have committed. A kill that is due while the rank does not train,
+    such as during a restart, is executed as soon as it does, and later kills are delayed equally: the time between
+    failures is training time, independent of the recovery time of a method. Kills due after the end of the training
+    are omitted.
 
     Args:
         folder: Folder in which ranks note their steps.

@@ -38,17 +38,17 @@ def run(
     limits: AgentLimits,
     changes: ResumeOptions,
 ) -> tuple[tuple[RecoveryRecord, ...], int]:
-    """Train to the end, whoever dies meanwhile; what each recovery took, and the number of kills executed.
+    """Train to the end, whichever ranks die; returns the times of each recovery, and the number of executed kills.
 
     Args:
         command: A torchrun command of one machine with a script that calls `runtime.recovery.protect`.
         folder: Folder for the logs of all processes, and `recoveries.json`.
         log: Called with progress messages.
         spares: Number of processes besides the ranks.
-        kills: Number of ranks to kill at random instants, one about every 5 s.
-        seed: Seed of ranks and instants.
+        kills: Number of ranks to kill at random times, one about every 5 s.
+        seed: Seed of ranks and times.
         limits: Timeouts of the agent.
-        changes: How the script takes checkpoints of a job that was another one.
+        changes: How the script resumes from checkpoints of a job with other settings.
 
     Raises:
         InputError: The command is not torchrun with a script on one machine.

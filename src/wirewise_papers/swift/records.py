@@ -73,4 +73,4 @@ class RecoveryRun(msgspec.Struct, frozen=True, kw_only=True):
     speedup: float | None
     """Median seconds until the baseline takes a step again, over those until the protected training has a new one."""
     ways: dict[str, SurvivalRecord]
-    """The protected training first."""
+    """Recovery methods; the protected training is the first."""

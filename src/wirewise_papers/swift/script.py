@@ -1,8 +1,8 @@
-"""A training script as its users write it: DistributedDataParallel, a checkpoint every K steps, restarted by torchrun.
+"""Training script as users write it: DistributedDataParallel, a checkpoint every K steps, restarted by torchrun.
 
     torchrun --max-restarts 100 ... script.py FOLDER
 
-It needs torch alone, so that a restart imports nothing more. FOLDER/script.json says what to train.
+It needs torch alone, so that a restart imports nothing more. FOLDER/script.json describes the training.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Signals to processes on hosts of an allocation, and their clocks: `-m wirewise_papers.swift.slurm_kills`.
 
-A process on each host, which srun starts, reads orders of a line: a number, and the name of a host with a process and
-a signal for it. It answers with the number, its host, its two clocks, read before the signal, and whether there was
-such a process.
+srun starts a process on each host, which reads one order per line: a number, and the name of a host with a process and
+a signal for it. It answers with the number, its host, its two clocks, read before the signal, and whether the process
+existed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Answer(NamedTuple):
 class SlurmKillSignals(KillSignals):
     """Signals to processes on hosts of an allocation.
 
-    Clocks are compared by round trips, at most half of the quickest one wrong.
+    Clocks are compared by round trips, with an error of at most half the shortest one.
 
     Args:
         hosts: Entered hosts of the allocation, on which the processes are.

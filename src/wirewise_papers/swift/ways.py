@@ -34,15 +34,15 @@ from wirewise_papers.swift.slurm_kills import SlurmKillSignals
 
 __all__ = [
     "TrainingSummary",
-    "by_checkpoints",
-    "by_commits",
-    "by_spares",
     "checkpoint_seconds",
     "final_states",
     "match_recoveries",
     "record_of",
     "recoveries_of",
+    "train_with_checkpoints",
+    "train_with_commits",
     "train_with_kills",
+    "train_with_spares",
 ]
 
 _PORT = 29600
@@ -68,7 +68,7 @@ class TrainingSummary(NamedTuple):
     """Time of the first step on the monotonic clock."""
 
 
-def by_checkpoints(
+def train_with_checkpoints(
     network: Hosts, folder: Path, job: SwiftJob, *, every: int, kills: Sequence[tuple[float, int]] = ()
 ) -> TrainingSummary:
     """Train the unmodified script with a checkpoint every few steps, or none if 0, under torchrun on each host.
@@ -90,7 +90,7 @@ def by_checkpoints(
     )
 
 
-def by_commits(
+def train_with_commits(
     network: Hosts, folder: Path, job: SwiftJob, *, every: int, kills: Sequence[tuple[float, int]] = ()
 ) -> TrainingSummary:
     """Train the script with in-memory commits; each host restarts its rank after a failure."""
@@ -108,7 +108,7 @@ def by_commits(
         holder.stop()
 
 
-def by_spares(
+def train_with_spares(
     network: Hosts,
     folder: Path,
     job: SwiftJob,
@@ -145,7 +145,7 @@ def train_with_kills(
         signal_number: Signal in place of SIGKILL.
 
     Raises:
-        PeerError: The training did not come to its end; the message quotes the end of its output.
+        PeerError: The training did not finish; the message quotes the end of its output.
     """
     folder.mkdir()
     limit_s = _LEAST_S + _KILL_S * len(kills)
@@ -176,27 +176,27 @@ def train_with_kills(
 
 
 def record_of(
-    way: str, found: TrainingSummary, unprotected_step_s: float, bit_equal: bool | None = None
+    method: str, summary: TrainingSummary, unprotected_step_s: float, bit_equal: bool | None = None
 ) -> SurvivalRecord:
     """Make the reported record of a training.
 
     Args:
-        way: Name of the recovery method, one of `WAYS`.
-        found: Training under kills.
+        method: Name of the recovery method, one of `WAYS`.
+        summary: Training under kills.
         unprotected_step_s: Mean step time without protection and without failures, in seconds.
         bit_equal: Whether the final state equals that of a failure-free training. None if not compared.
     """
     return SurvivalRecord(
-        meaning=WAYS[way],
-        kills=len(found.kills),
-        spared=found.spared,
-        step_s=found.step_s,
-        resumed_s=tuple(one.resumed_s for one in found.survived),
-        recovered_s=tuple(one.recovered_s for one in found.survived),
-        repeated=sum(one.repeated for one in found.survived),
-        steps=found.steps,
-        seconds=found.seconds,
-        goodput=(found.steps - 1) * unprotected_step_s / found.seconds,
+        meaning=WAYS[method],
+        kills=len(summary.kills),
+        spared=summary.spared,
+        step_s=summary.step_s,
+        resumed_s=tuple(one.resumed_s for one in summary.survived),
+        recovered_s=tuple(one.recovered_s for one in summary.survived),
+        repeated=sum(one.repeated for one in summary.survived),
+        steps=summary.steps,
+        seconds=summary.seconds,
+        goodput=(summary.steps - 1) * unprotected_step_s / summary.seconds,
         bit_equal=bit_equal,
     )
 
@@ -212,25 +212,25 @@ def final_states(folder: Path, job: SwiftJob) -> list[FinalState]:
 
 
 def recoveries_of(
-    folder: Path, found: TrainingSummary, bit_equal: bool, plan: RecoveryPlan
+    folder: Path, summary: TrainingSummary, bit_equal: bool, plan: RecoveryPlan
 ) -> tuple[RecoveryRecord, ...]:
     """Phases of each recovery, from the time of the signal.
 
     Args:
         folder: Folder of the protected training.
-        found: Summary of the training.
+        summary: Summary of the training.
         bit_equal: Whether the final state equals that of a failure-free training.
         plan: Plan with the predicted phases.
     """
     records = []
-    for kill, one in match_recoveries(folder, found):
+    for kill, one in match_recoveries(folder, summary):
         if one is not None:
             phases = plan.recoveries[min(kill.rank, len(plan.recoveries) - 1)]
             again_s = one.resumed_s - one.restored_s if one.replayed_iterations else 0.0
             records.append(
                 RecoveryRecord(
                     rank=kill.rank,
-                    at_s=kill.at_s - found.first_s,
+                    at_s=kill.at_s - summary.first_s,
                     strategy=one.strategy,
                     detect_s=one.seen_s - kill.clock_s,
                     fence_s=one.noticed_s - one.seen_s,
@@ -249,7 +249,7 @@ def recoveries_of(
     return tuple(records)
 
 
-def match_recoveries(folder: Path, found: TrainingSummary) -> list[tuple[Kill, RecoveryTimes | None]]:
+def match_recoveries(folder: Path, summary: TrainingSummary) -> list[tuple[Kill, RecoveryTimes | None]]:
     """Match each kill with its completed recovery: the first one with a new step after the kill."""
     told = decode_json((folder / "agent-0" / RECOVERIES).read_bytes(), Recoveries).recoveries
 
@@ -257,4 +257,4 @@ def match_recoveries(folder: Path, found: TrainingSummary) -> list[tuple[Kill, R
         done = [one for one in told if one.committed_s > kill.clock_s and kill.rank in one.ranks]
         return done[0] if done else None
 
-    return [(kill, of(kill)) for kill in found.kills]
+    return [(kill, of(kill)) for kill in summary.kills]

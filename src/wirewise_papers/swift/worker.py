@@ -1,6 +1,6 @@
 """The training of `script`, protected by three lines, as a rank or a spare that an agent has started.
 
-Other jobs than a model that every rank has whole are those of `swift_jobs`.
+Jobs other than a replicated model are in `swift_jobs`.
 
 Batches are the same rows of the same dataset; ranks note their steps, and at the end a digest of their state.
 """

@@ -39,11 +39,11 @@ class Tag(Interleaved[DeploymentJob, "DeploymentRun"]):
     warm_up = COMPARED
     filling = 0
 
-    def prepare(self, given: GivenOptions[TagOptions], log: Log) -> DeploymentJob:
+    def prepare(self, cli_options: GivenOptions[TagOptions], log: Log) -> DeploymentJob:
         """Plan with every requested planner."""
         from wirewise_papers.tag.planning import make_job
 
-        return make_job(given.record(), log)
+        return make_job(cli_options.record(), log)
 
     def plans(self, job: DeploymentJob) -> Mapping[str, DeploymentPlan]:
         """Plans of the job."""
@@ -59,7 +59,7 @@ class Tag(Interleaved[DeploymentJob, "DeploymentRun"]):
 
         if job.measured is not None and isinstance(network, Lab):
             for host, speed in enumerate(job.speeds):
-                network.slow(host, 1.0 / speed, what="cpu")
+                network.slow(host, 1.0 / speed, label="cpu")
 
     def subjects(self, rank: Rank[DeploymentJob]) -> Mapping[str, Subject]:
         """A training under each plan."""
@@ -67,11 +67,11 @@ class Tag(Interleaved[DeploymentJob, "DeploymentRun"]):
 
         return trainings(rank)
 
-    def summarise(self, job: DeploymentJob, measured: Mapping[str, Measurements]) -> DeploymentRun:
+    def summarise(self, job: DeploymentJob, measurements: Mapping[str, Measurements]) -> DeploymentRun:
         """Compare all plans with the first one."""
         from wirewise_papers.tag.planning import summarise
 
-        return summarise(job, measured)
+        return summarise(job, measurements)
 
     def comparison(self, result: DeploymentRun) -> Comparison:
         """Measured and predicted steps of each plan."""

@@ -21,7 +21,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "unet": {"side": 32, "channels": 16},
     "mlp": {"width": 256, "layers": 2},
 }
-"""Sizes of the embedded models, besides the batch."""
+"""Arguments of the built-in models, besides the batch."""
 
 WHOLE: dict[str, tuple[str, ...]] = {
     "cnn": (),
@@ -36,18 +36,18 @@ BASELINES = {
     "ddp": "torch's DistributedDataParallel, the batch in even shares",
     "ddp-proportional": "DistributedDataParallel with shares as hosts are fast, each loss weighted with its share",
 }
-"""Meaning of what plans are compared with."""
+"""Meaning of each baseline."""
 
 
 COMPARED = 10
-"""First steps, whose losses are compared with those of one process."""
+"""Number of first steps whose losses are compared with those of one process."""
 
 
 class TagOptions(opt.Options, frozen=True, kw_only=True):
     """Model, heterogeneous hosts, and planners to compare.
 
     Raises:
-        InputError: A value that cannot be used.
+        InputError: A value is invalid.
     """
 
     model: Annotated[ModelName, opt.about("Embedded model.")] = "cnn"
@@ -113,7 +113,7 @@ class DeploymentJob(opt.Options, frozen=True, kw_only=True):
     """Plans of one model that hosts execute alternately.
 
     Raises:
-        InputError: No plan, or plans for another batch or number of hosts.
+        InputError: There is no plan, or plans are for another batch or number of hosts.
     """
 
     model: ModelName

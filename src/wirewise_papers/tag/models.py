@@ -35,7 +35,7 @@ def layers_of(job: DeploymentJob | TagOptions, model: nn.Module) -> LayerGraph:
 def trace_of(job: DeploymentJob | TagOptions) -> StageTrace:
     """Stage trace of a job's model on a device of speed 1, scaled to the total time of the job.
 
-    A module has a share by its operations, and a backward pass takes twice as long as a forward pass.
+    The time of a module is proportional to its operations, and a backward pass takes twice as long as a forward pass.
     """
     example = example_of(job)
     layers = layers_of(job, example.model)

@@ -33,61 +33,63 @@ def lab_links(rates: Sequence[str], message_s: float = _MESSAGE_S) -> Links:
 
     Args:
         rates: Rate of each host's link.
-        message_s: Measured time of an empty message, in seconds. Defaults to an order of magnitude.
+        message_s: Measured time of an empty message, in seconds. Defaults to a rough estimate.
     """
     return Links.of_lab(rates, latency_s=message_s)
 
 
-def problem_of(wish: TagOptions, measured: StageTrace | None = None) -> DeploymentProblem:
+def problem_of(options: TagOptions, measurements: StageTrace | None = None) -> DeploymentProblem:
     """Problem for planners, with measured modules or those of the emulated devices."""
     devices = tuple(
         DeployedDevice(name=f"host{number}", host=f"host{number}", speed=speed)
-        for number, speed in enumerate(wish.speeds)
+        for number, speed in enumerate(options.speeds)
     )
-    return DeploymentProblem(measured or trace_of(wish), lab_links(wish.rates), devices, wish.batch)
+    return DeploymentProblem(
+        measurements or trace_of(options), lab_links(options.rates), devices, options.batch
+    )
 
 
-def make_job(wish: TagOptions, log: Callable[[str], None] = lambda _: None) -> DeploymentJob:
+def make_job(options: TagOptions, log: Callable[[str], None] = lambda _: None) -> DeploymentJob:
     """Plan with every requested planner.
 
     Args:
-        wish: Model, hosts and planners; links of an allocation are measured.
+        options: Model, hosts and planners; links of an allocation are measured.
         log: Called with progress messages.
 
     Raises:
-        InputError: A planner that there is not, or throttled hosts that are of an allocation.
-        PlanError: Nothing fits, by one of them.
+        InputError: A planner is unknown, or throttling was requested for hosts of an allocation.
+        PlanError: No plan of a planner fits into the memory.
     """
-    wish = resolve_links(wish, len(wish.speeds), log)
-    if wish.computing == "real" and wish.network == "slurm":
+    options = resolve_links(options, len(options.speeds), log)
+    if options.computing == "real" and options.network == "slurm":
         raise InputError(
             "computing is 'real', which stops the processes of slower hosts, and hosts of an allocation are as fast as "
             "they are; expected --computing slept, or --network lab"
         )
-    measured = measured_trace(wish) if wish.computing == "real" else None
-    problem, plans = problem_of(wish, measured), dict[str, DeploymentPlan]()
-    for name in wish.plans:
+    measured = measured_trace(options) if options.computing == "real" else None
+    problem, plans = problem_of(options, measured), dict[str, DeploymentPlan]()
+    for name in options.plans:
         if name in BASELINES:
             plans[name] = _replicated(problem, proportional=name == "ddp-proportional")
         elif name in PLANNERS:
-            found = PLANNERS[name](problem, seed=wish.seed)
+            found = PLANNERS[name](problem, seed=options.seed)
             assert isinstance(found, DeploymentPlan)
             plans[name] = found
         else:
             raise InputError(f"plans has {name!r}; expected some of: {', '.join([*BASELINES, *PLANNERS])}")
     return DeploymentJob(
-        model=wish.model,
-        speeds=wish.speeds,
-        network=wish.network,
-        rates=wish.rates,
-        batch=wish.batch,
+        model=options.model,
+        speeds=options.speeds,
+        network=options.network,
+        rates=options.rates,
+        batch=options.batch,
         plans=plans,
-        compute_ms=wish.compute_ms,
+        compute_ms=options.compute_ms,
         measured=measured,
-        steps=wish.steps,
-        turns=wish.turns,
-        seed=wish.seed,
-        timeout_s=wish.timeout_s,
+        steps=options.steps,
+        turns=options.turns,
+        seed=options.seed,
+        timeout_s=options.timeout_s,
     )
 
 
@@ -130,11 +132,11 @@ def predicted_s(
     return sim.predict(plan, trace, lab_links(rates, message_s)).step_s
 
 
-def summarise(job: DeploymentJob, measured: Mapping[str, Measurements]) -> DeploymentRun:
+def summarise(job: DeploymentJob, measurements: Mapping[str, Measurements]) -> DeploymentRun:
     """Compare all plans of a job with the first one."""
     trace = job.measured or trace_of(job)
     plans = {}
-    for name, one in measured.items():
+    for name, one in measurements.items():
         facts = msgspec.convert(one.outcome, TrainingFacts)
         plans[name] = DeploymentRecord(
             step_s=one.step_s,

@@ -2,8 +2,8 @@
 
     python -m wirewise_papers.tag.policy_training weights.npz [MODEL.json TOPOLOGY.toml ...]
 
-Problems are drawn (`drawn`); pairs of files, a profile of `wirewise profile stages` and a topology, are learned beside
-them, ten times as often, from the weights that come with wirewise on.
+Problems are sampled at random. Given pairs of files, a profile of `wirewise profile stages` and a topology, training
+starts from the shipped weights and also learns these, ten times as often.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wirewise_papers.tag.random_models import random_problem
 __all__ = ["TrainingExample", "build_examples", "train"]
 
 FIRST_SEED = 10_000
-"""Seeds of the problems that are learned; those below are left for tests."""
+"""First seed of training problems; lower seeds are reserved for tests."""
 _SHARP = 40.0
 """An action that costs a fortieth of a step more is e times less likely."""
 
@@ -42,26 +42,26 @@ class TrainingExample(NamedTuple):
 
 
 def build_examples(
-    problem: DeploymentProblem, *, simulations: int, places: int, seed: int
+    problem: DeploymentProblem, *, simulations: int, positions: int, seed: int
 ) -> list[TrainingExample]:
     """Values of actions whose earlier op groups are placed as in the best strategy.
 
     Args:
         problem: Model and devices.
         simulations: Number of simulated strategies in the search for the best.
-        places: Number of positions in the order, including the first.
+        positions: Number of positions in the order, including the first.
         seed: Seed of search and places.
     """
     times, random = StrategyTimes(problem, simulations), np.random.default_rng(seed)
     starts = [
         problem.baseline(),
-        *(problem.everywhere(w, proportional=True) for w in ("allreduce", "duplicate")),
+        *(problem.uniform_strategy(w, proportional=True) for w in ("allreduce", "duplicate")),
     ]
     best = descend(times, min(starts, key=times.of), seed=seed)
     times.most, best_s, order = np.inf, times.of(best), problem.order
     if not np.isfinite(best_s):
         return []
-    chosen = {0, *random.choice(len(order), min(places, len(order)), replace=False).tolist()}
+    chosen = {0, *random.choice(len(order), min(positions, len(order)), replace=False).tolist()}
     found = []
     for place in sorted(chosen):
         group = order[place]
@@ -91,7 +91,7 @@ def _tensors(seen: Observation) -> Observation:
 
 
 def train(
-    taught: Sequence[TrainingExample],
+    examples: Sequence[TrainingExample],
     weights: dict[str, NDArray[np.float32]],
     *,
     epochs: int,
@@ -101,7 +101,7 @@ def train(
     """Train in place; yields the mean excess cross-entropy of each epoch.
 
     Args:
-        taught: Training examples in any order.
+        examples: Training examples in any order.
         weights: Weights by name, updated in place.
         epochs: Number of training epochs.
         rate: Initial learning rate; decays to zero.
@@ -110,14 +110,14 @@ def train(
     random = np.random.default_rng(seed)
     learned = {name: torch.from_numpy(array.copy()).requires_grad_() for name, array in weights.items()}
     optimizer, batch = torch.optim.Adam(learned.values(), rate), 16
-    steps = epochs * (len(taught) // batch + 1)
+    steps = epochs * (len(examples) // batch + 1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps + 1)
     for _ in range(epochs):
         total = 0.0
-        order = random.permutation(len(taught))
-        for begin in range(0, len(taught), batch):
+        order = random.permutation(len(examples))
+        for begin in range(0, len(examples), batch):
             some = order[begin : begin + batch]
-            loss = torch.stack([_loss(learned, taught[number]) for number in some]).mean()
+            loss = torch.stack([_loss(learned, examples[number]) for number in some]).mean()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(learned.values(), 0.6)
@@ -126,7 +126,7 @@ def train(
             total += float(loss.detach()) * len(some)
         for name, tensor in learned.items():
             weights[name] = tensor.detach().numpy()
-        yield total / len(taught)
+        yield total / len(examples)
 
 
 def _loss(weights: dict[str, Tensor], lesson: TrainingExample) -> Tensor:
@@ -156,10 +156,10 @@ def main(words: Sequence[str]) -> None:
     weights = read_weights(SHIPPED) if files else new_weights(0)
     for trace, topology in zip(files[::2], files[1::2], strict=True):
         own = problem_of(read_stage_trace(trace), load(topology))
-        taught += 10 * build_examples(own, simulations=3000, places=12, seed=0)
+        taught += 10 * build_examples(own, simulations=3000, positions=12, seed=0)
     for number in range(problems // 10 if files else problems):
         taught += build_examples(
-            _drawn(FIRST_SEED + number), simulations=250, places=3, seed=FIRST_SEED + number
+            _drawn(FIRST_SEED + number), simulations=250, positions=3, seed=FIRST_SEED + number
         )
         if number % 20 == 19:
             _say(f"{number + 1} problems, {len(taught)} lessons, {time.perf_counter() - begin:.0f} s")

@@ -1,7 +1,7 @@
 """Training under a plan on one rank, from the same initial weights as under every other plan.
 
-Numbers are computed; then a pass sleeps until it has taken as long as on the device that the rank stands for, unless
-the job's computing is real.
+A pass computes its result, and then sleeps until it has taken as long as on the emulated device, unless the job's
+computing is real.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class TorchReplica:
         model: The model, called with a batch.
         plan: Plan that replicates everything on all ranks.
         rank: Index of this rank.
-        layers: Modules of the model, with `pace`, where passes take as long as on a device.
-        pace: Seconds of passes. Defaults to those of the model as it is.
+        layers: Modules of the model, needed with `pace`.
+        pace: Emulated seconds of passes. Defaults to none: the model runs unpaced.
     """
 
     def __init__(

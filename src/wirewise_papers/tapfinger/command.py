@@ -18,8 +18,8 @@ __all__ = ["TapFinger"]
 class TapFinger(Experiment["TapFingerJob", "JobsRun"]):
     """Schedule queues of training jobs by a learned policy (TapFinger), compared with rules, and run real jobs by it.
 
-    Queues are simulated over several seeds. Real jobs run on clusters of the lab, are stopped and started again as the
-    scheduler decides; what accelerators compute is slept.
+    Queues are simulated over several seeds. Real jobs run on clusters of the lab, stopped and restarted as the
+    scheduler decides; compute of accelerators is slept.
     """
 
     name = "tapfinger"

@@ -28,7 +28,7 @@ from wirewise.lab import Lab, Loopback
 from wirewise.planners import PLANNERS
 from wirewise.planners.jobs import RULES, JobProblem, tune
 from wirewise.planners.jobs.online import online_policy
-from wirewise.planners.jobs.problem import follow
+from wirewise.planners.jobs.problem import simulate_rule
 from wirewise.plans import JobPlan, save
 from wirewise.runtime.jobs import QueueExecutor, step_table
 from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue
@@ -62,7 +62,7 @@ class Speeds(NamedTuple):
     """Measurements of real jobs before they are scheduled."""
 
     steps_s: dict[str, dict[tuple[int, int], float]]
-    """Seconds of a step by kind, processors and accelerators."""
+    """Seconds of a step by kind, CPUs and accelerators."""
     start_s: float
     stop_s: float
 
@@ -77,7 +77,7 @@ def run(job: TapFingerJob, folder: Path, log: Callable[[str], None]) -> JobsRun:
         log: Called with progress messages.
 
     Raises:
-        LabError: No lab can be built here, though one was asked for; or a host did not come up.
+        LabError: A lab was requested and cannot be built, or a host did not start.
         PeerError: A real job failed while it was measured.
     """
     if job.real_jobs:
@@ -116,7 +116,7 @@ def run_real(
         log: Called with progress messages.
 
     Raises:
-        LabError: No lab can be built here, though one was asked for; or a host did not come up.
+        LabError: A lab was requested and cannot be built, or a host did not start.
         PeerError: A real job failed while it was measured.
     """
     with _clusters(job, log) as (launcher, network, notes):
@@ -180,7 +180,7 @@ def completions(pairs: Sequence[tuple[JobProblem, JobProblem]]) -> dict[str, lis
     trained = {rule: tune([other for other, _ in pairs], rule) for rule in _TUNED}
     found = {
         rule: [
-            (follow(one, rule, known, seed).finish - one.arrays.arrival).astype(float)
+            (simulate_rule(one, rule, known, seed).finish - one.arrays.arrival).astype(float)
             for seed, (_, one) in enumerate(pairs)
         ]
         for rule in RULES

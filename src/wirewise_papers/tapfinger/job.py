@@ -18,9 +18,9 @@ class RealKind(NamedTuple):
     """Command of the ranks of a kind of real jobs."""
 
     target: str = "wirewise_papers.tapfinger.worker:train"
-    """Function that is called with the job's folder, as "module:function" or "FILE.py:function"."""
+    """Function called with the job's folder, as "module:function" or "FILE.py:function"."""
     ranks: tuple[int, ...] = ()
-    """Possible numbers of ranks of a job; empty: any."""
+    """Possible numbers of ranks of a job; empty for any."""
 
 
 REAL_KINDS = {"text": RealKind(), "pipeline": RealKind(ranks=(2, 4, 8)), "graph": RealKind()}
@@ -63,10 +63,10 @@ def _host_fault(text: str) -> HostFault:
 
 
 class TapFingerJob(opt.Options, frozen=True, kw_only=True):
-    """Everything that a run must know.
+    """Settings of a run.
 
     Raises:
-        InputError: A value that cannot be used.
+        InputError: A value is invalid.
     """
 
     queues: Annotated[

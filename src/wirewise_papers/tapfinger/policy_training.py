@@ -2,9 +2,8 @@
 
     python -m wirewise_papers.tapfinger.policy_training weights.npz [QUEUE.json]
 
-The network first learns what `heft` would start in states that its own decisions lead to (S. Ross et al.: DAgger,
-AISTATS 2011), then from its own returns (J. Schulman et al.: PPO, 2017): minus the jobs that are there, for each slot
-that passes.
+The network first imitates `heft` in states reached by its own decisions (S. Ross et al.: DAgger, AISTATS 2011), then
+learns from its own returns (J. Schulman et al.: PPO, 2017): minus the number of present jobs, per slot.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wirewise.planners.jobs.attention import ObservationTensors, TapFinger
-from wirewise.planners.jobs.policy import Episode, Round, decide, observe, run_episodes, weighed
+from wirewise.planners.jobs.policy import Episode, Round, amount_features, decide, observe, run_episodes
 from wirewise.planners.jobs.problem import JobProblem, problem_of
 from wirewise.planners.jobs.rules import start_all
 from wirewise.planners.jobs.tapfinger import SHIPPED, read_weights, write_weights
@@ -35,7 +34,7 @@ __all__ = ["TrainingSettings", "imitate", "improve", "paper_queues"]
 M = TypeVar("M", bound=tuple[Any, ...])
 
 Draw = Callable[[int], JobProblem]
-"""A queue for a seed; all have as many clusters."""
+"""Function of a seed that returns a queue; all queues have equally many clusters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +44,19 @@ class TrainingSettings:
     games: int = 16
     """Number of queues scheduled in parallel."""
     imitated: int = 16_000
-    """Rounds of imitation of `heft`."""
+    """Number of rounds of imitation of `heft`."""
     improved: int = 90_000
-    """Rounds with returns."""
+    """Number of rounds of reinforcement learning."""
     batch: int = 128
-    """Rounds of a gradient."""
+    """Number of rounds per gradient."""
     rate: float = 1e-3
     """Learning rate of the imitation of `heft`."""
     fine_rate: float = 3e-5
-    """Learning rate with returns."""
+    """Learning rate of reinforcement learning."""
     valued: int = 8
     """Number of rollouts at the start that train only the value function."""
     horizon: int = 64
-    """Rounds of each game between updates by returns."""
+    """Number of rounds of each game between updates of reinforcement learning."""
     clip: float = 0.2
     """Clipping range of PPO's probability ratio."""
     trace_decay: float = 0.95
@@ -181,7 +180,7 @@ def _answers(games: Sequence[Episode], random: np.random.Generator) -> _Answered
                     amount[number, cluster] = int(same.argmax())
                     break
     picked = np.take_along_axis(jobs, pick[..., None], 2)[..., 0]
-    features, legal = weighed(games, picked)
+    features, legal = amount_features(games, picked)
     return _Answered(
         seen, torch.from_numpy(pick), torch.from_numpy(amount > 0), features, legal, torch.from_numpy(amount)
     )

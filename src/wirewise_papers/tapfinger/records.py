@@ -15,7 +15,7 @@ class SchedulerRecord(msgspec.Struct, frozen=True, kw_only=True):
     mean_jct: float
     """Mean job completion time, averaged over queues, in slots."""
     ci95: tuple[float, float]
-    """Interval of that mean, by Student's t over the queues."""
+    """95 % interval of that mean, by Student's t over the queues."""
     makespan: float
     """Mean slot in which the last job of a queue ends."""
     p99: float
@@ -31,9 +31,9 @@ class RealQueue(msgspec.Struct, frozen=True, kw_only=True):
     predicted_jct_s: float
     """Simulated mean job completion time, in seconds."""
     measured_jct_s: float
-    """Measured mean completion time of the jobs that were not given up, in seconds."""
+    """Measured mean completion time of the jobs that were not abandoned, in seconds."""
     error: float
-    """Predicted over measured, less 1."""
+    """Relative error, predicted / measured - 1."""
     predicted_makespan_s: float
     measured_makespan_s: float
     slot_s: float
@@ -42,9 +42,9 @@ class RealQueue(msgspec.Struct, frozen=True, kw_only=True):
     """Simulated end of each job."""
     executed: ExecutedQueue
     start_s: float
-    """Median seconds of a start, measured before."""
+    """Median seconds of a start, measured beforehand."""
     stop_s: float
-    """Median seconds of a stop, measured before."""
+    """Median seconds of a stop, measured beforehand."""
     kept: float
     """Fraction of a slot's progress that a job makes if it was resized in the slot, by these times."""
     step_s: dict[str, dict[str, float]]

@@ -2,8 +2,8 @@
 
 Three kinds: a language model that every rank has whole (DistributedDataParallel), the same in two stages of a pipeline
 with replicas, and a graph in as many parts as there are ranks. Numbers, messages and states are real. A step takes at
-least what accelerators would need for it, which is slept; what ranks do besides runs on the processors of the job. The
-batch of a step is the same however many ranks share it.
+least the time of an accelerator, which is slept; all other work of the ranks runs on the job's CPUs. The batch of a
+step is independent of the number of ranks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ClusterJob(opt.Options, frozen=True, kw_only=True):
 
 
 def train(folder: Path) -> None:
-    """Train the job of a folder as one of its ranks, until it ends or is asked to stop."""
+    """Train the job of a folder as one of its ranks, until it ends or is requested to stop."""
     job = decode_json((folder / JOB).read_bytes(), ClusterJob)
     train_resumably(
         partial(KINDS[job.kind], job), folder, steps=job.steps, every_s=job.every_s, timeout_s=job.timeout_s
@@ -149,7 +149,7 @@ class _Stages:
         pass_s = job.accelerator_s / sizes.microbatches / _STAGES / 2
         self._pipeline = Pipeline(
             language_model(sizes),
-            StagePlan.by_hand(
+            StagePlan.from_cuts(
                 module_names(sizes.blocks),
                 [2],
                 style="1f1b",
@@ -240,16 +240,16 @@ KINDS: dict[str, Callable[[ClusterJob, Transport], ResumableTraining]] = {
 """Training of each kind of job."""
 
 
-def write_parts(folder: Path, most: int, *, seed: int = 0, nodes: int = 800) -> Path:
-    """Write the graph of the kind "graph" in 1, 2 and up to `most` parts, each in a numbered folder.
+def write_parts(folder: Path, maximum: int, *, seed: int = 0, nodes: int = 800) -> Path:
+    """Write the graph of the kind "graph" in 1, 2 and up to `maximum` parts, each in a numbered folder.
 
     Args:
         folder: Folder to write to.
-        most: Maximum number of ranks of a job.
+        maximum: Maximum number of ranks of a job.
         seed: Seed of graph and parts.
         nodes: Number of nodes of the graph.
     """
     data: Any = graph.block_model(graph.BlockModel(nodes=nodes, classes=4, features=16, seed=seed))
-    for parts in range(1, most + 1):
+    for parts in range(1, maximum + 1):
         graph.save_parts(data, graph.partition(data, parts, seed=seed), folder / str(parts))
     return folder

@@ -130,7 +130,7 @@ def test_segments_are_messages_of_their_own():
 @pytest.mark.parametrize("segments", [1, 2])
 def test_nodes_of_one_rank_of_a_rule_are_those_of_its_explicit_form(segments):
     rule = regular("all_reduce", "hierarchical_bruck", 12, period=3, segments=segments)
-    whole = chakra.nodes(rule.explicit(), 1e6, reduce_s_per_byte=1e-9)
+    whole = chakra.nodes(rule.expand(), 1e6, reduce_s_per_byte=1e-9)
     ends = {}
     for rank in range(12):
         own = chakra.nodes_of(rule, rank, 1e6, reduce_s_per_byte=1e-9)

@@ -195,7 +195,7 @@ def test_E3_random_trees():
 def test_long_exchanges_in_place_are_cut_so_that_nothing_waits_for_ever():
     program = doubling(4, chunks=5)
     algorithm = msccl.lower(program, in_place=True)
-    assert msccl.stuck(algorithm, fifo=1) == []
+    assert msccl.deadlocked_steps(algorithm, fifo=1) == []
     assert {step.chunks for gpu in algorithm.gpus for b in gpu.blocks for step in b.steps} <= {0, 1}
     out_of_place = msccl.lower(doubling(2, chunks=5))
     assert max(step.chunks for gpu in out_of_place.gpus for b in gpu.blocks for step in b.steps) == 5
@@ -224,10 +224,10 @@ def test_a_ring_of_one_thread_block_a_rank_gets_stuck():
         out_of_place=True,
         gpus=tuple(gpus),
     )
-    assert len(msccl.stuck(bad, fifo=1)) == 4
-    assert "waits for room to send" in msccl.stuck(bad, fifo=1)[0]
-    assert len(msccl.stuck(bad, fifo=3)) == 4
-    assert msccl.stuck(bad, fifo=8) == []
+    assert len(msccl.deadlocked_steps(bad, fifo=1)) == 4
+    assert "waits for room to send" in msccl.deadlocked_steps(bad, fifo=1)[0]
+    assert len(msccl.deadlocked_steps(bad, fifo=3)) == 4
+    assert msccl.deadlocked_steps(bad, fifo=8) == []
     with pytest.raises(ProgramError, match="never ends with 1 sends"):
         msccl.execute(bad, numbers(bad, 1), fifo=1)
 
@@ -293,7 +293,7 @@ def test_steps_that_would_wait_in_a_circle_are_not_joined():
     """Two ranks pass two values to and fro: joined, each would receive before it sends what the other waits for."""
     program = doubling(4, chunks=5)
     algorithm = msccl.lower(program, in_place=True, fuse=True)
-    assert msccl.stuck(algorithm, fifo=1) == []
+    assert msccl.deadlocked_steps(algorithm, fifo=1) == []
     assert_right(algorithm, numbers(algorithm, 1), fifo=1)
 
 

@@ -53,7 +53,7 @@ def test_e1_weights_are_as_good_as_those_of_a_solver(seed, n, kernel, by_class):
     groups = rng.integers(0, 2, n) if by_class else np.zeros(n, int)
     z, x = rows(seed, n), rows(seed + 1, 40, shift=1.0)
     inner, kappa = gram(z, z, kernel=kernel), kernel_sums(z, x, kernel=kernel) * n / 40
-    b = solve_matching(inner, kappa, most=most, slack=slack, groups=groups if by_class else None)
+    b = solve_matching(inner, kappa, maximum=most, slack=slack, groups=groups if by_class else None)
     assert b.min() >= 0 and b.max() <= most + 1e-9
     for g in np.unique(groups):
         assert abs(b[groups == g].sum() - (groups == g).sum()) <= (groups == g).sum() * slack + 1e-8
@@ -64,12 +64,12 @@ def test_e1_weights_are_as_good_as_those_of_a_solver(seed, n, kernel, by_class):
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 def test_e1_rows_that_are_their_own_target_weigh_one(kernel):
     z = rows(0, 30)
-    assert np.abs(matched_weights(z, z, kernel=kernel, most=3.0) - 1).max() < 1e-3
+    assert np.abs(matched_weights(z, z, kernel=kernel, maximum=3.0) - 1).max() < 1e-3
 
 
 def test_e1_a_shift_is_followed():
     z, x = rows(0, 200, 1), rows(1, 2000, 1, shift=0.7)
-    b = matched_weights(z, x, kernel="rbf", sigma=1.0, most=20.0, slack=0.1, least_effective=0.0)
+    b = matched_weights(z, x, kernel="rbf", sigma=1.0, maximum=20.0, slack=0.1, least_effective=0.0)
     gap = abs(z.mean() - x.mean())
     assert gap > 0.5
     assert abs((b @ z).item() / b.sum() - x.mean()) <= 0.1 * gap
@@ -80,14 +80,14 @@ def test_no_class_is_left_out():
     z = np.concatenate([rows(0, 10, shift=3), rows(1, 10, shift=-3)])
     x, groups = rows(2, 200, shift=3), np.repeat([0, 1], 10)
     free, kept = (
-        matched_weights(z, x, most=2.0, slack=0.1, groups=g, least_effective=0) for g in (None, groups)
+        matched_weights(z, x, maximum=2.0, slack=0.1, groups=g, least_effective=0) for g in (None, groups)
     )
     assert free[groups == 1].sum() < 2 and kept[groups == 1].sum() >= 9 - 1e-8
 
 
 def test_weights_differ_by_row():
     """Defect 2 of the released code: the mean of the weights scaled the whole loss, whatever they were."""
-    b = matched_weights(rows(0, 20), rows(1, 100, shift=1.0), kernel="rbf", most=3.0)
+    b = matched_weights(rows(0, 20), rows(1, 100, shift=1.0), kernel="rbf", maximum=3.0)
     assert b.std() > 0.2
 
 
@@ -117,7 +117,7 @@ def test_wrong_settings_are_named():
     with pytest.raises(InputError, match="'cubic' is unknown; expected one of: linear, rbf"):
         gram(rows(0, 2), rows(0, 2), kernel="cubic")
     with pytest.raises(InputError, match=r"largest weight of 0.5 .* expected at least 1"):
-        solve_matching(np.eye(2), np.ones(2), most=0.5)
+        solve_matching(np.eye(2), np.ones(2), maximum=0.5)
     with pytest.raises(InputError, match="no target rows to match"):
         matched_weights(rows(0, 2), rows(0, 0))
     with pytest.raises(InputError, match="rows of the same width"):

@@ -13,7 +13,7 @@ from wirewise.graph.rehearsal import coverage, k_centre, radius
 
 def best_radius(edges, nodes, budget, most=None):
     """Best radius, by trying all."""
-    return min(radius(edges, nodes, np.array(c), most=most) for c in combinations(nodes, budget))
+    return min(radius(edges, nodes, np.array(c), maximum=most) for c in combinations(nodes, budget))
 
 
 @st.composite
@@ -33,10 +33,10 @@ def test_e2_centres_are_within_twice_the_best_radius(graph, most):
     edges, count, budget = graph
     nodes = np.arange(count)[:: 1 + count % 2]
     budget = min(budget, len(nodes))
-    found = k_centre(edges, nodes, budget, most=most)
+    found = k_centre(edges, nodes, budget, maximum=most)
     assert len(found) <= budget and set(found) <= set(nodes)
-    assert radius(edges, nodes, found, most=most) <= 2 * best_radius(edges, nodes, budget, most)
-    assert np.array_equal(found, k_centre(edges, nodes, budget, most=most))
+    assert radius(edges, nodes, found, maximum=most) <= 2 * best_radius(edges, nodes, budget, most)
+    assert np.array_equal(found, k_centre(edges, nodes, budget, maximum=most))
 
 
 @settings(max_examples=50, deadline=None)
@@ -57,8 +57,8 @@ def test_e2_centres_of_a_path_are_optimal(count, budget):
 
 def test_a_path_without_an_end_counts_as_the_cap():
     edges = undirected([(0, 1), (2, 3)], 5)
-    assert radius(edges, np.arange(5), np.array([0]), most=3) == 3
-    assert radius(edges, np.array([0, 1]), np.array([0]), most=3) == 1
+    assert radius(edges, np.arange(5), np.array([0]), maximum=3) == 3
+    assert radius(edges, np.array([0, 1]), np.array([0]), maximum=3) == 1
 
 
 @settings(max_examples=40, deadline=None)
@@ -68,7 +68,9 @@ def test_coverage_reaches_its_share_of_the_best(graph, hops):
 
     def covers(chosen):
         within = [
-            v for v in range(count) if radius(edges, np.array([v]), np.array(chosen), most=hops + 1) <= hops
+            v
+            for v in range(count)
+            if radius(edges, np.array([v]), np.array(chosen), maximum=hops + 1) <= hops
         ]
         return len(within)
 

@@ -72,7 +72,7 @@ def test_a_proof_is_no_time_of_the_step() -> None:
     budget = CheckBudget()
     budget.quiet = FIRST
     for _ in range(30):
-        with budget.set_aside():
+        with budget.exclude():
             _compute_for(0.01)
         budget.advance(1)
     assert budget._step_s < 0.005
@@ -86,7 +86,7 @@ def _compute_for(seconds: float) -> None:
 
 def test_proofs_come_at_growing_distances_until_something_asks_for_one() -> None:
     interval = Interval(10, grows=True)
-    assert [call for call in range(200) if interval.due(call, looks=call in (0, 110))] == [
+    assert [call for call in range(200) if interval.due(call, force=call in (0, 110))] == [
         *(0, 10, 30, 70),
         *(110, 120, 140, 180),
     ]

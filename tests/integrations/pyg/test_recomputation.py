@@ -35,7 +35,7 @@ class Deep(nn.Module):
         self.norm, self.head = nn.BatchNorm1d(HIDDEN), nn.Linear(HIDDEN, CLASSES)
         self.reentrant, self.around, self.twice = reentrant, around, twice
 
-    def again(self, call: Callable[..., Tensor], *args: Any) -> Tensor:
+    def recompute(self, call: Callable[..., Tensor], *args: Any) -> Tensor:
         return checkpoint(call, *args, use_reentrant=self.reentrant)
 
     def pair(self, h: Tensor, edge_index: Tensor) -> Tensor:
@@ -43,11 +43,11 @@ class Deep(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         # The first layer's input needs no gradient, without which a reentrant checkpoint has none.
-        h = self.first(x, edge_index) if self.reentrant else self.again(self.first, x, edge_index)
+        h = self.first(x, edge_index) if self.reentrant else self.recompute(self.first, x, edge_index)
         if self.around == 2:
-            return self.head(self.again(self.pair, h.relu(), edge_index))
-        h = self.again(self.second, h.relu(), edge_index)
-        return self.head(self.again(self.second if self.twice else self.third, h.tanh(), edge_index))
+            return self.head(self.recompute(self.pair, h.relu(), edge_index))
+        h = self.recompute(self.second, h.relu(), edge_index)
+        return self.head(self.recompute(self.second if self.twice else self.third, h.tanh(), edge_index))
 
 
 def gat(inputs: int, outputs: int) -> nn.Module:

@@ -62,7 +62,7 @@ def test_sums_over_drawers_are_those_of_the_turned_edges_in_their_order():
         for drawer in drawers.indices[drawers.indptr[node] : drawers.indptr[node + 1]]:
             expected[node] += values[drawer]
     assert (drawers.sums(values) == expected).all() and expected.any()
-    assert (drawers.drawn_by == np.diff(drawers.indptr)).all()
+    assert (drawers.num_samplers == np.diff(drawers.indptr)).all()
 
 
 def test_v1_one_hop_is_exact():

@@ -31,7 +31,7 @@ def test_a_plan_keeps_remote_nodes_within_its_budget(problem, policy):
         assert len(machine.ids) == machine.budget == 600
         assert (problem.owner[machine.ids] != number).all()
         assert machine.needed[number] == machine.fetched[number] == 0
-    assert 0 < found.remaining < 1
+    assert 0 < found.remote_fraction < 1
 
 
 def test_predicted_rows_are_those_that_batches_fetch(problem):
@@ -65,10 +65,10 @@ def test_imbalance_is_that_of_batches_that_were_not_planned_with(problem):
 def test_plans_of_all_policies(problem):
     found = plans(problem, [0.0, 0.2, 2.0], list(POLICIES))
     for by_alpha in found.values():
-        left = [by_alpha[alpha].remaining for alpha in (0.0, 0.2, 2.0)]
+        left = [by_alpha[alpha].remote_fraction for alpha in (0.0, 0.2, 2.0)]
         assert left[0] == 1.0
         assert left[0] > left[1] > left[2]
-    assert found["vip"][2.0].remaining == pytest.approx(0.0, abs=1e-6)
+    assert found["vip"][2.0].remote_fraction == pytest.approx(0.0, abs=1e-6)
 
 
 def test_links_decide_what_a_batch_takes(problem):

@@ -25,7 +25,7 @@ def test_bound_of_a_plan_is_the_tightest_cut_of_the_whole_network(seed):
     plan = PLANNERS["greedy"](problem, runs=2)
     expected = max(all_cuts(made, collective, root, tuple(range(ranks))))
     assert plan.bound_s == pytest.approx(1e6 * expected, rel=1e-12)
-    limited = max(all_cuts(made.routed, collective, root, tuple(range(ranks))))
+    limited = max(all_cuts(made.routed_network, collective, root, tuple(range(ranks))))
     if limited > expected * (1 + 1e-9):
         assert plan.bound_routes_s == pytest.approx(1e6 * limited, rel=1e-12)
     else:

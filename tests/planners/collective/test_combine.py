@@ -8,10 +8,10 @@ from wirewise.collective.builders import build
 from wirewise.errors import PlanError, ProgramError
 from wirewise.planners.collective import CollectiveProblem
 from wirewise.planners.collective.combine import (
-    backwards,
-    by_mirror,
     is_symmetric,
+    plan_by_mirroring,
     reduce_then_broadcast,
+    reverse_program,
     split_chunks,
 )
 from wirewise.planners.collective.demands import demands, hops
@@ -30,16 +30,16 @@ from wirewise.planners.collective.greedy import synthesize as greedy
 )
 def test_backwards(collective, algorithm, mirror, ranks):
     program = build(collective, algorithm, ranks, root=1 if collective != "all_gather" else 0)
-    turned = backwards(program)
+    turned = reverse_program(program)
     assert turned.collective == mirror and turned.steps == program.steps
     check(turned)
 
 
 def test_what_adds_up_is_not_run_backwards():
     with pytest.raises(ProgramError, match="cannot run reduce backwards"):
-        backwards(build("reduce", "binomial", 4))
+        reverse_program(build("reduce", "binomial", 4))
     with pytest.raises(ProgramError, match="all_to_all"):
-        backwards(build("all_to_all", "linear", 3))
+        reverse_program(build("all_to_all", "linear", 3))
 
 
 def test_refined_programs_have_more_chunks_and_the_same_bytes():
@@ -64,7 +64,7 @@ def test_mirrored_plans_use_links_in_the_direction_they_have():
     rates = {(s, (s + 1) % 4): 1e9 for s in range(4)} | {((s + 1) % 4, s): 1e6 for s in range(4)}
     net = of_pairs("one quick way", 4, rates)
     problem = CollectiveProblem(network=net, collective="all_reduce", size_bytes=1e6)
-    program = by_mirror(problem, lambda half: greedy(half, runs=8))
+    program = plan_by_mirroring(problem, lambda half: greedy(half, runs=8))
     check(program)
     quick = sum((t.source + 1) % 4 == t.target for t in program.transfers)
     assert quick > 0.9 * len(program.transfers)
@@ -73,7 +73,7 @@ def test_mirrored_plans_use_links_in_the_direction_they_have():
 def test_halves_of_different_chunks_are_brought_together():
     counts = iter([2, 3])
     problem = CollectiveProblem(network=ring(3), collective="all_reduce", size_bytes=1e6)
-    program = by_mirror(problem, lambda half: greedy(half, chunks=next(counts), runs=2))
+    program = plan_by_mirroring(problem, lambda half: greedy(half, chunks=next(counts), runs=2))
     check(program)
     assert program.chunks == 18
 

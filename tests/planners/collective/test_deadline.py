@@ -28,10 +28,10 @@ from wirewise.planners.collective.forest.splitting import direct_paths
 from wirewise.planners.collective.segments import with_best_segments
 from wirewise.planners.collective.taccl import PROFILES, SKETCHES
 from wirewise.planners.collective.taccl import synthesize as taccl
-from wirewise.planners.collective.taccl.derive import derived
+from wirewise.planners.collective.taccl.derive import derive_topology
 from wirewise.planners.collective.taccl.instance import instance
 from wirewise.planners.collective.taccl.solver import matchings, solve
-from wirewise.planners.collective.trees import quickest_trees
+from wirewise.planners.collective.trees import shortest_path_trees
 from wirewise.topology import preset
 
 NO_TIME_S = 1e-9
@@ -126,11 +126,11 @@ def test_splitting_and_packing_look_at_the_deadline():
 
 
 def test_quickest_trees_pass_over_others_and_name_what_is_out_of_reach():
-    (tree,) = quickest_trees(ring(5, both=False), (3,), (0, 1, 3))
+    (tree,) = shortest_path_trees(ring(5, both=False), (3,), (0, 1, 3))
     assert tree.edges == ((3, 4), (4, 0), (0, 1))
     apart = ring(4, both=False)
     with pytest.raises(PlanError, match="from rank 0 to rank 1"):
-        quickest_trees(replace(apart, edges=apart.edges[1:]), (0,), (0, 1))
+        shortest_path_trees(replace(apart, edges=apart.edges[1:]), (0,), (0, 1))
 
 
 def test_taccl_with_a_sketch_takes_the_time_of_one_matching(hurried):
@@ -142,7 +142,7 @@ def test_taccl_with_a_sketch_takes_the_time_of_one_matching(hurried):
 
 def test_taccl_keeps_the_first_matching(hurried, monkeypatch):
     net = torus(3, 3)
-    logical = derived(net, 1e5)
+    logical = derive_topology(net, 1e5)
     clock = Clock(0.0)
     monkeypatch.setattr(deadline, "work", clock)
     asked = instance(logical, "all_gather", 1, deadline=Deadline(1.0))

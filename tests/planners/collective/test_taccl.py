@@ -22,7 +22,7 @@ from wirewise.planners.collective.taccl import (
 )
 from wirewise.planners.collective.taccl.contiguity import group, least_finish
 from wirewise.planners.collective.taccl.cuts import lower_bound
-from wirewise.planners.collective.taccl.derive import derived, hosts
+from wirewise.planners.collective.taccl.derive import derive_topology, hosts
 from wirewise.planners.collective.taccl.greedy import match
 from wirewise.planners.collective.taccl.instance import instance
 from wirewise.planners.collective.taccl.logical import Logical, LogicalLink, logical
@@ -183,7 +183,7 @@ def test_orders_keep_links_and_dependences(heuristic, upwards):
     chunks = asked("dgx2-sk-2", "dgx2-1KB", "all_gather", 1)
     matched = match(chunks)
     places = order(chunks, matched.trees, matched.starts, heuristic, upwards)
-    made = group(chunks, places, most=1, upwards=upwards)
+    made = group(chunks, places, maximum=1, upwards=upwards)
     found = made.schedule
     assert made.bound <= found.finish
     top, ends = chunks.topology, {}
@@ -218,7 +218,7 @@ def test_groups_of_a_line_are_the_best_of_all():
     found = group(chunks, places)
     assert (found.apart, found.schedule.finish, found.bound) == (44, 14, 14)
     assert [message.chunks for message in found.schedule.messages] == [(0, 1, 2, 3)]
-    assert group(chunks, places, most=2).schedule.finish == 24
+    assert group(chunks, places, maximum=2).schedule.finish == 24
 
 
 def test_a_schedule_waits_for_all_chunks_of_a_message():
@@ -317,13 +317,13 @@ def test_all_collectives_without_a_sketch(collective, members):
 def test_a_network_alone_gives_hosts_relays_and_rotations():
     pair = machine_network(PROFILES["ndv2-1MB"], 2)
     assert hosts(pair) == 8 and hosts(machine_network(PROFILES["dgx2-1MB"], 1)) == 16
-    top = derived(pair, 1e6)
+    top = derive_topology(pair, 1e6)
     assert sorted(pair for pair, hop in top.hops.items() if hop.remote) == [(0, 9), (8, 1)]
     assert top.senders == ((0,),) * 8 + ((8,),) * 8
     assert top.rotations == ((8, 16),)
-    direct = derived(pair, 1e3, direct=True)
+    direct = derive_topology(pair, 1e3, direct=True)
     assert sorted(pair for pair, hop in direct.hops.items() if hop.remote)[:2] == [(0, 8), (1, 9)]
-    assert derived(machine_network(PROFILES["dgx2-1MB"], 1), 1e6).rotations == ((1, 16),)
+    assert derive_topology(machine_network(PROFILES["dgx2-1MB"], 1), 1e6).rotations == ((1, 16),)
 
 
 def test_a_sketch_needs_no_profile_where_the_network_has_the_costs():

@@ -8,7 +8,7 @@ import pytest
 from wirewise.errors import PlanError
 from wirewise.planners.jobs import lookahead
 from wirewise.planners.jobs.lookahead import LOOKED_AT, PROPOSED, TUNED, LookAhead, follow_policy
-from wirewise.planners.jobs.problem import JobProblem, follow, tune
+from wirewise.planners.jobs.problem import JobProblem, simulate_rule, tune
 from wirewise.planners.jobs.rules import expected_queue, knowledge
 from wirewise.sim.jobs import EVEN, draw_queue
 from wirewise.sim.jobs.engine import RUNNING, advance, allot, arrive, new_state, start
@@ -31,7 +31,7 @@ def test_s4_paces_that_spread_are_made_use_of():
             mean_slots(problem, follow_policy(problem, LookAhead(problem, tuned=tuned).decide, 3000))
         )
         for rule, found in ruled.items():
-            found.append(mean_slots(problem, follow(problem, rule, tuned.get(rule, usual))))
+            found.append(mean_slots(problem, simulate_rule(problem, rule, tuned.get(rule, usual))))
     assert np.mean(ahead) < min(np.mean(found) for found in ruled.values())
 
 

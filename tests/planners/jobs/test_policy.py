@@ -13,13 +13,13 @@ from wirewise.planners.jobs import problem_of
 from wirewise.planners.jobs.attention import TapFinger
 from wirewise.planners.jobs.policy import (
     Episode,
+    amount_features,
     decide,
     decide_several,
-    matched,
+    match_clusters,
     observe,
+    resolve_conflicts,
     run_episodes,
-    weighed,
-    winners,
 )
 from wirewise.planners.jobs.tapfinger import SHIPPED, read_weights
 from wirewise.sim.jobs import draw_queue
@@ -82,12 +82,12 @@ def test_a_job_goes_to_the_likeliest_by_room_and_pick():
     )
     game = Episode(problem_of(queue))
     even = np.full((1, 3), 0.5)
-    assert winners([game], np.array([[0, 0, 1]]), even).tolist() == [[False, True, True]]
+    assert resolve_conflicts([game], np.array([[0, 0, 1]]), even).tolist() == [[False, True, True]]
     # Twice the room is e times as likely, which four times the probability of the pick outweighs.
-    assert winners([game], np.array([[0, 0, -1]]), np.array([[0.8, 0.2, 0.0]])).tolist() == [
+    assert resolve_conflicts([game], np.array([[0, 0, -1]]), np.array([[0.8, 0.2, 0.0]])).tolist() == [
         [True, False, False]
     ]
-    assert winners([game], np.array([[0, 0, -1]]), np.array([[0.8, 0.4, 0.0]])).tolist() == [
+    assert resolve_conflicts([game], np.array([[0, 0, -1]]), np.array([[0.8, 0.4, 0.0]])).tolist() == [
         [False, True, False]
     ]
 
@@ -97,7 +97,7 @@ def test_the_best_matching_is_that_of_all_permutations(network, jobs):
     game = Episode(problem_of(draw_queue(((4, 4), (8, 8), (12, 6)), inf, jobs=jobs, seed=jobs)))
     seen, (own,) = observe([game])
     chances = network.pointers(*network.embeddings(seen), seen.window).exp().detach().double().numpy()
-    (picks,) = matched([game], own[None], chances)
+    (picks,) = match_clusters([game], own[None], chances)
     worth = np.full((3, jobs + 3), -1e4)  # the last three: nothing
     for cluster, place in np.argwhere(own >= 0).tolist():
         job = own[cluster, place]
@@ -117,7 +117,7 @@ def test_amounts_are_those_that_are_quicker_than_any_smaller_one():
     assert [one for one in image if one != [0, 0]] == [[2, 1]]
     slots = [int(game.known.slots[1, c, g]) for c, g in text if c]
     assert slots == sorted(set(slots), reverse=True) and {c for c, _ in text if c} == {2}
-    features, legal = weighed([game], np.array([[0, -1, -1]]))
+    features, legal = amount_features([game], np.array([[0, -1, -1]]))
     assert legal[0, 1].tolist() == [True] + [False] * 31 and legal[0, 0, 0]
     assert not features[0, 1, 1:].any()
 
@@ -147,7 +147,7 @@ def test_without_bayes_clusters_take_turns():
     found = []
     for slot in range(3):
         game.state.counts[SLOT] = slot
-        found.append(winners([game], np.array([[0, 0, 0]]), even, bayes=False)[0].argmax())
+        found.append(resolve_conflicts([game], np.array([[0, 0, 0]]), even, bayes=False)[0].argmax())
     assert sorted(found) == [0, 1, 2]
 
 

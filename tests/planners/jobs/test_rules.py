@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from wirewise.planners.jobs import RULES, JobProblem, problem_of, tune
-from wirewise.planners.jobs.problem import follow
+from wirewise.planners.jobs.problem import simulate_rule
 from wirewise.planners.jobs.rules import REALLOTTING, expected_queue, knowledge
 from wirewise.sim.jobs import EVEN, UNEVEN, draw_queue
 from wirewise.sim.jobs.engine import LOGGED
@@ -22,7 +22,7 @@ def mean_times(clusters, rate, rule, known=None, **more):
     return np.array(
         [
             (
-                follow(one, rule, known or knowledge(expected_queue(one.arrays)), seed).finish
+                simulate_rule(one, rule, known or knowledge(expected_queue(one.arrays)), seed).finish
                 - one.arrays.arrival
             ).mean()
             for seed, one in enumerate(problems)
@@ -51,7 +51,7 @@ def test_s2_no_rule_gives_what_is_not_there(rule):
     for seed in range(6):
         queue = draw_queue(((3, 2), (8, 8), (12, 5)), 2.0 + seed, jobs=60, noise=0.5, swing=0.5, seed=seed)
         problem = JobProblem(queue, kept=0.5, window=4)
-        state = follow(problem, rule, knowledge(expected_queue(problem.arrays), 4), seed)
+        state = simulate_rule(problem, rule, knowledge(expected_queue(problem.arrays), 4), seed)
         arrays, log = problem.arrays, state.log[: state.counts[LOGGED]]
         given = np.zeros((int(state.finish.max()) + 1, *arrays.room.shape), np.int64)
         times = np.zeros((len(given), len(arrays.kind)), np.int64)
@@ -97,7 +97,7 @@ def test_the_shortest_job_first_is_optimal_where_it_is_known_to_be():
         jobs = [(0, int(slots)) for slots in random.integers(1, 9, 6)]
         problem = problem_of(alone(jobs, 1))
         found = {
-            rule: follow(problem, rule, knowledge(expected_queue(problem.arrays))).finish.mean()
+            rule: simulate_rule(problem, rule, knowledge(expected_queue(problem.arrays))).finish.mean()
             for rule in ("sjf", "srpt")
         }
         assert found["sjf"] == found["srpt"] == best_of_orders(jobs)
@@ -108,7 +108,7 @@ def test_the_shortest_remaining_time_is_no_worse_than_any_order_where_stopping_c
     for _ in range(20):
         jobs = sorted((int(arrival), int(slots)) for arrival, slots in random.integers(1, 9, (6, 2)))
         problem = problem_of(alone(jobs, 1), kept=1.0)
-        state = follow(problem, "srpt", knowledge(expected_queue(problem.arrays)))
+        state = simulate_rule(problem, "srpt", knowledge(expected_queue(problem.arrays)))
         assert (state.finish - problem.arrays.arrival).mean() <= best_of_orders(jobs) + 1e-9
 
 
@@ -127,6 +127,6 @@ def test_rules_do_not_see_a_jobs_own_pace():
     first = []
     for queue in (slow, fast):
         problem = problem_of(queue)
-        state = follow(problem, "sjf", knowledge(expected_queue(problem.arrays)))
+        state = simulate_rule(problem, "sjf", knowledge(expected_queue(problem.arrays)))
         first.append(int(state.log[0, 0]))
     assert first == [0, 0]

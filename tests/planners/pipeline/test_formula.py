@@ -30,7 +30,7 @@ def test_memory_in_closed_form_is_that_of_the_timetable(method, recompute):
     depths = depths_of(style, 3, 12)
     expected = kept_bytes(problem, shape, style, sums_of(problem, shape, cut), *depths)
     names = [[f"m{number}" for number in own] for own in cut]
-    made = StagePlan.by_hand(
+    made = StagePlan.from_cuts(
         [name for own in names for name in own],
         [2, 3],
         style=style,

@@ -85,7 +85,7 @@ def test_messages_that_passes_wait_for_cost_more():
     links = Links.uniform(4, 300.0, 0.01)
     problem = problem_of(random_trace(5, 8), links, batch=32)
     both = [
-        search(problem, fixed=FixedChoices(stages=4), messages=how).found[0].update_s
+        search(problem, fixed_choices=FixedChoices(stages=4), messages=how).found[0].update_s
         for how in ("async", "blocking")
     ]
     assert both[0] < both[1]
@@ -100,9 +100,9 @@ def test_the_papers_closed_form_by_hand():
     )
     problem = PipelineProblem(type(trace)(modules=equal), Links.uniform(4, 100.0), 8)
     fixed = FixedChoices(stages=4, microbatch_size=1, recompute=False)
-    found = search(problem, fixed=fixed, messages="blocking").found[0]
+    found = search(problem, fixed_choices=fixed, messages="blocking").found[0]
     assert found.update_s == pytest.approx(8 * (3.0 + 2 * (0.5 + 0.5)))
-    again = search(problem, fixed=fixed._replace(recompute=True), messages="blocking").found[0]
+    again = search(problem, fixed_choices=fixed._replace(recompute=True), messages="blocking").found[0]
     assert again.update_s == pytest.approx(8 * (4.0 + 2 * (0.5 + 0.5)))
 
 
@@ -118,4 +118,4 @@ def test_the_papers_closed_form_by_hand():
 def test_what_cannot_be_is_refused(fixed, memory, said):
     problem = problem_of(random_trace(4, 5), Links.uniform(4, 1e9), batch=8, memory_bytes=memory)
     with pytest.raises(PlanError, match=said):
-        search(problem, fixed=fixed)
+        search(problem, fixed_choices=fixed)

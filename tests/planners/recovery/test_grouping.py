@@ -57,7 +57,7 @@ def test_helpers_and_the_memory_of_a_spare():
         for one in found:
             for group in one.groups:
                 own = range(group.first, group.end)
-                alone = any(n in problem.alone for n in own)
+                alone = any(n in problem.unreplicated_stages for n in own)
                 assert not alone or sum(problem.trace.stages[n].state_bytes for n in own) <= 6e7
 
 

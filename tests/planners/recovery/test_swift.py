@@ -8,7 +8,7 @@ from tests.planners.recovery.problems import job, random_problem
 from wirewise.cost import Links
 from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS
-from wirewise.planners.recovery import figures_of, problem_of, problem_of_modules
+from wirewise.planners.recovery import problem_of, problem_of_modules, trace_of_pipeline
 from wirewise.sim import predict
 
 SWIFT = PLANNERS["recovery"]["swift"]
@@ -112,7 +112,7 @@ def test_other_policies_are_priced_by_the_same_formula():
 def test_a_model_that_is_cut_into_stages():
     modules, links = random_trace(1, 9), Links.uniform(4, 800.0, 0.02)
     cut = PLANNERS["stages"]["1f1b"](modules, links, stages=4, batch=16)
-    figures = figures_of(modules, cut, links)
+    figures = trace_of_pipeline(modules, cut, links)
     assert figures.step_s == pytest.approx(cut.predicted_s) and figures.microbatches == cut.microbatches
     assert sum(stage.compute_s for stage in figures.stages) == pytest.approx(
         cut.microbatches * sum(sum(passes[:2]) for passes in cut.pass_s)

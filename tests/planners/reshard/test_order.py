@@ -7,7 +7,7 @@ import pytest
 from numba import njit
 
 from wirewise.errors import PlanError
-from wirewise.planners.reshard.order import ORDERS, choices, makespan_s, ordered
+from wirewise.planners.reshard.order import ORDERS, choices, makespan_s, order_slices
 
 
 def instance(seed: int, count: int, *, most_options: int = 3, hosts: int = 4):
@@ -75,7 +75,7 @@ def brute_force(first, begins, ways, seconds, count):
 def test_the_search_finds_what_brute_force_finds():
     for seed in range(200):
         given = instance(seed, 1 + seed % 6, most_options=2 if seed % 6 > 3 else 3)
-        found = ordered(given, "search", nodes=10**7)
+        found = order_slices(given, "search", nodes=10**7)
         assert found.complete
         assert found.seconds == pytest.approx(brute_force(*given), rel=1e-12)
 
@@ -84,22 +84,26 @@ def test_every_order_is_what_it_says():
     for seed in range(20):
         given = instance(seed, 12)
         for method in ORDERS:
-            found = ordered(given, method, nodes=20_000)
+            found = order_slices(given, method, nodes=20_000)
             assert sorted(found.order.tolist()) == list(range(12))
             option = given.first[:-1] + found.option
             assert (option < given.first[1:]).all()
             assert makespan_s(given, found.order, option) == pytest.approx(found.seconds)
             assert found.seconds >= bound_s(given) * (1 - 1e-12)
-            assert ordered(given, method, nodes=20_000).order.tolist() == found.order.tolist()
-        assert ordered(given, "auto").seconds <= min(ordered(given, m).seconds for m in ORDERS) * (1 + 1e-12)
+            assert order_slices(given, method, nodes=20_000).order.tolist() == found.order.tolist()
+        assert order_slices(given, "auto").seconds <= min(order_slices(given, m).seconds for m in ORDERS) * (
+            1 + 1e-12
+        )
 
 
 def test_orders_of_many_slices_are_near_the_best_known():
     worst = 0.0
     for seed in range(200):
         given = instance(seed, 20 + seed % 41, hosts=3 + seed % 6)
-        found = ordered(given, "auto").seconds
-        others = [ordered(given, method, seed=1000 + seed).seconds for method in ("list", "greedy", "size")]
+        found = order_slices(given, "auto").seconds
+        others = [
+            order_slices(given, method, seed=1000 + seed).seconds for method in ("list", "greedy", "size")
+        ]
         # A better order may exist; the load of a way is below all of them.
         worst = max(worst, found / max(bound_s(given), min([found, *others]) / 1.1))
         assert found <= 1.10 * min(others)
@@ -107,6 +111,6 @@ def test_orders_of_many_slices_are_near_the_best_known():
 
 
 def test_nothing_to_order():
-    assert ordered(choices([])).seconds == 0.0
+    assert order_slices(choices([])).seconds == 0.0
     with pytest.raises(PlanError, match="unknown order 'best'; expected one of: auto, search"):
-        ordered(choices([]), "best")
+        order_slices(choices([]), "best")

@@ -111,7 +111,7 @@ def test_an_error_of_an_exchange_is_that_of_the_step():
         queue.finish()
     waits = GradientQueue([_Noted("a", [])])
     waits.begin()
-    waits.give_up()
+    waits.abandon()
     waits.finish()
 
 

@@ -63,7 +63,7 @@ def test_weights_of_ranks_are_those_of_one_process(growing, monkeypatch):
     everyone = [task.train[::9] for task in growing.tasks]
     monkeypatch.setattr(
         "wirewise.runtime.incremental.learners.Rehearsal.keep",
-        lambda self, graph: self.peers.mine(everyone[graph.task]),
+        lambda self, graph: self.peers.own_nodes(everyone[graph.task]),
     )
 
     def weights(peers):

@@ -51,7 +51,7 @@ def test_targets_without_neighbours_get_zero():
 
 def test_a_batch_without_seeds_goes_through():
     graph, _ = graph_of(1)
-    batch = NeighborSampler(graph.in_edges, (4, 3)).nothing()
+    batch = NeighborSampler(graph.in_edges, (4, 3)).empty_batch()
     net = Sage([12, 8, 4])
     out = net(torch.empty(0, 12), batch.layers)
     assert out.shape == (0, 4)

@@ -60,7 +60,7 @@ def test_a_machine_without_seeds_answers_the_others():
 
     found = run_ranks_as_threads(3, machine)
     whole = NeighborSampler(graph.in_edges, FANOUTS, seed=3)
-    same(found[0], whole.nothing())
+    same(found[0], whole.empty_batch())
     same(found[2], whole.sample(seeds, batch=2))
 
 

@@ -89,7 +89,7 @@ def one_rank(groups, step, plan, inputs, state, stage=0, world=None):
 
 def in_stages(step, plan, inputs, state):
     """A step of all ranks of a plan with several stages, threads with messages over gloo."""
-    meetings = [ThreadGroups.meeting(prod(plan.mesh), timeout_s=30.0) for _ in plan.ranks]
+    meetings = [ThreadGroups.create_rendezvous(prod(plan.mesh), timeout_s=30.0) for _ in plan.ranks]
 
     def body(rank, group, store):
         stage, place = plan.place_of(rank)

@@ -11,7 +11,7 @@ from wirewise.runtime.parallel.groups import ThreadGroups
 
 def on_mesh(mesh, fn, *args):
     """Call `fn(groups, *args)` for each place of the mesh; results in row-major order."""
-    meeting = ThreadGroups.meeting(prod(mesh), timeout_s=20.0)
+    meeting = ThreadGroups.create_rendezvous(prod(mesh), timeout_s=20.0)
     places = list(itertools.product(*map(range, mesh)))
     results, errors = [None] * len(places), []
 

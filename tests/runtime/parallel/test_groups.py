@@ -10,7 +10,7 @@ from tests.harness.threads import run_ranks_as_threads
 from tests.runtime.parallel.ranks import on_mesh
 from wirewise.plans.parallel import parse_placements
 from wirewise.runtime.parallel.groups import RankGroups, start_move
-from wirewise.runtime.parallel.parts import cut, joined
+from wirewise.runtime.parallel.parts import join_shards, slice_shard
 from wirewise.runtime.transport import Transport
 
 RANKS = 4
@@ -22,7 +22,7 @@ def addends(before, rank):
     whole = torch.arange(8.0 * 32).reshape(8, 32)
     if before.kind == "P":
         return whole * [0.5, -1.0, 1.25, 0.25][rank]
-    return cut(whole, before, RANKS, rank)
+    return slice_shard(whole, before, RANKS, rank)
 
 
 def changed(groups, axis=0):
@@ -36,7 +36,7 @@ def check(results):
     whole = torch.arange(8.0 * 32).reshape(8, 32)
     for number, (before, after) in enumerate(CHANGES):
         parts = [one[number] for one in results]
-        torch.testing.assert_close(joined(parts, after), whole, msg=f"{before} to {after}")
+        torch.testing.assert_close(join_shards(parts, after), whole, msg=f"{before} to {after}")
 
 
 def test_every_change_between_threads():

@@ -13,7 +13,7 @@ from tests.runtime.parallel.plans import data_parallel, in_stages
 from wirewise.cost.links import Links
 from wirewise.errors import InputError
 from wirewise.planners.parallel import ParallelProblem
-from wirewise.planners.parallel.rhino.buckets import in_buckets
+from wirewise.planners.parallel.rhino.buckets import assign_buckets
 from wirewise.planners.parallel.rhino.explore import plan as make_plan
 from wirewise.runtime.joint_graph import capture_step
 from wirewise.runtime.parallel import parallelize
@@ -81,7 +81,7 @@ def together(plan, graph):
     """The plan with its gradients in buckets."""
     ends = set(graph.gradients.values())
     moves = tuple(msgspec.structs.replace(move, once=move.producer in ends) for move in plan.moves)
-    return in_buckets(msgspec.structs.replace(plan, moves=moves), graph, 1 << 12, 1 << 14)
+    return assign_buckets(msgspec.structs.replace(plan, moves=moves), graph, 1 << 12, 1 << 14)
 
 
 @pytest.mark.dist

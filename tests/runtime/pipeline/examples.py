@@ -67,7 +67,7 @@ def plan_for(layers: LayerGraph, positions: int, **more: Any) -> StagePlan:
     each = more.get("chunks", 2) if more.get("style") == "interleaved" else 1
     count, size = len(layers.names), positions * each
     cuts = [count * n // size for n in range(1, size)]
-    return StagePlan.by_hand(layers.names, cuts, edges=layers.edges(cuts), microbatch_size=2, **more)
+    return StagePlan.from_cuts(layers.names, cuts, edges=layers.edges(cuts), microbatch_size=2, **more)
 
 
 def batches(count: int, plan: StagePlan, replica: int = 0, dtype: torch.dtype = torch.float64) -> list[Any]:

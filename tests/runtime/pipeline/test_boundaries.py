@@ -28,7 +28,7 @@ def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 def plan_of(cuts: list[int], width: Any, **more: Any) -> StagePlan:
     given = {"style": "1f1b", "microbatches": 3, **more}
-    return StagePlan.by_hand([str(n) for n in range(4)], cuts, microbatch_size=2, width=width, **given)
+    return StagePlan.from_cuts([str(n) for n in range(4)], cuts, microbatch_size=2, width=width, **given)
 
 
 def trained(plan: StagePlan, build: Any, **more: Any) -> list[Any]:

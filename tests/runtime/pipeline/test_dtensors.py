@@ -93,7 +93,7 @@ def train(rank: int, plan: StagePlan, clip: float | None, sequence: bool) -> Any
 def test_tensor_parallel_stages_train_as_one_process(
     style: str, width: list[int], replicas: int, clip: float | None, sequence: bool
 ) -> None:
-    plan = StagePlan.by_hand(
+    plan = StagePlan.from_cuts(
         [str(n) for n in range(4)],
         [2],
         style=style,

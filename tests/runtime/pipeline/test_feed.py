@@ -53,7 +53,7 @@ def encoder() -> Encoder:
 
 
 def cut(model: Encoder) -> LayerGraph:
-    return LayerGraph(model, further=("mask",))
+    return LayerGraph(model, extra_inputs=("mask",))
 
 
 def as_list(model: Encoder) -> LayerGraph:
@@ -64,7 +64,7 @@ def as_list(model: Encoder) -> LayerGraph:
     }
     before = ["first", "blocks.0", "blocks.1"]
     sources = {f"blocks.{n}": (before[n], "input:mask") for n in range(3)}
-    return LayerGraph(modules, sources, further=("mask",))
+    return LayerGraph(modules, sources, extra_inputs=("mask",))
 
 
 def batches(sizes: tuple[int, ...]) -> list[Any]:
@@ -107,7 +107,7 @@ def test_masks_smaller_batches_and_groups_train_as_one_process(build: Any, style
     sizes = (8, 8, 5, 1)
     layers = build(encoder())
     cuts = [len(layers.names) // 2]
-    plan = StagePlan.by_hand(
+    plan = StagePlan.from_cuts(
         layers.names, cuts, style=style, microbatches=4, microbatch_size=2, edges=layers.edges(cuts)
     )
     models = [encoder() for _ in range(2)]
@@ -144,7 +144,7 @@ def test_masks_smaller_batches_and_groups_train_as_one_process(build: Any, style
 
 def alone(modules: list[nn.Module], batch: Any, **further: Any) -> None:
     layers = LayerGraph(modules, **further)
-    plan = StagePlan.by_hand(layers.names, [], style="1f1b", microbatches=2, microbatch_size=2)
+    plan = StagePlan.from_cuts(layers.names, [], style="1f1b", microbatches=2, microbatch_size=2)
 
     def body(rank: int, group: Any, store: Any) -> None:
         pipeline = Pipeline(
@@ -185,6 +185,6 @@ def test_other_inputs_are_refused() -> None:
             alone([nn.Linear(3, 3)], (given, target))
     sources = {"0": ("input", "input:mask")}
     with pytest.raises(InputError, match=r"have \[4, 1\] rows"):
-        alone([nn.Bilinear(3, 3, 3)], ((target, target[:1]), target), sources=sources, further=("mask",))
+        alone([nn.Bilinear(3, 3, 3)], ((target, target[:1]), target), sources=sources, extra_inputs=("mask",))
     with pytest.raises(InputError, match=r"further inputs are \['masks'\]; expected arguments"):
-        LayerGraph(encoder(), further=("masks",))
+        LayerGraph(encoder(), extra_inputs=("masks",))

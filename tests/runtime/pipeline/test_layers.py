@@ -29,7 +29,7 @@ def test_skip_connections_go_from_their_source_to_their_user() -> None:
 def test_a_value_that_two_modules_of_a_stage_take_travels_once() -> None:
     modules = {name: nn.Identity() for name in "abc"}
     layers = LayerGraph(modules, {"c": ("a", "b"), "b": ("a",)})
-    plan = StagePlan.by_hand("abc", [1], style="1f1b", microbatches=2)
+    plan = StagePlan.from_cuts("abc", [1], style="1f1b", microbatches=2)
     assert [value.name for value in layers.values(plan)] == ["a"]
 
 
@@ -47,15 +47,15 @@ def test_a_plan_for_other_modules_is_refused() -> None:
 
 def test_a_plan_without_the_edges_of_skip_connections_is_refused() -> None:
     layers = unet()
-    plan = StagePlan.by_hand(layers.names, [4], style="1f1b", microbatches=2)
+    plan = StagePlan.from_cuts(layers.names, [4], style="1f1b", microbatches=2)
     assert layers.values(plan)
-    plan = StagePlan.by_hand(layers.names, [2, 4, 6], style="1f1b", microbatches=2)
+    plan = StagePlan.from_cuts(layers.names, [2, 4, 6], style="1f1b", microbatches=2)
     with pytest.raises(PlanError, match=r"make the plan with edges=\[\(0, 1\), \(0, 3\)"):
         layers.values(plan)
 
 
 def test_a_plan_that_computes_a_module_before_what_it_takes_is_refused() -> None:
     layers = chain(4)
-    plan = StagePlan.by_hand(("0", "2", "1", "3"), [2], style="1f1b", microbatches=2)
+    plan = StagePlan.from_cuts(("0", "2", "1", "3"), [2], style="1f1b", microbatches=2)
     with pytest.raises(PlanError, match="computes module '2' before '1', whose output it takes"):
         layers.values(plan)

@@ -59,7 +59,7 @@ def test_any_timetable_trains_as_one_process(style: str, positions: int, build: 
 @pytest.mark.parametrize("style", ["1f1b", "2bw"])
 def test_arms_of_a_graph_are_cut_in_any_order_that_computes_sources_first(style: str) -> None:
     names = ("first", "right0", "right1", "left0", "left1", "last")
-    plan = StagePlan.by_hand(names, [2, 4], style=style, microbatches=4, microbatch_size=2)
+    plan = StagePlan.from_cuts(names, [2, 4], style=style, microbatches=4, microbatch_size=2)
     expected, losses = alone(arms, plan, [batches(2, plan)], sgd)
     found, own = piped(arms, plan, 2, sgd)
     assert worst(found, expected) <= 1e-12 and found.keys() == expected.keys()

@@ -93,7 +93,7 @@ def test_a_step_that_breaks_is_taken_back_and_done_again(consistency, optimizer,
         assert updates.versions == (step + 1,) * breaks_at + (step,) * (3 - breaks_at)
         assert updates.reduced == (True,) * breaks_at + (False,) * (3 - breaks_at)
         assert updates.can_restore == (breaks_at > 0 or step > 0) and updates.exact
-        updates.bring_to(step)
+        updates.restore_step(step)
         assert whole(updates) == expected[step] and updates.versions == (step,) * 3
         train_step(updates)
         assert whole(updates) == expected[step + 1] and updates.committed_step == step + 1
@@ -112,7 +112,7 @@ def test_reduced_gradients_are_enough_to_finish(consistency, optimizer) -> None:
             updates.mark_reduced(bucket)
         updates.update_bucket(1)
         assert updates.committed_step == step and updates.versions == (step, step + 1, step)
-        updates.bring_to(step + 1)
+        updates.restore_step(step + 1)
         assert whole(updates) == expected[step + 1] and updates.committed_step == step + 1
 
 
@@ -124,7 +124,7 @@ def test_the_last_committed_step_can_be_taken_back(consistency, optimizer, apart
     updates = training(consistency, optimizer, apart=apart)
     for step in range(3):
         train_step(updates)
-        updates.bring_to(step)
+        updates.restore_step(step)
         assert whole(updates) == expected[step] and updates.committed_step == step
         assert not updates.can_restore
         train_step(updates)
@@ -141,7 +141,7 @@ def test_undo_is_close(optimizer) -> None:
         with pytest.raises(Broken):
             train_step(updates, 2)
         assert not updates.exact
-        updates.bring_to(step + 1)
+        updates.restore_step(step + 1)
         for p, value in zip(updates.state.model.parameters(), was, strict=True):
             assert float((p.detach() - value).abs().max()) <= 5e-7
         assert digest_of(updates.state.own()) == own
@@ -161,13 +161,13 @@ def test_any_order_of_faults_leaves_the_trajectory(kind, acts) -> None:
         if act == "back":
             if not updates.can_restore:
                 with pytest.raises(InputError, match=f"cannot come to step {step - 1} by itself"):
-                    updates.bring_to(step - 1)
+                    updates.restore_step(step - 1)
                 continue
-            updates.bring_to(step - 1)
+            updates.restore_step(step - 1)
         elif act.startswith("broken"):
             with pytest.raises(Broken):
                 train_step(updates, int(act[-1]))
-            updates.bring_to(step)
+            updates.restore_step(step)
         else:
             train_step(updates)
         assert seen.setdefault(updates.committed_step, whole(updates)) == whole(updates)
@@ -205,7 +205,7 @@ def test_an_update_that_fails_midway_is_known() -> None:
         assert same == kept and updates.committed_step == (1 if kept else -1)
         if not kept:
             with pytest.raises(InputError, match="copy the state of a rank"):
-                updates.bring_to(1)
+                updates.restore_step(1)
             with pytest.raises(InputError, match="expected reduced gradients"):
                 updates.update_bucket(0)
             updates.adopt(7)
@@ -240,13 +240,13 @@ def test_a_scaler_unscales_before_the_clip_and_a_step_it_skips_is_not_undone() -
     updates.step()
     assert updates.committed_step == 1 and torch.equal(weight, before)
     assert updates.state.scaler.get_scale() == 2.0
-    updates.bring_to(0)
+    updates.restore_step(0)
     assert torch.equal(weight, before) and updates.state.scaler.get_scale() == 4.0
     updates, weight = scaled(inf=False)
     updates.step()
     # Gradients are 1, of norm sqrt 6; they are clipped to 0.5.
     torch.testing.assert_close(weight.detach(), before - 0.1 * 0.5 / 6**0.5)
-    updates.bring_to(0)
+    updates.restore_step(0)
     torch.testing.assert_close(weight.detach(), before, atol=1e-7, rtol=0)
 
 
@@ -265,7 +265,7 @@ def test_nothing_is_finished_before_it_is_prepared() -> None:
         train_step(updates)
     assert prepared == [1, 2] and updates.committed_step == 1 and not updates.begun
     assert updates.reduced == (False,)
-    updates.bring_to(1)
+    updates.restore_step(1)
     train_step(updates)
     assert whole(updates) == expected[2]
 
@@ -338,7 +338,7 @@ def test_parameters_without_gradients_do_not_hold_the_others_up() -> None:
     before = whole(updates)
     train_step(updates)
     assert updates.committed_step == 1
-    updates.bring_to(0)
+    updates.restore_step(0)
     assert whole(updates) == before
 
 
@@ -353,16 +353,16 @@ def test_what_a_script_sets_after_the_update_belongs_to_the_step() -> None:
     train_step(updates)
     (group,) = updates.state.optimizers[0].param_groups
     group["lr"] = 0.5
-    updates.bring_to(1)
+    updates.restore_step(1)
     assert group["lr"] == 0.5
     updates.seal()
     group["lr"] = 0.25
-    updates.bring_to(1)
+    updates.restore_step(1)
     assert group["lr"] == 0.5 and updates.phases == ("before", "after")
     group["lr"] = 0.25
     updates.rewind()
     assert group["lr"] == 0.5
-    assert updates.light_of("before")["groups"][0][0]["lr"] == 0.01
+    assert updates.replicated_state_of("before")["groups"][0][0]["lr"] == 0.01
     train_step(updates)
     assert updates.phases == ("before",) and not updates.sealed
 
@@ -376,7 +376,7 @@ def test_a_sealed_step_is_taken_back_with_what_the_script_had_set() -> None:
     train_step(updates)
     group["lr"] = 0.25
     updates.seal()
-    updates.bring_to(1)
+    updates.restore_step(1)
     assert group["lr"] == 0.5 and updates.sealed
 
 
@@ -394,7 +394,7 @@ def test_functions_of_a_commit_run_once_a_step_although_one_raises() -> None:
     for step in (1, 2):
         with pytest.raises(Broken):
             train_step(updates)
-        updates.bring_to(step)
+        updates.restore_step(step)
     assert called == [1, 2]
     assert updates.state.schedulers[0].last_epoch == 2
 

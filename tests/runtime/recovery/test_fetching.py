@@ -45,7 +45,7 @@ def test_a_rank_that_is_behind_gets_the_logs_of_all_others(tmp_path: Path) -> No
         for step in range(3):
             message, _ = past.take(MessageKey(source, 1, 0, step))
             assert message.tolist() == [100.0 * source + step] * 4
-    assert past.take_agreed(1, 2).tolist() == [2]
+    assert past.read_agreed(1, 2).tolist() == [2]
 
 
 def test_names_that_no_log_has_are_refused(tmp_path: Path) -> None:

@@ -131,26 +131,26 @@ def test_generations_without_a_new_step_end_the_job():
 
 def test_processes_that_are_starting_are_not_missing():
     coordinator = Coordinator(4, 2)
-    assert coordinator.lacks_processes
+    assert coordinator.has_too_few_processes
     for worker in ((0, 0), (0, 1), (1, 0), (1, 1)):
         coordinator.on_event(WorkerStarted(worker))
-    assert not coordinator.lacks_processes and coordinator.waits
+    assert not coordinator.has_too_few_processes and coordinator.waits
     coordinator.on_event(lost(1, 0))
-    assert coordinator.lacks_processes
+    assert coordinator.has_too_few_processes
     coordinator.on_event(WorkerStarted((1, 2)))
     for worker in ((0, 0), (0, 1), (1, 1)):
         coordinator.on_event(WorkerReady(worker, SAME))
-    assert not coordinator.lacks_processes and coordinator.generation is None
+    assert not coordinator.has_too_few_processes and coordinator.generation is None
     coordinator.on_event(HostLost(1, 5.0))
-    assert coordinator.lacks_processes
+    assert coordinator.has_too_few_processes
 
 
 def test_a_rank_without_a_spare_waits_for_a_process_that_is_starting():
     coordinator = started(2)
     coordinator.on_event(lost(0, 1))
-    assert coordinator.lacks_processes
+    assert coordinator.has_too_few_processes
     coordinator.on_event(WorkerStarted((0, 2)))
-    assert not coordinator.lacks_processes and coordinator.waits
+    assert not coordinator.has_too_few_processes and coordinator.waits
 
 
 def test_a_process_that_never_asks_for_a_role_ends_the_job_only_where_it_is_waited_for():

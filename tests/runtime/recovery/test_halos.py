@@ -73,7 +73,7 @@ def run(mode: str, folder: Path, dead: int | None) -> tuple[list[dict[str, torch
             checkpoint.load(own.trainer, path, at)
             own.trainer.begin()
             again = own.train(EPOCHS)
-            assert not own.journal.catching_up
+            assert not own.journal.is_behind
             losses = losses[:at] + again
         return own.end(), losses
 

@@ -55,7 +55,7 @@ def test_what_was_committed_is_read_bit_by_bit(tmp_path: Path) -> None:
         assert (taken.shape, taken.dtype) == (tensor.shape, tensor.dtype)
         assert taken.reshape(-1).view(torch.uint8).equal(tensor.reshape(-1).view(torch.uint8))
         assert description.wants_gradient == (key.channel == 3)
-    assert float(found.take_agreed(9, 0)) == 2.5
+    assert float(found.read_agreed(9, 0)) == 2.5
     log.close()
 
 

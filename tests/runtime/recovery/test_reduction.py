@@ -50,7 +50,7 @@ def look_twice(rank, group, store):
     found = []
     for place, backward in enumerate((True, False)):
         reduction.begin(place)
-        with reduction.during(place, None):
+        with reduction.share_context(place, None):
             if backward:
                 model(torch.ones(2, 3)).sum().backward()
             found.append(reduction.missing(place))

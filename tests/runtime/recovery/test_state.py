@@ -162,7 +162,7 @@ def test_averages_of_another_type_than_the_parameter_stay_so() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.state[model.weight]["average"] = torch.full((2, 2), 1 / 3)
     state = TrainingState(model, optimizer)
-    tree = {"heavy": state.heavy(), "light": state.light()}
+    tree = {"heavy": state.parameter_state(), "light": state.light()}
     other_model = nn.Linear(2, 2).to(torch.bfloat16)
     other = TrainingState(other_model, torch.optim.SGD(other_model.parameters(), lr=0.2))
     other.load_shared(tree)
@@ -201,7 +201,7 @@ def test_a_state_that_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(
         InputError, match=r"parameter '0.weight' is float32 \[5, 6\] in the state and .* \[40, 6\]"
     ):
-        state.load_heavy({**state.heavy(), "parameters": {"0.weight": torch.zeros(5, 6)}})
+        state.load_parameter_state({**state.parameter_state(), "parameters": {"0.weight": torch.zeros(5, 6)}})
     with pytest.raises(InputError, match=r"objects \['sampler'\]; expected \['position'\]"):
         state.load_own({**state.own(), "named": {"sampler": {}}})
     with pytest.raises(InputError, match="does not fit this training: KeyError"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wirewise.advice.families.accounted import answer_by_accounting
-from wirewise.advice.families.replayed import ReplayedJob, answer_by_replay
+from wirewise.advice.families.accounted import find_candidates_by_accounting
+from wirewise.advice.families.replayed import ReplayedJob, find_candidates_by_replay
 
-__all__ = ["ReplayedJob", "answer_by_accounting", "answer_by_replay"]
+__all__ = ["ReplayedJob", "find_candidates_by_accounting", "find_candidates_by_replay"]

@@ -16,7 +16,7 @@ from wirewise.advice.records import FAMILIES, Candidate
 from wirewise.sim.bounds import HELPS, shares_of
 from wirewise.sim.usage import RankUse
 
-__all__ = ["answer_by_accounting", "shares"]
+__all__ = ["find_candidates_by_accounting", "shares"]
 
 _NOT_REPLAYED = (
     "kernels do not tell what they wait for, so this is not replayed; a run of `wirewise profile trace` is"
@@ -33,7 +33,7 @@ def shares(uses: Sequence[RankUse]) -> dict[str, float]:
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
-def answer_by_accounting(uses: Sequence[RankUse], step_s: float) -> Answers:
+def find_candidates_by_accounting(uses: Sequence[RankUse], step_s: float) -> Answers:
     """Find the candidates of all families from device records.
 
     Args:

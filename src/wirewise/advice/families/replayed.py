@@ -29,7 +29,7 @@ from wirewise.sim.traces import TraceRecording
 from wirewise.sim.whatif import Change, parse
 from wirewise.trace.records import Trace
 
-__all__ = ["ReplayedJob", "answer_by_replay"]
+__all__ = ["ReplayedJob", "find_candidates_by_replay"]
 
 Answer = list[Candidate] | str
 
@@ -76,7 +76,7 @@ class ReplayedJob:
 
     @property
     def exposed_share(self) -> float:
-        """Fraction of the step time that would go away if communication took no time."""
+        """Fraction of the step time that would be saved if communication took no time."""
         report = self.analysis.report
         return 1.0 - self.predict(NO_COMMUNICATION).predicted_step_s / report.predicted_step_s
 
@@ -107,7 +107,7 @@ class ReplayedJob:
         return None if self.folder is None else self.folder / f"{name}.json"
 
 
-def answer_by_replay(job: ReplayedJob) -> Answers:
+def find_candidates_by_replay(job: ReplayedJob) -> Answers:
     """Find the candidates of all families by replay."""
     answers = {family: _answer(make, job) for family, make in _FAMILIES.items()}
     if graphs.mode_of(job.trace):

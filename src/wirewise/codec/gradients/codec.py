@@ -60,7 +60,7 @@ class Draw(NamedTuple):
 
 
 class GradientCodec(ABC):
-    """Encode a flat group of gradients into one buffer, and decode and sum the payloads of all ranks.
+    """Codec that encodes a flat group of gradients into one buffer, and decodes and sums the payloads of all ranks.
 
     Args:
         implementation: One of `IMPLEMENTATIONS`; all write the same bytes, except for matrix products, which agree to
@@ -159,9 +159,9 @@ class GradientCodec(ABC):
                 kernels a pass before they update the memory. Results are bit-identical.
 
         Raises:
-            CodecError: A tensor does not fit, or a segment (with memory) holds NaN or infinity: then `memory` is as
-                it was (undefined, if the gradient was said to be checked), `out` is undefined, and the caller may skip
-                the step.
+            CodecError: A tensor does not fit, or a segment (with memory) holds NaN or infinity: then `memory` is as it
+                was (undefined, if the gradient was declared checked), `out` is undefined, and the caller may skip the
+                step.
         """
         self._check_floats("gradient", gradient, segments)
         if memory is not None:
@@ -227,7 +227,7 @@ class GradientCodec(ABC):
             step: Step that the senders had.
 
         Raises:
-            CodecError: A tensor does not fit, or a payload says something impossible.
+            CodecError: A tensor does not fit, or a payload is corrupt.
         """
         self._check_floats("out", out, segments)
         rows = payloads if isinstance(payloads, Tensor) else torch.stack(list(payloads))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wirewise.codec.gradients.codec import Draw, Feedback, GradientCodec, get_floats, put_floats
 from wirewise.codec.gradients.segments import Segments
-from wirewise.codec.kernels.reference import divided
+from wirewise.codec.kernels.reference import divide_ieee
 from wirewise.errors import InputError
 
 __all__ = ["QSGD", "TernGrad"]
@@ -53,7 +53,7 @@ class QSGD(GradientCodec):
         return bad
 
     def _decode(self, payloads: Tensor, segments: Segments, out: Tensor, scale: float, draw: Draw) -> None:
-        steps = divided(get_floats(payloads, segments.total, len(segments)), self.levels)
+        steps = divide_ieee(get_floats(payloads, segments.total, len(segments)), self.levels)
         self._kernels(out.device).add_levels(payloads, segments, steps * scale, out)
 
 

@@ -203,14 +203,14 @@ class PowerSGD(GradientCodec):
         return self._layouts[segments]
 
 
-def _layout_of(segments: Segments, most: int) -> _Layout:
+def _layout_of(segments: Segments, maximum: int) -> _Layout:
     matrices: list[_Matrix] = []
     vectors: list[slice] = []
     left = right = 0
     for place, (start, end) in enumerate(zip(segments.tensors[:-1], segments.tensors[1:], strict=True)):
         first, size = int(start), int(end - start)
         m, n = _sides(size, None if segments.shapes is None else segments.shapes[place])
-        rank = min(most, m, n)
+        rank = min(maximum, m, n)
         if rank * (m + n) >= size:
             vectors.append(slice(first, first + size))
             continue

@@ -1,4 +1,4 @@
-"""One bit an element: its sign, and at most two levels for each segment."""
+"""One bit per element: its sign, and at most two levels for each segment."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from wirewise.codec.layout import Group, MessageLayout
 
 __all__ = [
     "MIN_STEP",
-    "divided",
+    "divide_ieee",
     "pack",
     "pack_wide",
     "unpack",
@@ -93,13 +93,13 @@ def row_parameters(
     low = low + 0.0  # -0.0 becomes 0.0: equal rows give equal bytes
     zero = _bf16_down(low) if narrow else low
     spread = high - zero
-    step = torch.where(spread > 0, _bf16_up(divided(spread, levels)).clamp_min(MIN_STEP), 0.0)
+    step = torch.where(spread > 0, _bf16_up(divide_ieee(spread, levels)).clamp_min(MIN_STEP), 0.0)
     step = torch.where(spread.isfinite(), step, torch.nan)  # NaN compares false above
     good = (zero + levels * step).isfinite()
     return zero, step, good, high - low
 
 
-def divided(x: Tensor, by: float) -> Tensor:
+def divide_ieee(x: Tensor, by: float) -> Tensor:
     """Divide with IEEE rounding; for a scalar divisor CUDA would multiply by its rounded inverse."""
     return x / x.new_full((), by)
 

@@ -520,9 +520,9 @@ def _tables(layout: MessageLayout, device: torch.device) -> dict[str, Any]:
     return layout.device_tables[device]
 
 
-def _rows_at_once(columns: int, most: int) -> int:
+def _rows_at_once(columns: int, maximum: int) -> int:
     """Rows that a program takes, a power of two."""
-    return max(1, min(_MAX_ROWS, most // columns))
+    return max(1, min(_MAX_ROWS, maximum // columns))
 
 
 def _packing(parts: int, size: int) -> tuple[int, int, int, bool]:

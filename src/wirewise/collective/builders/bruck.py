@@ -14,7 +14,7 @@ __all__ = [
 ]
 
 PAT_BLOCKS = 8
-"""Blocks in a message of PAT at most, so that buffers are bounded whatever the number of ranks."""
+"""Maximum number of blocks in a message of PAT, so that buffers are bounded whatever the number of ranks."""
 
 
 def all_gather_bruck(group: RankGroup) -> Draft:
@@ -29,7 +29,7 @@ def all_gather_bruck(group: RankGroup) -> Draft:
 
 
 def reduce_scatter_bruck(group: RankGroup) -> Draft:
-    """The all-gather reversed."""
+    """Build the reduce-scatter that reverses `all_gather_bruck`."""
     return mirror(all_gather_bruck(group), reduces=True)
 
 
@@ -63,7 +63,7 @@ def all_gather_pat(group: RankGroup) -> Draft:
 
 
 def reduce_scatter_pat(group: RankGroup) -> Draft:
-    """The all-gather reversed."""
+    """Build the reduce-scatter that reverses `all_gather_pat`."""
     return mirror(all_gather_pat(group), reduces=True)
 
 

@@ -17,7 +17,7 @@ __all__ = [
     "mirror",
     "power_of_two",
     "rounds",
-    "spread",
+    "transfers_over",
     "waves",
 ]
 
@@ -28,21 +28,21 @@ class RankGroup(NamedTuple):
     ranks: int
     root: int = 0
     hosts: tuple[tuple[int, ...], ...] = ()
-    """Ranks of each host; empty: not known."""
+    """Ranks of each host; empty if unknown."""
     servers: int = 1
     """Number of parameter servers, each of which reduces a part, if the algorithm has any."""
     repeats: int = 0
-    """Period in ranks after which transfers repeat, so that one of each class suffices (`collective.regular`); 0: build
-    all."""
+    """Period in ranks after which transfers repeat, so that one of each class suffices (`collective.regular`); 0 to
+    build all."""
 
     @property
     def sources(self) -> range:
         """Ranks whose transfers are built."""
         return range(self.repeats or self.ranks)
 
-    def rank(self, place: int) -> int:
+    def rank(self, position: int) -> int:
         """Rank at a position, counted round the ring from the root."""
-        return (self.root + place) % self.ranks
+        return (self.root + position) % self.ranks
 
 
 class Draft(NamedTuple):
@@ -106,8 +106,8 @@ def mirror(draft: Draft, reduces: bool) -> Draft:
     return Draft(draft.chunks, back)
 
 
-def spread(edges: Iterable[tuple[int, int, int]], chunks: Sequence[int]) -> list[Transfer]:
-    """Transfer the same chunks over each (source, target, step)."""
+def transfers_over(edges: Iterable[tuple[int, int, int]], chunks: Sequence[int]) -> list[Transfer]:
+    """Build transfers of the same chunks over each (source, target, step)."""
     return [Transfer(chunk, s, t, step) for s, t, step in edges for chunk in chunks]
 
 

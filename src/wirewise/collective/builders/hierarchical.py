@@ -164,7 +164,7 @@ def _to_all_inside(of: _Hosts, ranks: int) -> Iterator[tuple[int, int, int]]:
 
 
 def reduce_scatter(group: RankGroup) -> Draft:
-    """The all-gather reversed."""
+    """Build the reduce-scatter that reverses `all_gather`."""
     return mirror(all_gather(group), reduces=True)
 
 

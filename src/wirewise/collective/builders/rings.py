@@ -18,17 +18,17 @@ __all__ = [
 ]
 
 
-def all_gather_ring(group: RankGroup, onwards: int = 1) -> Draft:
-    """All-gather round a ring; `onwards` is 1 to send to the next rank, -1 to the previous one."""
+def all_gather_ring(group: RankGroup, direction: int = 1) -> Draft:
+    """All-gather round a ring; `direction` is 1 to send to the next rank, -1 to the previous one."""
     p = group.ranks
     moves = [(r, step) for step in range(p - 1) for r in group.sources]
-    found = [Transfer((r - onwards * step) % p, r, (r + onwards) % p, step) for r, step in moves]
+    found = [Transfer((r - direction * step) % p, r, (r + direction) % p, step) for r, step in moves]
     return Draft(p, found)
 
 
 def reduce_scatter_ring(group: RankGroup) -> Draft:
     """Reduce-scatter in which each block goes once round the ring to its rank, and each rank adds its part."""
-    return mirror(all_gather_ring(group, onwards=-1), reduces=True)
+    return mirror(all_gather_ring(group, direction=-1), reduces=True)
 
 
 def all_reduce_ring(group: RankGroup) -> Draft:

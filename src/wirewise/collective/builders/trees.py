@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from wirewise.collective.builders.draft import Builder, Draft, RankGroup, concatenate, mirror, rounds, spread
+from wirewise.collective.builders.draft import (
+    Builder,
+    Draft,
+    RankGroup,
+    concatenate,
+    mirror,
+    rounds,
+    transfers_over,
+)
 from wirewise.collective.program import Transfer
 
 __all__ = [
@@ -18,8 +26,8 @@ __all__ = [
     "gather_broadcast",
     "reduce_broadcast",
     "reduce_then_scatter",
+    "reverse_to_root",
     "scatter_flat",
-    "to_root",
 ]
 
 Edges: TypeAlias = Iterator[tuple[int, int, int]]
@@ -47,22 +55,22 @@ def _binary(group: RankGroup) -> Edges:
 
 def broadcast_flat(group: RankGroup) -> Draft:
     """Broadcast in which the root sends to one rank after another."""
-    return Draft(1, spread(_flat(group), range(1)))
+    return Draft(1, transfers_over(_flat(group), range(1)))
 
 
 def broadcast_chain(group: RankGroup) -> Draft:
     """Broadcast along a chain of ranks; fast only with many segments."""
-    return Draft(1, spread(_chain(group), range(1)))
+    return Draft(1, transfers_over(_chain(group), range(1)))
 
 
 def broadcast_binary(group: RankGroup) -> Draft:
     """Broadcast in which each rank forwards to two others at once."""
-    return Draft(1, spread(_binary(group), range(1)))
+    return Draft(1, transfers_over(_binary(group), range(1)))
 
 
 def broadcast_binomial(group: RankGroup, chunks: int = 1) -> Draft:
     """Broadcast in which each step doubles the ranks that have the value."""
-    return Draft(chunks, spread(_binomial(group), range(chunks)))
+    return Draft(chunks, transfers_over(_binomial(group), range(chunks)))
 
 
 def scatter_flat(group: RankGroup) -> Draft:
@@ -127,7 +135,7 @@ def _downwards(parents: Sequence[int], first_step: int) -> Edges:
             open_.append((child, step + later + 1))
 
 
-def to_root(builder: Builder, reduces: bool) -> Builder:
+def reverse_to_root(builder: Builder, reduces: bool) -> Builder:
     """Reverse a broadcast into a reduce, or a scatter into a gather."""
     return lambda group: mirror(builder(group), reduces)
 

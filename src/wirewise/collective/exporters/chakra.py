@@ -107,9 +107,9 @@ def nodes_of(
     return made[rank]
 
 
-def trace(found: Iterable[Node]) -> bytes:
+def trace(nodes: Iterable[Node]) -> bytes:
     """Encode the nodes of one rank as file content."""
-    messages = [_text(1, _VERSION), *map(_node, found)]
+    messages = [_text(1, _VERSION), *map(_node, nodes)]
     return b"".join(_varint(len(message)) + message for message in messages)
 
 

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 OPERATIONS = 64
-"""Most operations of a thread block."""
+"""Maximum number of operations of a thread block."""
 _SEMAPHORES = 16
 """Most semaphores of an operation."""
 _CHANNELS = 16

@@ -47,7 +47,7 @@ def rings_of(program: Program) -> list[Ring]:
     return rings
 
 
-def pack_rings(network: Network, most: int = 16) -> list[Ring]:
+def pack_rings(network: Network, maximum: int = 16) -> list[Ring]:
     """Pack rings of equal bandwidth that share no capacity, by a greedy search for the highest total bandwidth.
 
     For each distinct edge capacity, rings are taken one after another until none is left; the capacity with the
@@ -55,7 +55,7 @@ def pack_rings(network: Network, most: int = 16) -> list[Ring]:
 
     Args:
         network: Network to pack; a hop between ranks takes `Network.route`.
-        most: Maximum number of rings.
+        maximum: Maximum number of rings.
 
     Raises:
         TopologyError: No ring over all ranks exists.
@@ -64,7 +64,7 @@ def pack_rings(network: Network, most: int = 16) -> list[Ring]:
         raise TopologyError(f"topology {network.name!r} has {network.ranks} ranks; a ring needs at least 2")
     best: list[Ring] = []
     for rate in sorted({edge.bandwidth_bytes_per_s for edge in network.edges}, reverse=True):
-        found = list(_rings_at(network, rate, most))
+        found = list(_rings_at(network, rate, maximum))
         if _total(found) > _total(best):
             best = found
     if not best:
@@ -117,10 +117,10 @@ def _closed(path: dict[int, int], program: Program) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _rings_at(network: Network, rate: float, most: int) -> Iterator[Ring]:
+def _rings_at(network: Network, rate: float, maximum: int) -> Iterator[Ring]:
     """Rings of `rate` bytes per second, until the capacity is used up."""
     left = [edge.bandwidth_bytes_per_s for edge in network.edges]
-    for _ in range(most):
+    for _ in range(maximum):
         order = _one_ring(network, left, rate)
         if order is None:
             return

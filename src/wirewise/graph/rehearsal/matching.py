@@ -71,7 +71,7 @@ def matched_weights(
     *,
     kernel: str = "linear",
     sigma: float | None = None,
-    most: float = 1.0,
+    maximum: float = 1.0,
     slack: float | None = None,
     groups: NDArray[np.int64] | None = None,
     least_effective: float = 0.5,
@@ -84,7 +84,7 @@ def matched_weights(
         x: Rows of the target, [m, d].
         kernel: One of `KERNELS`.
         sigma: Bandwidth of rbf. Defaults to the median distance of z.
-        most: Upper bound of a weight, at least one.
+        maximum: Upper bound of a weight, at least one.
         slack: Tolerance of the sum of weights. Defaults to most / sqrt(n).
         groups: Class of each row, [n]; the sum is bounded in every class separately (see `solve_matching`).
         least_effective: Fraction of n that `effective_size` must reach, see `raise_effective_size`.
@@ -104,7 +104,7 @@ def matched_weights(
     kappa = sums[:-1] * (len(z) / sums[-1])
     inner = gram(z, z, kernel=kernel, sigma=sigma)
     return raise_effective_size(
-        solve_matching(inner, kappa, most=most, slack=slack, groups=groups), least_effective
+        solve_matching(inner, kappa, maximum=maximum, slack=slack, groups=groups), least_effective
     )
 
 
@@ -112,7 +112,7 @@ def solve_matching(
     inner: Rows,
     kappa: Rows,
     *,
-    most: float = 1.0,
+    maximum: float = 1.0,
     slack: float | None = None,
     groups: NDArray[np.int64] | None = None,
 ) -> Rows:
@@ -123,16 +123,18 @@ def solve_matching(
     Args:
         inner: Kernel matrix K of the rows with each other, [n, n].
         kappa: Factor n / m times `kernel_sums` over the m target rows, [n].
-        most: Upper bound of a weight, at least one.
+        maximum: Upper bound of a weight, at least one.
         slack: Tolerance of the sum of weights. Defaults to most / sqrt(n).
         groups: Class of each row, [n]; the sum is bounded in every class separately, so that none is left out.
 
     Raises:
         InputError: The upper bound is below one, which makes a sum of n infeasible, or the slack is negative.
     """
-    slack = most / np.sqrt(len(kappa)) if slack is None else slack
-    if most < 1 or slack < 0:
-        raise InputError(f"got a largest weight of {most} and a slack of {slack}; expected at least 1 and 0")
+    slack = maximum / np.sqrt(len(kappa)) if slack is None else slack
+    if maximum < 1 or slack < 0:
+        raise InputError(
+            f"got a largest weight of {maximum} and a slack of {slack}; expected at least 1 and 0"
+        )
     members = (
         [np.flatnonzero(groups == g) for g in np.unique(groups)] if groups is not None else [slice(None)]
     )
@@ -142,7 +144,7 @@ def solve_matching(
     for _ in range(_STEPS):
         after = ahead - step * (inner @ ahead - kappa)
         for group in members:
-            after[group] = _project(after[group], most, slack)
+            after[group] = _project(after[group], maximum, slack)
         moved = after - b
         if moved @ (ahead - after) > 0:
             pace = 1.0
@@ -154,20 +156,20 @@ def solve_matching(
     return b
 
 
-def _project(values: Rows, most: float, slack: float) -> Rows:
-    """The nearest point with values from 0 to `most` and a sum within n (1 -+ slack)."""
-    inside = np.clip(values, 0, most)
+def _project(values: Rows, maximum: float, slack: float) -> Rows:
+    """The nearest point with values from 0 to `maximum` and a sum within n (1 -+ slack)."""
+    inside = np.clip(values, 0, maximum)
     goal = np.clip(inside.sum(), len(values) * (1 - slack), len(values) * (1 + slack))
     if goal == inside.sum():
         return inside
-    low, high = values.min() - most, values.max()
+    low, high = values.min() - maximum, values.max()
     for _ in range(_HALVINGS):
         shift = (low + high) / 2
-        if np.clip(values - shift, 0, most).sum() > goal:
+        if np.clip(values - shift, 0, maximum).sum() > goal:
             low = shift
         else:
             high = shift
-    return np.clip(values - high, 0, most)
+    return np.clip(values - high, 0, maximum)
 
 
 def effective_size(b: Rows) -> float:
@@ -176,14 +178,14 @@ def effective_size(b: Rows) -> float:
     return float(b.sum()) ** 2 / squares if squares else 0.0
 
 
-def raise_effective_size(b: Rows, least: float = 0.5) -> Rows:
-    """Move the weights towards ones just until `effective_size` is at least `least` of n."""
-    if effective_size(b) >= least * len(b):
+def raise_effective_size(b: Rows, minimum: float = 0.5) -> Rows:
+    """Move the weights towards ones just until `effective_size` is at least `minimum` of n."""
+    if effective_size(b) >= minimum * len(b):
         return b
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         share = (low + high) / 2
-        if effective_size(b + share * (1 - b)) < least * len(b):
+        if effective_size(b + share * (1 - b)) < minimum * len(b):
             low = share
         else:
             high = share

@@ -30,11 +30,11 @@ class Candidates:
     edges: InEdges
     """Edges of the current graph."""
     nodes: NDArray[np.int64]
-    """[n]: ids, ascending."""
+    """Ids of the candidates, [n], ascending."""
     rows: NDArray[np.float32]
-    """[n, d]: their embeddings."""
+    """Embeddings of the candidates, [n, d]."""
     others: NDArray[np.float32]
-    """[m, d]: embeddings of the task's training nodes of other classes."""
+    """Embeddings of the task's training nodes of other classes, [m, d]."""
     seed: int = 0
 
 
@@ -98,7 +98,7 @@ def _herding(candidates: Candidates, budget: int) -> NDArray[np.int64]:
 
 def _centres(candidates: Candidates, budget: int) -> NDArray[np.int64]:
     """Nearest in hops to all of the class, as SEA-ER asks; out of the model's reach all are equally far."""
-    return k_centre(candidates.edges, candidates.nodes, budget, most=_HOPS + 1)
+    return k_centre(candidates.edges, candidates.nodes, budget, maximum=_HOPS + 1)
 
 
 def _covering(candidates: Candidates, budget: int) -> NDArray[np.int64]:
@@ -113,5 +113,5 @@ SELECTIONS: dict[str, Callable[[Candidates, int], NDArray[np.int64]]] = {
     "k-centre": _centres,
     "coverage": _covering,
 }
-"""Selections by name: by lot; ER-GNN's CM and MF (Zhou, Cao: Overcoming Catastrophic Forgetting in Graph Neural
+"""Selections by name: random; ER-GNN's CM and MF (Zhou, Cao: Overcoming Catastrophic Forgetting in Graph Neural
 Networks with Experience Replay, AAAI 2021); herding; and the two of `structure`."""

@@ -80,7 +80,7 @@ class Settings(opt.Options, frozen=True, kw_only=True):
         3.0
     )
     balanced: bool = True
-    """Bound the sum of matched weights in every class by itself."""
+    """Whether the sum of matched weights is bounded in every class separately."""
     gem_margin: float = 0.5
     ewc_strength: float = 1e4
     lwf_strength: float = 1.0

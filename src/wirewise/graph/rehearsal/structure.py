@@ -19,8 +19,8 @@ _MOST_COVERED = 4096
 
 
 @njit()
-def _approach(indptr, indices, source, most, hops, queue):  # type: ignore[no-untyped-def]
-    """Lower `hops` to the distance from `source` where that is less and at most `most`; returns how many it saw."""
+def _approach(indptr, indices, source, maximum, hops, queue):  # type: ignore[no-untyped-def]
+    """Lower `hops` to the distance from `source` where that is less and at most `maximum`; returns how many it saw."""
     hops[source] = 0
     queue[0] = source
     first, end = 0, 1
@@ -28,7 +28,7 @@ def _approach(indptr, indices, source, most, hops, queue):  # type: ignore[no-un
         node = queue[first]
         first += 1
         step = hops[node] + 1
-        if step > most:
+        if step > maximum:
             break
         for edge in range(indptr[node], indptr[node + 1]):
             other = indices[edge]
@@ -74,9 +74,9 @@ def _spread(indptr, indices, nodes, old, new):  # type: ignore[no-untyped-def]
 class _Distances:
     """Hops from each node to the nearest chosen one."""
 
-    def __init__(self, edges: InEdges, most: int | None) -> None:
+    def __init__(self, edges: InEdges, maximum: int | None) -> None:
         nodes = len(edges.indptr) - 1
-        self.edges, self.cap = edges, nodes if most is None else most
+        self.edges, self.cap = edges, nodes if maximum is None else maximum
         self.hops = np.full(nodes, _FAR, np.int32)
         self._queue = np.empty(nodes, np.int64)
 
@@ -88,17 +88,17 @@ class _Distances:
 
 
 def radius(
-    edges: InEdges, nodes: NDArray[np.int64], centres: NDArray[np.int64], *, most: int | None = None
+    edges: InEdges, nodes: NDArray[np.int64], centres: NDArray[np.int64], *, maximum: int | None = None
 ) -> int:
-    """Largest distance in hops from any of `nodes` to its nearest centre, capped at `most`."""
-    found = _Distances(edges, most)
+    """Largest distance in hops from any of `nodes` to its nearest centre, capped at `maximum`."""
+    found = _Distances(edges, maximum)
     for centre in centres:
         found.add(int(centre))
     return int(found.of(nodes).max(initial=0))
 
 
 def k_centre(
-    edges: InEdges, nodes: NDArray[np.int64], budget: int, *, most: int | None = None
+    edges: InEdges, nodes: NDArray[np.int64], budget: int, *, maximum: int | None = None
 ) -> NDArray[np.int64]:
     """Select `budget` nodes whose `radius` is at most twice the smallest possible; exact on trees.
 
@@ -111,12 +111,12 @@ def k_centre(
         edges: Edges of the undirected graph.
         nodes: Nodes to choose from and to cover, ascending.
         budget: Maximum number of nodes.
-        most: Cap of distances, in hops.
+        maximum: Cap of distances, in hops.
     """
     if budget >= len(nodes):
         return nodes
-    chosen = _farthest_first(edges, nodes, budget, most)
-    high = radius(edges, nodes, chosen, most=most)
+    chosen = _farthest_first(edges, nodes, budget, maximum)
+    high = radius(edges, nodes, chosen, maximum=maximum)
     low = (high + 1) // 2
     depth, parent = _forest(edges, nodes)
     while low < high:
@@ -129,11 +129,11 @@ def k_centre(
 
 
 def _farthest_first(
-    edges: InEdges, nodes: NDArray[np.int64], budget: int, most: int | None
+    edges: InEdges, nodes: NDArray[np.int64], budget: int, maximum: int | None
 ) -> NDArray[np.int64]:
     degree = np.diff(edges.indptr)[nodes]
     order = nodes[np.argsort(-degree, kind="stable")]
-    found, chosen = _Distances(edges, most), [int(order[0])]
+    found, chosen = _Distances(edges, maximum), [int(order[0])]
     found.add(chosen[0])
     while len(chosen) < budget:
         hops = found.of(order)

@@ -50,10 +50,10 @@ class GrowingGraph:
     """Graph whose nodes arrive with the tasks of their classes. N nodes, T tasks, C classes."""
 
     data: GraphData
-    """Undirected; all of it."""
+    """The whole graph, undirected."""
     tasks: tuple[Task, ...]
     arrival: NDArray[np.int64]
-    """[N]: the task that a node arrives with; -1: its class is in no task, so it never arrives."""
+    """Task that each node arrives with, [N]; -1 if its class is in no task, so that it never arrives."""
     growth: str = "inductive"
 
     @property
@@ -148,9 +148,9 @@ def _task(data: GraphData, classes: NDArray[np.int64], seed: int) -> Task:
     return Task(tuple(int(label) for label in classes), train, validation, test)
 
 
-def balanced_accuracy(found: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
+def balanced_accuracy(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
     """Mean over the classes among `labels` of the accuracy within the class."""
-    right = found == labels
+    right = predicted == labels
     return float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))
 
 

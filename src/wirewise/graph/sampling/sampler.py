@@ -31,8 +31,7 @@ __all__ = [
 
 SEMANTICS = ("cumulative", "frontier")
 """Nodes that a hop expands: every node seen so far, each time anew (DGL, SALIENT, PyG's NeighborSampler), or only
-nodes that
-the hop before saw first (PyG's NeighborLoader)."""
+nodes that the hop before saw first (PyG's NeighborLoader)."""
 _TAGS = 1 << 31
 
 
@@ -40,12 +39,12 @@ class Layer(NamedTuple):
     """Bipartite layer: the first `num_targets` of its `num_sources` nodes are targets, which aggregate from sources."""
 
     indptr: NDArray[np.int64]
-    """[targets + 1]: the edges of target t are `indptr[t]` to `indptr[t + 1]`."""
+    """Start of each target's edges, [targets + 1]: those of target t are `indptr[t]` to `indptr[t + 1]`."""
     sources: NDArray[np.int32]
-    """[edges]: local number of each edge's source."""
+    """Local number of each edge's source, [edges]."""
     num_sources: int
     e_id: NDArray[np.int64] | None = None
-    """[edges]: position of each edge in the `indices` of the graph's edges. None unless the sampler has `edge_ids`."""
+    """Position of each edge, [edges], in the `indices` of the graph's edges. None unless the sampler has `edge_ids`."""
 
     @property
     def num_targets(self) -> int:
@@ -69,9 +68,9 @@ class Batch(NamedTuple):
     """Seeds with their sampled neighbourhood of L hops."""
 
     n_id: NDArray[np.int64]
-    """[nodes]: global ids by local number; the seeds come first, in their order."""
+    """Global ids by local number, [nodes]; the seeds come first, in their order."""
     layers: tuple[Layer, ...]
-    """[L], in the order in which a model uses them: from all nodes inwards to the seeds."""
+    """Layers in the order in which a model uses them, [L]: from all nodes inwards to the seeds."""
     num_seeds: int
 
     @property
@@ -151,7 +150,7 @@ def empty_batch(hops: int) -> Batch:
 
 
 class NeighborSampler:
-    """Sample neighbourhoods of seeds: in each hop at most `fanout` in-neighbours per node, without replacement.
+    """Sampler of neighbourhoods of seeds: in each hop at most `fanout` in-neighbours per node, without replacement.
 
     The sample of node v in hop h depends on (seed, epoch, batch, h, v) only: batches are the same for any number of
     threads and processes and any cache. A sampler is thread-safe.
@@ -218,7 +217,7 @@ class NeighborSampler:
         finally:
             self._tables.append(table)
 
-    def nothing(self) -> Batch:
+    def empty_batch(self) -> Batch:
         """Batch without seeds."""
         return empty_batch(len(self.fanouts))
 

@@ -17,9 +17,9 @@ was there before, as on one process. `Job.mean` and `Job.sum` make any other los
 share their seeds. `inference` computes the outputs of all nodes, a layer at a time.
 """
 
-from wirewise.extras import needed
+from wirewise.extras import import_extra
 
-needed("torch_geometric", "gnn", "wirewise.integrations.pyg")
+import_extra("torch_geometric", "gnn", "wirewise.integrations.pyg")
 
 from wirewise.integrations.pyg.job import Job  # noqa: E402
 from wirewise.integrations.pyg.layerwise import inference  # noqa: E402

@@ -14,7 +14,7 @@ FIRST = 32
 FARTHEST = 16
 """Longest distance of full checks, in steps: the bound on how late a change without visible signs is noticed."""
 FARTHEST_LOOK = 8
-"""Longest distance of brief looks, in steps: the bound on how late another loss or attribute is noticed."""
+"""Longest distance of brief checks, in steps: the bound on how late another loss or attribute is noticed."""
 _GOLDEN = 0.381966
 """Steps by which mean distances are below whole ones: irrational, so that looks meet each step of any period."""
 _FRACTION = 0.003
@@ -46,8 +46,8 @@ class CheckBudget:
         self._last_s = time.process_time()
 
     @property
-    def settles(self) -> bool:
-        """Whether the first steps after the start or a change are under way, in which everything is checked."""
+    def is_settling(self) -> bool:
+        """Whether the first steps after the start or a change are in progress, in which everything is checked."""
         return self.quiet < FIRST
 
     @property
@@ -69,7 +69,7 @@ class CheckBudget:
             self._spent_s += time.process_time() - start
 
     @contextmanager
-    def set_aside(self) -> Iterator[None]:
+    def exclude(self) -> Iterator[None]:
         """Leave the time of a proof out: it belongs neither to the step nor to the full checks."""
         start = time.process_time()
         try:
@@ -123,10 +123,10 @@ class Interval:
         self._every, self._longest = every, every * (_GROWTH if grows else 1)
         self._distance, self._next = every, every
 
-    def due(self, call: int, *, looks: bool = False) -> bool:
-        """Whether a proof is due at a call; `looks` forces one, which resets the interval to its first length."""
-        if not looks and call < self._next:
+    def due(self, call: int, *, force: bool = False) -> bool:
+        """Whether a proof is due at a call; `force` forces one, which resets the interval to its first length."""
+        if not force and call < self._next:
             return False
-        self._distance = self._every if looks else min(2 * self._distance, self._longest)
+        self._distance = self._every if force else min(2 * self._distance, self._longest)
         self._next = call + self._distance
         return True

@@ -15,7 +15,7 @@ from torch_geometric.utils import add_remaining_self_loops
 
 from wirewise.errors import InputError
 from wirewise.integrations.pyg.edges import EdgeToken
-from wirewise.integrations.pyg.hops import MORE_ROWS, run_over, takes_all_rows, takes_hops
+from wirewise.integrations.pyg.hops import MORE_ROWS, run_with, takes_all_rows, takes_hops
 from wirewise.integrations.pyg.norms import depends_on_all_nodes
 from wirewise.integrations.pyg.probe import agree_on_failure, same_rows
 from wirewise.integrations.pyg.recomputation import KeptRows, in_back_propagation, is_checkpointed
@@ -62,7 +62,7 @@ class HaloConvolution:
             conv.normalize = False  # type: ignore[assignment]
         if self.hops:
             self._propagate: Any = conv.propagate
-            self.call = run_over(conv, self._hop_weights, self._hop)
+            self.call = run_with(conv, self._hop_weights, self._hop)
         self._fixed: tuple[Tensor, Tensor] | None = None
         """Edges and weights from degrees where the caller gives no weights."""
 
@@ -172,7 +172,9 @@ class HaloConvolution:
             return self._whole(rows.to(dtype), edge_data, weights)
         exchange = view.graph.exchange
         again = not view.inside
-        own, ticket = exchange.start(x, self.layer, kept=self._kept.find(x, self.name) if again else None)
+        own, ticket = exchange.start(
+            x, self.layer, cached_rows=self._kept.find(x, self.name) if again else None
+        )
         if self.in_one_piece:
             return self._whole(torch.cat([own, self._received(x, ticket)]).to(dtype), edge_data, weights)
         own_rows, central, edges = own.to(dtype), view.part.num_central, view.edges
@@ -202,7 +204,7 @@ class HaloConvolution:
             # The exchange has a row for each node, in which ARMAConv's stacks stand side by side.
             flat = _wide(x if x.dim() == 2 else x.transpose(0, 1).reshape(own, len(x) * x.shape[-1]))
             kept = None if view.inside else self._kept.find(flat, self.name)
-            sent, ticket = view.graph.exchange.start(flat, self.layer, kept=kept)
+            sent, ticket = view.graph.exchange.start(flat, self.layer, cached_rows=kept)
             rows = torch.cat([sent, self._received(flat, ticket)]).to(x.dtype)
             if x.dim() == 3:
                 rows = rows.view(len(rows), len(x), x.shape[-1]).transpose(0, 1)

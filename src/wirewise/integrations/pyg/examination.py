@@ -16,7 +16,7 @@ from torch.autograd.graph import GradientEdge
 from wirewise.integrations.pyg.budget import CheckBudget
 from wirewise.integrations.pyg.loss_graph import PLAIN, LossGraph, plain_edges
 from wirewise.integrations.pyg.loss_rows import rows_mix
-from wirewise.integrations.pyg.loss_signs import only_opened, signs_of
+from wirewise.integrations.pyg.loss_signs import common_gradient_sum, signs_of
 from wirewise.integrations.pyg.watch import CheckInterval
 
 __all__ = ["FAULTS", "Examination", "examine"]
@@ -56,11 +56,11 @@ class Examination:
 
     code, detail = 0, ""
     plain = 0.0
-    """Weights with which means over training nodes arrive, combined to one number that is equal on all ranks."""
+    """Weights of the means over training nodes, combined to one number that is equal on all ranks."""
     declared = 0.0
-    """Weights with which results of `Job.mean` and `Job.sum` arrive, combined likewise."""
+    """Weights of the results of `Job.mean` and `Job.sum`, combined likewise."""
     penalty = float("nan")
-    """A number of the gradient of parts that use parameters and no outputs, where it was looked at."""
+    """Value of the gradient of terms that use parameters and no outputs, if it was checked."""
 
     def __init__(self) -> None:
         self._outputs: list[Any] = []
@@ -71,8 +71,8 @@ class Examination:
         if not self.code:
             self.code, self.detail = code, detail
 
-    def trust(self, outputs: list[Any]) -> Examination:
-        """Take a loss for the known one of an earlier step, whose weights are not checked."""
+    def assume_known(self, outputs: list[Any]) -> Examination:
+        """Treat a loss as the known one of an earlier step, whose weights are not checked."""
         self.plain = self.declared = float("nan")
         self._tie(outputs)
         return self
@@ -102,7 +102,7 @@ class Examination:
         self._handles.append(node.register_prehook(arrived))
 
     def leave(self, error: Exception) -> None:
-        """Tell the other ranks that this one aborted its backward pass with an error."""
+        """Notify the other ranks that this one aborted its backward pass with an error."""
         for transport in {id(t): t for t in (output.contract.transport for output in self._outputs)}.values():
             transport.leave(error, "the back-propagation of the loss")
 
@@ -128,11 +128,11 @@ def examine(loss: Tensor, *, create_graph: bool = False, mixes: str = "") -> Exa
         return Examination()
     plainly = not create_graph and not mixes
     # Without a walk to the outputs: one node of autograd takes some 10 microseconds in Python, once an epoch.
-    if plainly and (opened := only_opened()) is not None and opened.trusts(root):
-        return opened.trusted.trust(opened.outputs())
+    if plainly and (opened := common_gradient_sum()) is not None and opened.matches_known(root):
+        return opened.trusted.assume_known(opened.outputs())
     path = signs_of(root) if plainly else None
     if path is not None and path[0].gradients.knows(root, path[1]):
-        return path[0].gradients.trusted.trust(path[0].gradients.outputs())
+        return path[0].gradients.trusted.assume_known(path[0].gradients.outputs())
     budget = path[0].gradients.budget if path else CheckBudget()
     with budget.spending():
         found, graph = Examination(), LossGraph.of(root)
@@ -144,7 +144,7 @@ def examine(loss: Tensor, *, create_graph: bool = False, mixes: str = "") -> Exa
             found.note(5, f"depends on {mixes}() over own rows of an output without gradient, as by detach()")
         _visit(graph, root, found)
     gradients = graph.outputs[0][1].gradients
-    with gradients.budget.set_aside():
+    with gradients.budget.exclude():
         _prove(graph, found)
     # Another bundle's outputs are not among its opened ones.
     only = {output for _, output in graph.outputs} == set(gradients.outputs())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from wirewise.errors import InputError
 from wirewise.integrations.pyg.budget import CheckBudget, Interval
 from wirewise.integrations.pyg.examination import FAULTS, Examination
-from wirewise.integrations.pyg.loss_signs import note_opened
+from wirewise.integrations.pyg.loss_signs import record_output
 from wirewise.integrations.pyg.losses import Output
 from wirewise.integrations.pyg.parameters import ParameterGuard, claim
 from wirewise.integrations.pyg.replicas import Replicas
@@ -56,7 +56,7 @@ class GradientSum:
         self.replicas = Replicas(module, transport)
         self.reducer = full_graph.gradient_reducer(module, transport, scale="mean", bits=bits)
         # A look takes some back-propagations of the loss alone.
-        self.loss_recheck = CheckInterval(interval(), freely=64)
+        self.loss_recheck = CheckInterval(interval(), free_checks=64)
         self.penalty_recheck = CheckInterval(interval())
         self.budget = CheckBudget()
         self.spacing = 1
@@ -89,7 +89,7 @@ class GradientSum:
         if len(self.opened) > 1:
             self.opened = {held: n for held, n in self.opened.items() if held() is not None}
         self.opened[weakref.ref(output)] = number
-        note_opened(self._self)
+        record_output(self._self)
 
     def outputs(self) -> list[Output]:
         """Outputs since the last back-propagation that are still alive."""
@@ -118,7 +118,7 @@ class GradientSum:
         self.loss_recheck.calls += 1
         return True
 
-    def trusts(self, root: Any) -> bool:
+    def matches_known(self, root: Any) -> bool:
         """Whether the loss has as many operations as the known one, in a step without a check."""
         budget = self.budget
         if self.known_loss is None or budget.looks or budget.due or self.loss_recheck.suspicious:

@@ -23,7 +23,7 @@ from torch_geometric.nn import (
 )
 from torch_geometric.nn.aggr.fused import FusedAggregation
 
-__all__ = ["MORE_ROWS", "run_over", "takes_all_rows", "takes_hops"]
+__all__ = ["MORE_ROWS", "run_with", "takes_all_rows", "takes_hops"]
 
 _KINDS = (APPNP, ARMAConv, EGConv, GCN2Conv, LGConv, SGConv, SSGConv, TAGConv)
 """Convolutions whose forward reaches rows of other nodes by `propagate` and edges by `gcn_norm` alone."""
@@ -65,7 +65,7 @@ def _is(conv: nn.Module, kind: type[nn.Module]) -> bool:
     return isinstance(conv, kind) and type(conv).forward is kind.forward
 
 
-def run_over(
+def run_with(
     conv: nn.Module, normalize: Callable[..., Any], propagate: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Forward of a convolution on own rows, with other functions for degrees and for hops.

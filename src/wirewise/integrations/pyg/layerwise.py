@@ -43,9 +43,9 @@ def inference(
 ) -> Tensor:
     """Outputs of all nodes, [N, ...], computed a layer at a time, so that no row is computed twice.
 
-    A batch has all neighbours of its nodes. How many hops of them a layer needs is tried on a few nodes first: one for
-    most convolutions, two for GCNConv, which reads the degrees of sources, K for TAGConv. With a process group, ranks
-    share the nodes of each layer, and all of them get all outputs.
+    A batch has all neighbours of its nodes. The number of hops that a layer needs is determined on a few nodes first:
+    one for most convolutions, two for GCNConv, which reads the degrees of sources, K for TAGConv. With a process
+    group, ranks share the nodes of each layer, and all of them get all outputs.
 
     Args:
         model: Model of PyG with `inference_per_layer` (GraphSAGE, GCN, GAT, GIN, ...), or a list of layers, each a

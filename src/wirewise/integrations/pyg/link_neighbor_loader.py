@@ -31,9 +31,9 @@ class LinkNeighborLoader(SampledLoader):
     `edge_label_index`, the links in local numbers, [2, links], and `edge_label`. Links are shared by ranks as nodes are
     there; `batch.scale` counts negative links too.
 
-    With `neg_sampling_ratio`, negative links follow the positive ones of each batch: both ends are drawn uniformly from
-    all nodes, so that a few may be edges of the graph. Labels are then 1 and 0; classes from 0 become those from 1, and
-    0 marks negative links.
+    With `neg_sampling_ratio`, negative links follow the positive ones of each batch: both ends are sampled uniformly
+    from all nodes, so that a few may be edges of the graph. Labels are then 1 and 0; classes from 0 become those from
+    1, and 0 marks negative links.
 
     Args:
         data: Graph with `edge_index`. Its edges are sampled whether or not they are links of the batch.

@@ -91,21 +91,21 @@ class LoaderOptions:
             )
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> LoaderOptions:
+    def of(cls, arguments: Mapping[str, Any]) -> LoaderOptions:
         """Options from the arguments of a call.
 
         Raises:
             InputError: An argument is unknown, not supported or out of range.
         """
         names = {field.name for field in dataclasses.fields(cls)}
-        for name, value in given.items():
+        for name, value in arguments.items():
             if name in _REFUSED:
                 expected, reason = _REFUSED[name]
                 if getattr(value, "value", value) != expected:
                     raise InputError(f"{name}={value!r} is not supported; expected {expected!r}: {reason}")
             elif name not in names and name not in _NO_EFFECT:
                 raise InputError(f"there is no argument {name!r}; expected one of {', '.join(sorted(names))}")
-        return cls(**{name: value for name, value in given.items() if name in names})
+        return cls(**{name: value for name, value in arguments.items() if name in names})
 
     def process_group(self) -> dist.ProcessGroup | None:
         """Group whose ranks share the seeds. None if this rank has its own."""

@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import Any
 
-__all__ = ["note_opened", "only_opened", "signs_of"]
+__all__ = ["common_gradient_sum", "record_output", "signs_of"]
 
 _LONGEST = 24
 """Operations on the path; a longer one is walked in each step."""
@@ -22,7 +22,7 @@ class _OfThread(threading.local):
 _of_thread = _OfThread()
 
 
-def note_opened(gradients: weakref.ref[Any]) -> None:
+def record_output(gradients: weakref.ref[Any]) -> None:
     """Record that this thread computed an output.
 
     Args:
@@ -32,7 +32,7 @@ def note_opened(gradients: weakref.ref[Any]) -> None:
         _of_thread.sums.append(gradients)
 
 
-def only_opened() -> Any | None:
+def common_gradient_sum() -> Any | None:
     """Gradient sum of all outputs from which this thread can have computed a loss. None if there are several."""
     sums = _of_thread.sums
     if len(sums) > 1:

@@ -44,7 +44,7 @@ class LossContract:
 
     @cached_property
     def train_bits(self) -> int:
-        """The training nodes as one number, a byte a node."""
+        """The training nodes as one number, one byte per node."""
         return _bits(self.train_mask)
 
     @property
@@ -83,9 +83,9 @@ class Output:
     fed_by: list[Any] = field(default_factory=list)
     """Nodes of inputs that other distributed models computed."""
     declared: bool = False
-    """`Job.mean` or `Job.sum` read it."""
+    """Whether `Job.mean` or `Job.sum` reads it."""
     fed: bool = False
-    """Another distributed model reads it."""
+    """Whether another distributed model reads it."""
     examination: Examination | None = None
     """Examination of the loss whose backward pass is running."""
 

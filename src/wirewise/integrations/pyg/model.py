@@ -220,7 +220,7 @@ class _Member:
     def _run(self, args: Any, kwargs: Any, training: bool) -> Any:
         """Run the user's model inside the graph's view."""
         if self._is_proof_due(args, kwargs, training):
-            with self.bundle.gradients.budget.set_aside():
+            with self.bundle.gradients.budget.exclude():
                 self._prove(args, kwargs)
         elif not training:
             self._compare_replicas()
@@ -245,7 +245,7 @@ class _Member:
         if gradients.wants_proof or (self._looks(training) and self._changed(args, kwargs)):
             self.proven.clear()
             gradients.budget.restart()
-        due = self.intervals[mode].due(self.calls[mode], looks=mode not in self.proven)
+        due = self.intervals[mode].due(self.calls[mode], force=mode not in self.proven)
         self.calls[mode] += 1
         return due
 
@@ -278,7 +278,7 @@ class _Member:
         """Look at what the forward changed itself, and at its exchanges."""
         gradients = self.bundle.gradients
         changed = False
-        if gradients.budget.settles:
+        if gradients.budget.is_settling:
             # In other steps the next forward that looks notices, which takes it for a change of the script.
             with gradients.budget.spending():
                 changed = self.watch.detect_changes()

@@ -28,9 +28,9 @@ class OutputTensor(Tensor):
     """
 
     pools = ""
-    """Function that took own rows of an output together, in what this was computed from."""
+    """Function that combined own rows of an output from which this tensor was computed."""
     mixes = ""
-    """Function of `pools` whose result went on without gradient, as by `detach`."""
+    """Function of `pools` whose result was used without gradient, as after `detach`."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -96,7 +96,7 @@ class OwnRows(Tensor):
     plain: Tensor | None = None
     """Plain tensor with the same memory. None if it has to be made."""
     moved = False
-    """Rows lie along another dimension than the first."""
+    """Whether rows lie along a dimension other than the first."""
 
     @staticmethod
     def of(values: Tensor) -> OwnRows:

@@ -54,7 +54,7 @@ class Recording:
     fault: str = ""
     """First fault."""
     whole: bool = True
-    """Also call convolutions as one process does; a repeated proof of unchanged modules skips that."""
+    """Whether convolutions are also called as on one process; a repeated proof of unchanged modules skips that."""
 
     def note(self, fault: str) -> None:
         """Record the first fault."""
@@ -135,7 +135,7 @@ def prove(module: nn.Module, view: GraphView, args: Any, kwargs: Any, *, whole: 
     _agree(module, recording.fault if len(rows) else "", view)
 
 
-def agree_on_failure(view: GraphView, place: str, *, failed: bool = False) -> None:
+def agree_on_failure(view: GraphView, location: str, *, failed: bool = False) -> None:
     """Agree, before each exchange of the proof, whether a rank has failed and will not participate.
 
     A collective call, also made by a rank whose own code has just failed, so that no rank blocks on one that has
@@ -143,27 +143,27 @@ def agree_on_failure(view: GraphView, place: str, *, failed: bool = False) -> No
 
     Args:
         view: Local part of this rank.
-        place: Name of the next convolution, or of the step after the last one.
+        location: Name of the next convolution, or of the step after the last one.
         failed: Whether this rank's own code raised an error, which it re-raises once the others know.
 
     Raises:
         InputError: Another rank failed, or is at another convolution.
     """
     transport = view.transport
-    own = torch.tensor([failed, zlib.crc32(place.encode())], dtype=torch.int64)
-    ranks = torch.stack(transport.all_gather(own, f"the proof that rows do not mix, at {place}"))
+    own = torch.tensor([failed, zlib.crc32(location.encode())], dtype=torch.int64)
+    ranks = torch.stack(transport.all_gather(own, f"the proof that rows do not mix, at {location}"))
     if failed:
         return
     failures = ranks[:, 0].nonzero().flatten().tolist()
     if failures:
         raise _Met(
-            f"the proof that rows do not mix ended at {place}: rank {failures[0]} could not run the model on its own "
-            "rows, and says why; expected a model that runs on every part of the graph"
+            f"the proof that rows do not mix ended at {location}: rank {failures[0]} could not run the model on its "
+            "own rows, and says why; expected a model that runs on every part of the graph"
         )
     elsewhere = (ranks[:, 1] != own[1]).nonzero().flatten().tolist()
     if elsewhere:
         raise _Met(
-            f"rank {transport.rank} came to {place} where rank {elsewhere[0]} came to another convolution or to its "
+            f"rank {transport.rank} came to {location} where rank {elsewhere[0]} came to another convolution or to its "
             "end; expected the same convolutions in the same order on all ranks, whatever rows they hold"
         )
 
@@ -292,15 +292,15 @@ def _compare(first: list[Tensor], second: list[Tensor], recording: Recording) ->
             raise _Differs("returns rows that depend on other nodes' rows, or on the number of a row")
 
 
-def same_rows(found: Tensor, expected: Tensor) -> bool:
+def same_rows(actual: Tensor, expected: Tensor) -> bool:
     """Whether both are equal up to the rounding of their dtype."""
-    if found.shape != expected.shape:
+    if actual.shape != expected.shape:
         return False
-    if not found.is_floating_point() or not found.numel():
-        return torch.equal(found, expected)
-    tolerance = {torch.float64: 1e-9, torch.float32: 1e-4}.get(found.dtype, 3e-2)
+    if not actual.is_floating_point() or not actual.numel():
+        return torch.equal(actual, expected)
+    tolerance = {torch.float64: 1e-9, torch.float32: 1e-4}.get(actual.dtype, 3e-2)
     scale = float(torch.nan_to_num(expected).abs().max())
-    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+    return torch.allclose(actual, expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
 class _WithoutNoise(TorchFunctionMode):

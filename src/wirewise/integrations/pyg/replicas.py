@@ -73,17 +73,17 @@ class Replicas:
                 total = (total * _FACTOR + known.sum(turn // count if briefly else turn)) & _MASK
         return total
 
-    def compare(self, turn: int, what: str) -> None:
+    def compare(self, turn: int, label: str) -> None:
         """Compare checksums on all ranks, and all bits if they differ; a collective call.
 
         Raises:
             InputError: A tensor differs by more than rounding; the message names it.
         """
         own = torch.tensor([self.checksum(turn)])
-        if len({int(one) for one in self.transport.all_gather(own, f"checksum of parameters, {what}")}) > 1:
-            self.check(what)
+        if len({int(one) for one in self.transport.all_gather(own, f"checksum of parameters, {label}")}) > 1:
+            self.check(label)
 
-    def check(self, what: str) -> None:
+    def check(self, label: str) -> None:
         """Compare all bits on all ranks; a collective call.
 
         Raises:
@@ -91,10 +91,10 @@ class Replicas:
         """
         own = torch.tensor([bits_of(t) for t in self._tensors().values()] + [0], dtype=torch.int64)
         count = torch.tensor([len(own)])
-        counts = [int(c) for c in self.transport.all_gather(count, f"number of tensors, {what}")]
+        counts = [int(c) for c in self.transport.all_gather(count, f"number of tensors, {label}")]
         if len(set(counts)) > 1:
             raise InputError(f"ranks hold {counts} parameters and buffers; give all ranks the same model")
-        sums = torch.stack(self.transport.all_gather(own, f"checksums of parameters, {what}"))
+        sums = torch.stack(self.transport.all_gather(own, f"checksums of parameters, {label}"))
         differ = (sums != sums[0]).any(0).nonzero().flatten().tolist()
         if differ:
             self._resolve(differ, sums)

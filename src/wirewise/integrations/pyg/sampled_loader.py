@@ -71,7 +71,7 @@ class SampledLoader:
     Args:
         data: Graph, the same on all ranks.
         num_neighbors: In-neighbours per node in each hop, the seeds' own first; -1 for all.
-        seeds: What batches are made of, an entry for each seed: [n] or [2, n].
+        seeds: Seeds of the batches, an entry for each: [n] or [2, n].
         given: Options, by the names of `LoaderOptions`.
 
     Attributes:
@@ -79,7 +79,7 @@ class SampledLoader:
         transport: Transport between the ranks that share the seeds. None if this rank has its own.
 
     Raises:
-        InputError: An option is not supported or out of range, or ranks differ in what they were given.
+        InputError: An option is not supported or out of range, or ranks were given different ones.
         GraphError: The graph is unusable.
     """
 
@@ -273,7 +273,7 @@ def node_count(data: Any) -> int:
     """Number of nodes of a graph of one type of nodes and edges.
 
     Raises:
-        GraphError: The data are something else, or have no `edge_index` or attributes that batches use.
+        GraphError: The data are not of this kind, or have no `edge_index` or attributes that batches use.
     """
     refuse_other_kinds(data)
     if not isinstance(data, Data):

@@ -17,17 +17,17 @@ _TAG = 1 << 24
 """Above the tags of the lanes."""
 
 
-def sum_over_ranks(value: Tensor, transport: full_graph.Transport, what: str) -> Tensor:
+def sum_over_ranks(value: Tensor, transport: full_graph.Transport, label: str) -> Tensor:
     """Sum `value` over all ranks, with the gradients of every rank summed in backward; a collective call in both."""
-    return _Sum.apply(value, transport, what)
+    return _Sum.apply(value, transport, label)
 
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, transport: full_graph.Transport, what: str) -> Tensor:
-        ctx.transport, ctx.what = transport, what
+    def forward(ctx: Any, value: Tensor, transport: full_graph.Transport, label: str) -> Tensor:
+        ctx.transport, ctx.what = transport, label
         out = value.detach().clone(memory_format=torch.contiguous_format)
-        transport.all_reduce(out, what)
+        transport.all_reduce(out, label)
         return out
 
     @staticmethod

@@ -23,9 +23,9 @@ _DICTS = 4
 """Dicts of a module, its attributes first."""
 
 
-def is_due(count: int, freely: int = _FREELY) -> bool:
+def is_due(count: int, free_checks: int = _FREELY) -> bool:
     """Whether the n-th change is to be checked."""
-    return count <= freely or count & (count - 1) == 0
+    return count <= free_checks or count & (count - 1) == 0
 
 
 class ModuleWatch:
@@ -233,11 +233,11 @@ class CheckInterval:
 
     Args:
         interval: Calls between unconditional checks.
-        freely: Number of new keys and suspicions that are always checked.
+        free_checks: Number of new keys and suspicions that are always checked.
     """
 
-    def __init__(self, interval: Interval, freely: int = _FREELY) -> None:
-        self.interval, self.freely = interval, freely
+    def __init__(self, interval: Interval, free_checks: int = _FREELY) -> None:
+        self.interval, self.freely = interval, free_checks
         self.calls = self._looks = 0
         self.suspicious = False
         """Look at the next call."""
@@ -250,7 +250,7 @@ class CheckInterval:
         if len(self._seen) >= _LONG:
             self._seen.clear()
         looks = new and self._looks < self.freely + self.calls / 8
-        if self.interval.due(self.calls, looks=looks):
+        if self.interval.due(self.calls, force=looks):
             self._seen.add(key)
             self._looks += new
             return True

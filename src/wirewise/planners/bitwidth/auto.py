@@ -43,7 +43,7 @@ from wirewise.plans import BITS, BitWidthPlan
 __all__ = ["AutoDecision", "auto", "plan_channels"]
 
 AllGather = Callable[[Vector], Sequence[Vector]]
-"""Sends a float64 vector, returns those of all ranks in rank order; all have one length."""
+"""All-gather of a float64 vector, equally long on all ranks; returns the vectors of all ranks, in rank order."""
 
 
 @dataclass(frozen=True, kw_only=True)

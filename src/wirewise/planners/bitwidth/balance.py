@@ -30,7 +30,7 @@ class PointChoice:
     noise: float
     bit_sum: float
     feasible: bool
-    """Keeps the noise budget and the limits on bits."""
+    """Whether it respects the noise budget and the limits on bits."""
 
 
 class _Facts(NamedTuple):
@@ -64,10 +64,10 @@ class Arena:
     pack_s: Vector
     unpack_s: Vector
     bit_sum: Vector
-    """Messages times bits."""
+    """Sum of the bit widths of the messages."""
     links: Links
     hidden_s: Vector
-    """[P]."""
+    """Computing that overlaps the exchange, in seconds, [P]."""
 
     def evaluate(self, points: Ints) -> PointChoice:
         """Compute the time and noise of one choice."""

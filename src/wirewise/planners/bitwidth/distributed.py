@@ -32,7 +32,7 @@ __all__ = ["distributed", "plan_own_channels", "run_ranks"]
 
 T = TypeVar("T")
 AllReduce = Callable[[Vector], Vector]
-"""Sums a float64 vector over all ranks; every rank gives a vector of one length."""
+"""All-reduce that sums a float64 vector, equally long on all ranks."""
 
 
 @dataclass

@@ -177,7 +177,7 @@ class CandidatePoints:
     counts: Ints
     """Messages at each width, [points, widths]."""
     noise: Vector
-    """[points]."""
+    """Variance of each point, [points]."""
     _order: Ints
     _levels: Ints
     _passed: Ints

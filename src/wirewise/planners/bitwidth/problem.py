@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Key = tuple[str, int, int]
-"""(exchange, sender, receiver)."""
+"""Exchange, sender and receiver of a channel."""
 
 BFLOAT16_NOISE = 2.0**-14 / 12.0 * 0.75 / (2.0 * np.log(2.0))
 """Mean squared relative rounding error: a step of 2^-7 of the power of two below a log-uniform mantissa."""
@@ -57,9 +57,9 @@ class ChannelProblem:
     sender: int
     receiver: int
     weights: Vector
-    """[n], in send order."""
+    """Weight of each message in send order, [n]."""
     energies: Vector | None = None
-    """[n], weighted sums of squares, for the noise of bfloat16; half the weights if None."""
+    """Weighted sum of squares of each message, for the noise of bfloat16, [n]. Defaults to half the weights."""
 
     def noise(self, bits: NDArray[np.uint8]) -> float:
         """Expected weighted variance at the given bits, uint8 [n]."""
@@ -130,7 +130,7 @@ class BitWidthProblem:
         """Raise if the weights are invalid.
 
         Raises:
-            PlanError: Names the channel and the message.
+            PlanError: A name, channel or weight is invalid; the message names it.
         """
         names = [e.name for e in self.exchanges]
         if len(set(names)) != len(names):
@@ -153,7 +153,7 @@ class BitWidthProblem:
         """Raise if a channel is sent by another rank.
 
         Raises:
-            PlanError: Names the channel.
+            PlanError: A channel has another sender; the message names the channel.
         """
         for e in self.exchanges:
             for c in e.channels:

@@ -56,7 +56,7 @@ class Drawers:
         return self._turned.indices
 
     @cached_property
-    def drawn_by(self) -> NDArray[np.int64]:
+    def num_samplers(self) -> NDArray[np.int64]:
         """Number of nodes that may sample each node, [N]."""
         return out_degrees(self._drawn)
 

@@ -70,14 +70,14 @@ class CacheProblem:
         return len(self.train)
 
     @cached_property
-    def drawn(self) -> tuple[Vector, ...]:
+    def seed_probabilities(self) -> tuple[Vector, ...]:
         """Seed probabilities p_0 of each machine, [K][N]."""
         return tuple(seed_probability(self.num_nodes, train, self.batch_size) for train in self.train)
 
     @cached_property
     def included(self) -> tuple[Vector, ...]:
         """Vertex-wise inclusion probabilities (VIP) of each machine, [K][N]."""
-        return tuple(inclusion(self.drawers, seeds, self.fanouts) for seeds in self.drawn)
+        return tuple(inclusion(self.drawers, seeds, self.fanouts) for seeds in self.seed_probabilities)
 
     @cached_property
     def expected(self) -> tuple[Vector, ...]:
@@ -122,19 +122,19 @@ def vip(problem: CacheProblem, machine: int) -> Vector:
 
 def degree(problem: CacheProblem, machine: int) -> Vector:
     """Score by degree in the direction of sampling."""
-    return problem.drawers.drawn_by.astype(np.float64)
+    return problem.drawers.num_samplers.astype(np.float64)
 
 
 def degree_reachable(problem: CacheProblem, machine: int) -> Vector:
     """Score by degree, for nodes within reach of the hops."""
-    seeds = (problem.drawn[machine] > 0).astype(np.float64)
+    seeds = (problem.seed_probabilities[machine] > 0).astype(np.float64)
     reached = inclusion(problem.drawers, seeds, [-1] * len(problem.fanouts))
     return degree(problem, machine) * (reached > 0.5)
 
 
 def halo(problem: CacheProblem, machine: int) -> Vector:
     """Score neighbours of training nodes first, then other neighbours of own nodes; ties by degree."""
-    seeds, own = problem.drawn[machine] > 0, problem.owner == machine
+    seeds, own = problem.seed_probabilities[machine] > 0, problem.owner == machine
     near = [inclusion(problem.drawers, who.astype(np.float64), [-1]) > 0.5 for who in (seeds, own)]
     order = degree(problem, machine)
     return np.where(near[0], 2.0, near[1]) + order / (1.0 + order.max(initial=0.0)) * (near[0] | near[1])
@@ -150,7 +150,7 @@ def reverse_pagerank(problem: CacheProblem, machine: int) -> Vector:
 
 def paths(problem: CacheProblem, machine: int) -> Vector:
     """Score by paths of at most L edges from training nodes: n_{h+1} = n_h + A n_h."""
-    count = (problem.drawn[machine] > 0).astype(np.float64)
+    count = (problem.seed_probabilities[machine] > 0).astype(np.float64)
     for _ in problem.fanouts:
         count = count + problem.drawers.sums(count)
     return count
@@ -205,15 +205,15 @@ def select_cached(scores: Vector, own: NDArray[Any], budget: int) -> NDArray[np.
     return candidates[highest(scores[candidates], budget)]
 
 
-def highest(worth: Vector, room: int) -> NDArray[np.bool_]:
-    """Mask of the `room` highest values, or of all; ties go to the first."""
-    if len(worth) <= room:
-        return np.ones(len(worth), np.bool_)
-    if room <= 0:
-        return np.zeros(len(worth), np.bool_)
-    least = np.partition(worth, len(worth) - room)[len(worth) - room]
-    chosen = worth > least
-    chosen[np.flatnonzero(worth == least)[: room - np.count_nonzero(chosen)]] = True
+def highest(values: Vector, count: int) -> NDArray[np.bool_]:
+    """Mask of the `count` highest values, or of all; ties go to the first."""
+    if len(values) <= count:
+        return np.ones(len(values), np.bool_)
+    if count <= 0:
+        return np.zeros(len(values), np.bool_)
+    least = np.partition(values, len(values) - count)[len(values) - count]
+    chosen = values > least
+    chosen[np.flatnonzero(values == least)[: count - np.count_nonzero(chosen)]] = True
     return chosen
 
 

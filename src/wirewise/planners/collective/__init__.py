@@ -47,9 +47,8 @@ SYNTHESIZERS: dict[str, Callable[..., Program | Proposal]] = {
     "taccl": _taccl,
     "sccl": _sccl,
 }
-"""Synthesizers of programs, by name: `(problem, *, time_limit_s, seed, **knobs)`, to a program, or with notes;
-"auto" asks
-them in this order, the quick ones first."""
+"""Synthesizers of programs, by name: `(problem, *, time_limit_s, seed, **knobs)`, to a program, or with notes; "auto"
+tries them in this order, the quick ones first."""
 
 
 def _planned(

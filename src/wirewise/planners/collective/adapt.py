@@ -23,7 +23,7 @@ from scipy.spatial.distance import squareform
 from wirewise import work
 from wirewise.collective import Collective, Network, Program, Transfer
 from wirewise.errors import PlanError
-from wirewise.planners.collective.combine import backwards, reduce_then_broadcast
+from wirewise.planners.collective.combine import reduce_then_broadcast, reverse_program
 from wirewise.planners.collective.problem import CollectiveProblem
 from wirewise.sim.programs import simulate
 
@@ -277,9 +277,9 @@ def program_of(
     program = _spread(problem, parents) if spreads else _scattered(problem, parents)
     if problem.collective == "all_reduce":
         summed = program if inwards is None else _spread(problem, inwards)
-        program = reduce_then_broadcast(backwards(summed), program)
+        program = reduce_then_broadcast(reverse_program(summed), program)
     elif problem.collective in ("reduce", "gather"):
-        program = backwards(program)
+        program = reverse_program(program)
     if segments is None:
         block = max(program.chunk_bytes(problem.size_bytes))
         ends = {(t.source, t.target) for t in program.transfers}

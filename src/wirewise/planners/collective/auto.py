@@ -317,7 +317,7 @@ def _chosen(
     candidates = tuple(
         Candidate(name=t.name, predicted_s=t.seconds, segments=t.program.segments) for t in tried
     )
-    chosen = best.program.explicit() if isinstance(best.program, RegularProgram) else best.program
+    chosen = best.program.expand() if isinstance(best.program, RegularProgram) else best.program
     return AlgorithmChoice(chosen, candidates, best.seconds, least, (why, *notes))
 
 

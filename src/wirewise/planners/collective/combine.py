@@ -21,11 +21,11 @@ from wirewise.planners.collective.problem import CollectiveProblem
 __all__ = [
     "MIRRORS",
     "assign_ranks",
-    "backwards",
-    "by_mirror",
     "is_symmetric",
-    "joined",
+    "join_phases",
+    "plan_by_mirroring",
     "reduce_then_broadcast",
+    "reverse_program",
     "split_chunks",
 ]
 
@@ -37,10 +37,10 @@ MIRRORS: dict[Collective, Collective] = {
     "reduce": "broadcast",
     "reduce_scatter": "all_gather",
 }
-"""Collective that a program does when it is run backwards."""
+"""Collective that the reversed program implements, by collective."""
 
 
-def backwards(program: Program) -> Program:
+def reverse_program(program: Program) -> Program:
     """Reverse a program, which then implements the mirrored collective.
 
     Raises:
@@ -128,7 +128,7 @@ def reduce_then_broadcast(first: Program, second: Program) -> Program:
     )
 
 
-def by_mirror(problem: CollectiveProblem, plan: Callable[[CollectiveProblem], Program]) -> Program:
+def plan_by_mirroring(problem: CollectiveProblem, plan: Callable[[CollectiveProblem], Program]) -> Program:
     """Plan a reducing collective with a planner for non-reducing ones, by mirroring; pass others through.
 
     Args:
@@ -137,22 +137,24 @@ def by_mirror(problem: CollectiveProblem, plan: Callable[[CollectiveProblem], Pr
             two all-gathers, which are refined to the same number of chunks.
     """
     if problem.collective == "all_reduce":
-        halves = [by_mirror(replace(problem, collective=c), plan) for c in ("reduce_scatter", "all_gather")]
-        return joined(*halves)
+        halves = [
+            plan_by_mirroring(replace(problem, collective=c), plan) for c in ("reduce_scatter", "all_gather")
+        ]
+        return join_phases(*halves)
     if problem.collective not in REDUCING:
         return plan(problem)
     turned = replace(problem, network=problem.network.reversed, collective=MIRRORS[problem.collective])
-    return backwards(plan(turned))
+    return reverse_program(plan(turned))
 
 
-def joined(scatter: Program, gather: Program) -> Program:
+def join_phases(scatter: Program, gather: Program) -> Program:
     """Join a reduce-scatter and an all-gather to an all-reduce, after splitting chunks to the same number."""
     chunks = math.lcm(scatter.chunks, gather.chunks)
     return reduce_then_broadcast(*(split_chunks(one, chunks // one.chunks) for one in (scatter, gather)))
 
 
 def is_symmetric(network: Network) -> bool:
-    """Whether a network with its edges turned round is the same, route by route."""
+    """Whether reversing every edge of a network leaves it unchanged, route by route."""
     turned = network.reversed
     if network.hashing is not None or sorted(network.edges) != sorted(turned.edges):
         return False

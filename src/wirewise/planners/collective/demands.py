@@ -30,7 +30,7 @@ def demands(problem: CollectiveProblem) -> list[Demand]:
     """List one demand per block, including those already met at the start.
 
     Raises:
-        PlanError: The collective reduces; `combine.by_mirror` turns it into one that does not.
+        PlanError: The collective reduces; `combine.plan_by_mirroring` turns it into one that does not.
     """
     if problem.collective in REDUCING:
         raise PlanError(f"got {problem.collective}, which adds up; expected a collective that moves")

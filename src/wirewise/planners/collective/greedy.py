@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import shortest_path
 from wirewise import work
 from wirewise.collective import Network, Program, Transfer
 from wirewise.errors import PlanError
-from wirewise.planners.collective.combine import by_mirror
+from wirewise.planners.collective.combine import plan_by_mirroring
 from wirewise.planners.collective.demands import block_bytes, demands, pairs
 from wirewise.planners.collective.matching import Links, MatchedTransfers, match
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal
@@ -79,7 +79,7 @@ def propose(
     def plan(moving: CollectiveProblem) -> Program:
         return _best(moving, work.spent_s() + time_limit_s / halves, seed, chunks, each, done)
 
-    program = by_mirror(problem, plan)
+    program = plan_by_mirroring(problem, plan)
     if sum(done) == each * len(done):
         return Proposal(program)
     return Proposal(

@@ -26,7 +26,7 @@ class Links(NamedTuple):
     """P pairs of R ranks over E edges, for chunks of one size."""
 
     source: Ints
-    """[P]"""
+    """First rank of each pair, [P]."""
     target: Ints
     takes_s: Vector
     """Seconds from the start of a transfer to its arrival, [P]."""
@@ -34,7 +34,7 @@ class Links(NamedTuple):
     """First edge of each pair in `route`, [P + 1]."""
     route: Ints
     hold_s: Vector
-    """How long a chunk holds each edge of its route, as `route`."""
+    """Seconds for which a chunk holds each edge of its route, in the order of `route`."""
     edges: int
     """Number of edges, E."""
     over_start: Ints
@@ -44,9 +44,9 @@ class Links(NamedTuple):
     out_start: Ints
     """First pair of each rank in `out`, [R + 1]."""
     out: Ints
-    """Pairs that leave a rank."""
+    """Outgoing pairs of each rank."""
     path_s: Vector
-    """Quickest way of a chunk from rank to rank, [R, R]."""
+    """Shortest time of a chunk from rank to rank, [R, R]."""
 
 
 class _State(NamedTuple):
@@ -70,7 +70,7 @@ class MatchedTransfers(NamedTuple):
     chunk: Ints
     link: Ints
     finish_s: float
-    """When the last chunk arrives; infinite: not all did before the deadline."""
+    """Arrival of the last chunk; infinite if not all chunks arrived before the deadline."""
 
 
 @njit()

@@ -28,7 +28,7 @@ class CollectiveProblem:
     root: int = 0
     """Rank of a rooted collective."""
     members: tuple[int, ...] = ()
-    """Ranks of the group, ascending; empty: all. Other ranks may relay."""
+    """Ranks of the group, ascending; empty for all. Other ranks may relay."""
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:

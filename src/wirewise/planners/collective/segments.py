@@ -18,13 +18,14 @@ __all__ = ["HASHES", "LEAST_BYTES", "LEAST_TIME_S", "hashed_s", "messages_of", "
 P = TypeVar("P", Program, RegularProgram)
 
 LEAST_TIME_S = 1.0
-"""Time for the choice of segments, which is worth a factor, even after the time limit of a search."""
+"""Time for the choice of segments even after the time limit of a search, as it can change the time by a factor."""
 _MOST = 256
 LEAST_BYTES = 32 * 1024
-"""Smaller messages cost their handling, which the simulation leaves out, more than they gain."""
+"""Smallest message worth a segment: smaller ones cost more handling, which the simulation leaves out, than they
+gain."""
 _MOST_MESSAGES = 800_000
 HASHES = 8
-"""Hashes of which the worst counts."""
+"""Number of hash seeds, of which the worst counts."""
 _MOST_HASHED = 100_000
 """Messages above which a program is not simulated once for each hash."""
 _ALIKE = 0.01
@@ -74,7 +75,7 @@ def hashed_s(program: Program, network: Network, size_bytes: float) -> float | N
     Returns:
         None if switches have no choice, or the program has too many messages for repeated simulation.
     """
-    if messages_of(program) * program.segments > _MOST_HASHED or not network.chooses:
+    if messages_of(program) * program.segments > _MOST_HASHED or not network.has_choice:
         return None
     hashed = (msgspec.structs.replace(network, hashing=Hashing(seed)) for seed in range(HASHES))
     return max(Simulator(program, one, size_bytes).finish_s(program.segments) for one in hashed)

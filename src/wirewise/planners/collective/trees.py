@@ -19,7 +19,15 @@ from wirewise.errors import PlanError
 from wirewise.planners.collective.adapt import distances
 from wirewise.planners.collective.problem import CollectiveProblem
 
-__all__ = ["Tree", "all_reduce_by_trees", "loads_of", "quickest_trees", "reduce_by_trees", "rooted", "spread"]
+__all__ = [
+    "Tree",
+    "all_reduce_by_trees",
+    "loads_of",
+    "reduce_by_trees",
+    "reroot",
+    "shortest_path_trees",
+    "spread",
+]
 
 
 class Tree(NamedTuple):
@@ -44,7 +52,7 @@ class Tree(NamedTuple):
         return max(self.steps, default=-1) + 1
 
 
-def rooted(tree: Tree, root: int) -> Tree:
+def reroot(tree: Tree, root: int) -> Tree:
     """Re-root a tree at another of its ranks."""
     joined: dict[int, list[int]] = {}
     for a, b in tree.edges:
@@ -140,7 +148,7 @@ def _program(
     return problem.program(name, len(weights), transfers, shares)
 
 
-def quickest_trees(network: Network, roots: Sequence[int], group: Sequence[int]) -> tuple[Tree, ...]:
+def shortest_path_trees(network: Network, roots: Sequence[int], group: Sequence[int]) -> tuple[Tree, ...]:
     """Shortest-path tree from each root to the group, relayed where that is faster; computed in negligible time.
 
     Args:

@@ -19,7 +19,7 @@ from math import ceil, floor, sqrt
 
 from wirewise.cost.link import LinkCost
 from wirewise.planners.fusion.problem import FusionProblem
-from wirewise.sim.modules import Decision, again_s, group_s, micro_share
+from wirewise.sim.modules import Decision, group_s, micro_share, recompute_s
 from wirewise.trace.modules import BucketSpan
 
 __all__ = [
@@ -41,28 +41,28 @@ def stages(problem: FusionProblem) -> list[LinkCost]:
     return [LinkCost(latency_s=a, s_per_byte=b), problem.wire, LinkCost(latency_s=c, s_per_byte=d)]
 
 
-def sync_s(size_bytes: float, chunks: int, through: list[LinkCost]) -> float:
+def sync_s(size_bytes: float, chunks: int, costs: list[LinkCost]) -> float:
     """Time t_sync in seconds, from the start of the first chunk to the end of the last one."""
-    each = [stage.seconds(size_bytes / chunks) for stage in through]
+    each = [stage.seconds(size_bytes / chunks) for stage in costs]
     return (chunks - 1) * max(each) + sum(each)
 
 
-def best_chunks(size_bytes: float, through: list[LinkCost]) -> int:
+def best_chunks(size_bytes: float, costs: list[LinkCost]) -> int:
     """Number of chunks k* that minimises t_sync.
 
     t_sync is the maximum of convex curves of k, one per candidate slow stage, so its minimum is that of one of them,
     or where two cross.
     """
-    whole = sum(stage.s_per_byte for stage in through)
+    whole = sum(stage.s_per_byte for stage in costs)
     exact = [1.0, float(MOST_CHUNKS)]
-    for slow in through:
+    for slow in costs:
         if slow.latency_s > 0:
             exact.append(sqrt(size_bytes * max(whole - slow.s_per_byte, 0.0) / slow.latency_s))
-    for one, other in combinations(through, 2):
+    for one, other in combinations(costs, 2):
         if one.latency_s != other.latency_s:
             exact.append(size_bytes * (other.s_per_byte - one.s_per_byte) / (one.latency_s - other.latency_s))
     found = {min(max(part(k), 1), MOST_CHUNKS) for k in exact for part in (floor, ceil)}
-    return min(sorted(found), key=lambda k: sync_s(size_bytes, k, through))
+    return min(sorted(found), key=lambda k: sync_s(size_bytes, k, costs))
 
 
 def op_fusion_pays(previous_sync_s: float, previous_s: float, own_s: float, fused_s: float) -> bool:
@@ -182,14 +182,14 @@ class _Walker:
         pairs = [
             group_s(self.problem, i, i, self.start.precision) or (0.0, 0.0) for i in range(first, last + 1)
         ]
-        backward = sum(pair[1] for pair in pairs) + again_s(self.problem, self.start, first, last)
+        backward = sum(pair[1] for pair in pairs) + recompute_s(self.problem, self.start, first, last)
         return _Op(first, last, self.scale * sum(pair[0] for pair in pairs), self.scale * backward)
 
     def _fused(self, own: _Op, before: _Op) -> _Op | None:
         pair = group_s(self.problem, own.first, before.last, self.start.precision) if self.op_fusion else None
         if pair is None:
             return None
-        backward = pair[1] + again_s(self.problem, self.start, own.first, before.last)
+        backward = pair[1] + recompute_s(self.problem, self.start, own.first, before.last)
         return _Op(own.first, before.last, self.scale * pair[0], self.scale * backward, fused=True)
 
     def _chunks(self, span: BucketSpan) -> int:

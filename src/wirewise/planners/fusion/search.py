@@ -35,10 +35,8 @@ __all__ = [
     "starts",
 ]
 
-"""Cap of a bucket of DistributedDataParallel."""
-
 DEFAULT_PASSES = tuple(name for name in PASSES if name != "precision")
-"""Passes without the one that changes results."""
+"""Passes that leave results unchanged: all except "precision"."""
 
 _LEAST_CHANGE, _ROUNDS = 1e-3, 5
 
@@ -52,7 +50,7 @@ class SearchOutcome:
     rounds: int
     seconds: float
     events: int
-    """Ops that were simulated."""
+    """Number of ops that were simulated."""
     evaluations: int
 
 

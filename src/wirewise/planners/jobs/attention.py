@@ -118,32 +118,32 @@ class TapFinger(nn.Module):
         )
         self.value = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1))
 
-    def embeddings(self, seen: ObservationTensors) -> tuple[Tensor, Tensor]:
+    def embeddings(self, observation: ObservationTensors) -> tuple[Tensor, Tensor]:
         """Embeddings of clusters, [E, A, d], and of the jobs in their windows, [E, A, W, d]."""
-        queues, clusters, _ = seen.adjacent.shape
-        most = seen.runs.shape[2]
+        queues, clusters, _ = observation.adjacent.shape
+        most = observation.runs.shape[2]
         nodes = {
-            _CLUSTERS: torch.relu(self.embed[_CLUSTERS](seen.cluster)),
-            _PENDING: torch.relu(self.embed[_PENDING](seen.pending)),
-            _ACTIVES: torch.relu(self.embed[_ACTIVES](seen.active)).flatten(1, 2),
+            _CLUSTERS: torch.relu(self.embed[_CLUSTERS](observation.cluster)),
+            _PENDING: torch.relu(self.embed[_PENDING](observation.pending)),
+            _ACTIVES: torch.relu(self.embed[_ACTIVES](observation.active)).flatten(1, 2),
             _CENTRAL: self.central.expand(queues, 1, -1),
         }
         own = torch.eye(clusters, dtype=torch.bool)[:, :, None].expand(-1, -1, most)
-        held = (own & seen.runs[:, None]).flatten(2)
+        held = (own & observation.runs[:, None]).flatten(2)
         all_of = torch.ones(queues, clusters, 1, dtype=torch.bool)
         masks = {
-            (_PENDING, _CLUSTERS): seen.adjacent,
+            (_PENDING, _CLUSTERS): observation.adjacent,
             (_ACTIVES, _CLUSTERS): held,
             (_CENTRAL, _CLUSTERS): all_of,
-            (_CLUSTERS, _PENDING): seen.adjacent.transpose(1, 2),
+            (_CLUSTERS, _PENDING): observation.adjacent.transpose(1, 2),
             (_CLUSTERS, _ACTIVES): held.transpose(1, 2),
             (_CLUSTERS, _CENTRAL): all_of.transpose(1, 2),
         }
         for layer in self.layers:
             nodes = layer(nodes, masks)
-        at = seen.window.clamp(min=0).flatten(1)
+        at = observation.window.clamp(min=0).flatten(1)
         jobs = torch.gather(nodes[_PENDING], 1, at[..., None].expand(-1, -1, nodes[_PENDING].shape[-1]))
-        return nodes[_CLUSTERS], jobs.unflatten(1, seen.window.shape[1:])
+        return nodes[_CLUSTERS], jobs.unflatten(1, observation.window.shape[1:])
 
     def moved(self, clusters: Tensor, before: Tensor, now: Tensor) -> Tensor:
         """Update embeddings of clusters whose own features changed, without attention to jobs, [E, A, d].
@@ -169,15 +169,15 @@ class TapFinger(nn.Module):
         scores = self.point(torch.tanh(self.of_query(query)[:, :, None] + self.of_job(encoded))).squeeze(-1)
         return torch.log_softmax(scores.masked_fill(empty, -1e9), -1)
 
-    def amounts(self, clusters: Tensor, chosen: Tensor, options: Tensor, legal: Tensor) -> Tensor:
+    def amounts(self, clusters: Tensor, jobs: Tensor, options: Tensor, legal: Tensor) -> Tensor:
         """Log-probabilities of amounts for the chosen job of each cluster, [E, A, O].
 
         Args:
             clusters: Cluster embeddings, [E, A, d].
-            chosen: Embeddings of the chosen jobs, [E, A, d].
+            jobs: Embeddings of the chosen jobs, [E, A, d].
             options: Features of amounts, [E, A, O, OPTIONS].
             legal: Mask of feasible amounts, [E, A, O].
         """
-        pair = self.of_pair(torch.cat([clusters, chosen], -1))[:, :, None]
+        pair = self.of_pair(torch.cat([clusters, jobs], -1))[:, :, None]
         scores = self.score(torch.tanh(pair + self.of_option(options))).squeeze(-1)
         return torch.log_softmax(scores.masked_fill(~legal, -1e9), -1)

@@ -39,16 +39,16 @@ from wirewise.trace.queues import QueueArrays
 __all__ = ["LOOKED_AT", "PROPOSED", "TUNED", "LookAhead", "Proposal", "follow_policy"]
 
 Proposal = Callable[[QueueArrays, QueueState], None]
-"""Starts jobs in the current slot of a queue as it is believed to be."""
+"""Function that starts jobs in the current slot, given the believed state of a queue."""
 
 LOOKED_AT = ("threshold", "heft", "sjf", "tiresias", "optimus", "srpt", "gavel")
-"""Rules whose decisions for the current slot are looked at."""
+"""Rules whose decisions for the current slot are compared."""
 _AFTERWARDS = ("threshold", "heft", "srpt", "optimus")
 """Rules that may go on from the next slot."""
 TUNED = ("threshold", "tiresias")
-"""Rules with amounts that are tuned."""
+"""Rules whose amounts are tuned."""
 PROPOSED = "proposal"
-"""Name under which decisions are counted in which the proposal was followed; first where others are as good."""
+"""Name under which decisions that followed the proposal are counted; it wins ties."""
 _HORIZON = 32
 """Slots that are looked ahead; a job that is not done by then counts as many again for what it lacks."""
 _PACES = (0.25, 4.0)
@@ -61,7 +61,7 @@ class LookAhead:
 
     Args:
         problem: Jobs and clusters; only fields known to schedulers are used.
-        proposal: Policy to evaluate beside the rules. Defaults to none.
+        proposal: Policy to evaluate besides the rules. Defaults to none.
         tuned: Settings of rules with tuned amounts; other rules get the ordinary ones. Defaults to tuning on this
             queue, with jobs at their expected pace.
 
@@ -89,65 +89,67 @@ class LookAhead:
         self._seen = (0, 0, 0, 0)
         self.followed: Counter[str] = Counter()
 
-    def decide(self, believed: QueueArrays, state: QueueState) -> None:
+    def decide(self, forecast: QueueArrays, state: QueueState) -> None:
         """Decide in the current slot, if anything has changed since the last decision."""
         if not self._own_pace:
             self._learn(state)
-            believed = believed._replace(pace=self._paces)
-        if state.counts[RUNNING] and self._news(believed, state) == self._seen:
+            forecast = forecast._replace(pace=self._paces)
+        if state.counts[RUNNING] and self._news(forecast, state) == self._seen:
             # Nobody came, left, or showed a pace: what was decided still holds.
-            self._expect(believed, state)
+            self._expect(forecast, state)
             return
-        known = knowledge(expected_queue(believed), self._window, self._patience)
+        known = knowledge(expected_queue(forecast), self._window, self._patience)
         proposed = (PROPOSED,) if self._proposal is not None and state.counts[WAITING] else ()
-        best = min((*proposed, *LOOKED_AT), key=lambda who: self._cost(who, believed, state, known))
+        best = min((*proposed, *LOOKED_AT), key=lambda who: self._cost(who, forecast, state, known))
         self.followed[best] += 1
-        self._act(best, believed, state, known)
-        self._seen = self._news(believed, state)
-        self._expect(believed, state)
+        self._act(best, forecast, state, known)
+        self._seen = self._news(forecast, state)
+        self._expect(forecast, state)
 
-    def _news(self, believed: QueueArrays, state: QueueState) -> tuple[int, int, int, int]:
+    def _news(self, forecast: QueueArrays, state: QueueState) -> tuple[int, int, int, int]:
         """Jobs that have come, that run, whose pace is known, and that have waited for too long."""
         waiting = state.waiting[: state.counts[WAITING]]
-        waited = state.counts[SLOT] - believed.arrival[waiting]
+        waited = state.counts[SLOT] - forecast.arrival[waiting]
         overdue = int((waited >= self._patience).sum()) if self._patience else 0
         known = int((self._expected > 0).sum())
         return int(state.counts[ARRIVED]), int(state.counts[RUNNING]), known, overdue
 
-    def _act(self, who: str, believed: QueueArrays, state: QueueState, known: Knowledge) -> None:
+    def _act(self, who: str, forecast: QueueArrays, state: QueueState, knowledge: Knowledge) -> None:
         if who == PROPOSED and self._proposal is not None:
             withheld = np.zeros_like(state.free)
-            hold_for_overdue(believed, state, known, withheld)
-            self._proposal(believed, state)
+            hold_for_overdue(forecast, state, knowledge, withheld)
+            self._proposal(forecast, state)
             state.free[:] += withheld
         else:
             slot = int(state.counts[SLOT])
-            decide_once(RULES.index(who), believed, state, self._known(who, known), slot)
+            decide_once(RULES.index(who), forecast, state, self._known(who, knowledge), slot)
 
-    def _known(self, rule: str, known: Knowledge) -> Knowledge:
+    def _known(self, rule: str, knowledge: Knowledge) -> Knowledge:
         found = self._tuned.get(rule)
-        return known if found is None else known._replace(due=found.due, floor=found.floor)
+        return knowledge if found is None else knowledge._replace(due=found.due, floor=found.floor)
 
-    def _cost(self, who: str, believed: QueueArrays, state: QueueState, known: Knowledge) -> float:
+    def _cost(self, who: str, forecast: QueueArrays, state: QueueState, knowledge: Knowledge) -> float:
         """Slots until the end of all jobs that have come, if `who` decides now and the best of rules afterwards."""
         last = int(state.counts[SLOT]) + _HORIZON
-        queue, following = _arrived(believed, state)
-        self._act(who, queue, following, known)
+        queue, following = _arrived(forecast, state)
+        self._act(who, queue, following, knowledge)
         advance(queue, following, self._kept)
         costs = []
         for rule in _AFTERWARDS:
             _, after = _arrived(queue, following)
-            run_rule(RULES.index(rule), queue, queue, after, self._known(rule, known), self._kept, last, 0)
+            run_rule(
+                RULES.index(rule), queue, queue, after, self._known(rule, knowledge), self._kept, last, 0
+            )
             ends = np.where(after.finish < 0, last + _HORIZON * (1.0 - after.done), after.finish)
             costs.append(float(ends.sum()))
         return min(costs)
 
-    def _expect(self, believed: QueueArrays, state: QueueState) -> None:
+    def _expect(self, forecast: QueueArrays, state: QueueState) -> None:
         """Remember what jobs that run would gain in this slot at the ordinary pace."""
         jobs = state.running[: state.counts[RUNNING]].copy()
-        kind, done = believed.kind[jobs], state.done[jobs]
-        ceiling = believed.ceiling[kind]
-        gains = believed.progress[kind, state.held[jobs, 0], state.held[jobs, 1]]
+        kind, done = forecast.kind[jobs], state.done[jobs]
+        ceiling = forecast.ceiling[kind]
+        gains = forecast.progress[kind, state.held[jobs, 0], state.held[jobs, 1]]
         gains = gains * np.where(ceiling > 0, np.sqrt(np.maximum(ceiling - done, 0.0)), 1.0)
         gains = gains * np.where(state.changed[jobs], self._kept, 1.0)
         self._before = int(state.counts[SLOT]), jobs, done, gains
@@ -164,11 +166,11 @@ class LookAhead:
         self._paces[seen] = np.clip(self._gained[seen] / self._expected[seen], *_PACES)
 
 
-def _arrived(believed: QueueArrays, state: QueueState) -> tuple[QueueArrays, QueueState]:
+def _arrived(forecast: QueueArrays, state: QueueState) -> tuple[QueueArrays, QueueState]:
     """The queue without jobs that are to come, which nobody knows, and a copy of its state."""
     count = int(state.counts[ARRIVED])
-    queue = believed._replace(
-        **{name: getattr(believed, name)[:count] for name in ("arrival", "kind", "pace", "reach")}
+    queue = forecast._replace(
+        **{name: getattr(forecast, name)[:count] for name in ("arrival", "kind", "pace", "reach")}
     )
     own = {name: getattr(state, name)[:count].copy() for name in _OF_JOBS}
     return queue, state._replace(

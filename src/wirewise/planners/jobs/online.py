@@ -68,12 +68,12 @@ class _Rule:
         if rule in ("threshold", "tiresias"):
             self._tuned = tune([problem.at_ordinary_pace()], rule)
 
-    def decide(self, believed: QueueArrays, state: QueueState) -> None:
+    def decide(self, forecast: QueueArrays, state: QueueState) -> None:
         """Decide in the current slot."""
-        known = knowledge(expected_queue(believed), self._window, self._patience)
+        known = knowledge(expected_queue(forecast), self._window, self._patience)
         if self._tuned is not None:
             known = known._replace(due=self._tuned.due, floor=self._tuned.floor)
-        decide_once(self._rule, expected_queue(believed), state, known, self._seed + int(state.counts[SLOT]))
+        decide_once(self._rule, expected_queue(forecast), state, known, self._seed + int(state.counts[SLOT]))
 
 
 def planned_policy(plan: JobPlan, problem: JobProblem) -> OnlinePolicy:
@@ -89,7 +89,7 @@ def planned_policy(plan: JobPlan, problem: JobProblem) -> OnlinePolicy:
     numbers = {one.name: number for number, one in enumerate(problem.queue.queue)}
     due: list[tuple[int, JobAllotment]] = [(numbers[one.job], one) for one in plan.allotments]
 
-    def decide(believed: QueueArrays, state: QueueState) -> None:
+    def decide(forecast: QueueArrays, state: QueueState) -> None:
         slot = int(state.counts[SLOT])
         now = {job: one for job, one in due if one.start <= slot}
         for job in state.running[: state.counts[RUNNING]].tolist():
@@ -105,7 +105,7 @@ def planned_policy(plan: JobPlan, problem: JobProblem) -> OnlinePolicy:
                     allot(state, job, int(cpus), int(gpus))
         for job, one in now.items():
             waits = job in state.waiting[: state.counts[WAITING]]
-            if waits and not _pauses(due, job, slot) and fits(believed, state, job, one.cluster):
+            if waits and not _pauses(due, job, slot) and fits(forecast, state, job, one.cluster):
                 cpus, gpus = np.minimum(state.free[one.cluster], [one.cpus, one.gpus])
                 start(state, job, one.cluster, int(cpus), int(gpus))
 

@@ -36,20 +36,21 @@ __all__ = [
     "Round",
     "decide",
     "decide_several",
-    "matched",
+    "match_clusters",
     "observe",
     "proposal_of",
     "run_episodes",
 ]
 
 ABLATIONS = ("pointer", "bayes")
-"""Parts that `run_episodes` can leave out: then the oldest job is picked, clusters that pick one job alternate."""
+"""Parts that `run_episodes` can leave out: without them, the oldest job is picked, and clusters that pick one job win
+in rotation."""
 
 _NEVER = -1e4
 """Worth of a job for a cluster whose window does not hold it."""
 
 AMOUNTS = 32
-"""Amounts that a kind's jobs are given: nothing, and up to 31 that are quicker than any smaller one."""
+"""Maximum number of amounts of a kind: none, and up to 31 that are faster than any smaller one."""
 
 
 @dataclass
@@ -68,21 +69,21 @@ class Episode:
         self.known = self.problem.knowledge()
         self.amounts = _amounts(self.believed, self.known)
         self.state = new_state(self.problem.arrays)
-        self.to_next()
+        self.advance_to_next()
 
     @classmethod
-    def running(cls, problem: JobProblem, believed: QueueArrays, state: QueueState) -> Episode:
+    def running(cls, problem: JobProblem, forecast: QueueArrays, state: QueueState) -> Episode:
         """Episode that continues from the current state of a queue.
 
         Args:
             problem: Jobs and clusters.
-            believed: Jobs and clusters according to current knowledge.
+            forecast: Jobs and clusters according to current knowledge.
             state: State, updated by decisions.
         """
         game = cls.__new__(cls)
-        game.problem, game.believed, game.state = problem, believed, state
-        game.known = knowledge(believed, problem.window)
-        game.amounts = _amounts(believed, game.known)
+        game.problem, game.believed, game.state = problem, forecast, state
+        game.known = knowledge(forecast, problem.window)
+        game.amounts = _amounts(forecast, game.known)
         return game
 
     @property
@@ -95,7 +96,7 @@ class Episode:
         """Number of jobs that have arrived and are not done."""
         return int(self.state.counts[WAITING] + self.state.counts[RUNNING])
 
-    def to_next(self) -> None:
+    def advance_to_next(self) -> None:
         """Advance to the next slot with a present job, unless all are done."""
         arrive(self.problem.arrays, self.state)
         if not self.present and not self.over:
@@ -105,14 +106,14 @@ class Episode:
     def pass_slot(self) -> None:
         """Advance by one slot."""
         advance(self.problem.arrays, self.state, self.problem.kept)
-        self.to_next()
+        self.advance_to_next()
 
 
-def _amounts(believed: QueueArrays, known: Knowledge) -> NDArray[np.int64]:
-    found = np.zeros((len(believed.least), AMOUNTS, 2), np.int64)
-    for kind, best in enumerate(known.best):
+def _amounts(forecast: QueueArrays, knowledge: Knowledge) -> NDArray[np.int64]:
+    found = np.zeros((len(forecast.least), AMOUNTS, 2), np.int64)
+    for kind, best in enumerate(knowledge.best):
         quicker = np.unique(best.reshape(-1, 2), axis=0)
-        quicker = quicker[(quicker >= believed.least[kind]).all(axis=1)]
+        quicker = quicker[(quicker >= forecast.least[kind]).all(axis=1)]
         # Of more than there is room for, those evenly spread, with the least and the quickest.
         kept = np.unique(np.linspace(0, len(quicker) - 1, min(len(quicker), AMOUNTS - 1)).round().astype(int))
         found[kind, 1 : 1 + len(kept)] = quicker[kept]
@@ -124,7 +125,7 @@ class Round(NamedTuple):
 
     seen: ObservationTensors
     pick: Tensor
-    """Place in the window, [E, A]."""
+    """Position in the window, [E, A]."""
     features: Tensor
     """Features of amounts for the job that was picked, [E, A, O, OPTIONS]."""
     legal: Tensor
@@ -140,27 +141,27 @@ class Round(NamedTuple):
     value: Tensor
     """Expected return of each cluster, [E, A]."""
     started: Tensor
-    """Games in which a job was started, [E]."""
+    """Episodes in which a job was started, [E]."""
 
 
-def observe(games: Sequence[Episode]) -> tuple[ObservationTensors, NDArray[np.int64]]:
+def observe(episodes: Sequence[Episode]) -> tuple[ObservationTensors, NDArray[np.int64]]:
     """Observe episodes with equally many clusters; also returns the job at each window position, [E, A, W]."""
-    clusters, window = len(games[0].problem.arrays.room), games[0].problem.window
-    views = new_views(len(games), clusters, window)
-    for number, game in enumerate(games):
+    clusters, window = len(episodes[0].problem.arrays.room), episodes[0].problem.window
+    views = new_views(len(episodes), clusters, window)
+    for number, game in enumerate(episodes):
         write_view(game.believed, game.state, game.known.slots, game.known.best, views, number)
-    jobs = np.take_along_axis(views.job, views.window.clip(0).reshape(len(games), -1), 1).reshape(
+    jobs = np.take_along_axis(views.job, views.window.clip(0).reshape(len(episodes), -1), 1).reshape(
         views.window.shape
     )
     arrays = (views.cluster, views.pending, views.adjacent, views.window, views.active, views.runs)
     return ObservationTensors(*map(torch.from_numpy, arrays)), np.where(views.window < 0, -1, jobs)
 
 
-def weighed(games: Sequence[Episode], jobs: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+def amount_features(episodes: Sequence[Episode], jobs: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
     """Features of amounts for one job of each cluster, [E, A, O, OPTIONS], and whether they are feasible, [E, A, O]."""
     features = np.zeros((*jobs.shape, AMOUNTS, OPTIONS), np.float32)
     legal = np.zeros((*jobs.shape, AMOUNTS), np.bool_)
-    for number, game in enumerate(games):
+    for number, game in enumerate(episodes):
         write_amounts(
             game.believed,
             game.state,
@@ -173,8 +174,8 @@ def weighed(games: Sequence[Episode], jobs: NDArray[np.int64]) -> tuple[Tensor, 
     return torch.from_numpy(features), torch.from_numpy(legal)
 
 
-def winners(
-    games: Sequence[Episode], jobs: NDArray[np.int64], likelihood: NDArray[np.float64], bayes: bool = True
+def resolve_conflicts(
+    episodes: Sequence[Episode], jobs: NDArray[np.int64], likelihood: NDArray[np.float64], bayes: bool = True
 ) -> NDArray[np.bool_]:
     """Resolve jobs picked by several clusters: the largest room times probability of the pick wins, [E, A].
 
@@ -182,7 +183,7 @@ def winners(
     `bayes`, clusters win in rotation.
     """
     wins = np.zeros(jobs.shape, np.bool_)
-    for number, game in enumerate(games):
+    for number, game in enumerate(episodes):
         least = game.believed.least[game.believed.kind[jobs[number]]]
         room = (game.state.free / np.maximum(least, 1e-9)).min(axis=1)
         for job in set(jobs[number].tolist()) - {-1}:
@@ -195,21 +196,21 @@ def winners(
     return wins
 
 
-def matched(
-    games: Sequence[Episode], jobs: NDArray[np.int64], likelihood: NDArray[np.float64]
+def match_clusters(
+    episodes: Sequence[Episode], jobs: NDArray[np.int64], likelihood: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     """Match clusters and jobs optimally; returns window positions, or -1, with no job given to two clusters, [E, A].
 
-    A pair is worth the logarithm of what `winners` compares: the room for the job, as a softmax over the clusters whose
-    windows hold it, times the probability of the pick.
+    A pair is worth the logarithm of the score compared by `resolve_conflicts`: the room for the job, as a softmax over
+    the clusters whose windows hold it, times the probability of the pick.
 
     Args:
-        games: E episodes at one time each.
+        episodes: E episodes at one time each.
         jobs: Jobs in windows, or -1, [E, A, W].
         likelihood: Probabilities of picks, [E, A, W].
     """
     picks = np.full(jobs.shape[:2], -1)
-    for number, (game, own) in enumerate(zip(games, jobs, strict=True)):
+    for number, (game, own) in enumerate(zip(episodes, jobs, strict=True)):
         known, column = np.unique(own, return_inverse=True)
         column = column.reshape(own.shape)
         at = np.arange(len(own))[:, None], column
@@ -228,7 +229,7 @@ def matched(
 @torch.no_grad()
 def decide(
     network: TapFinger,
-    games: Sequence[Episode],
+    episodes: Sequence[Episode],
     draw: torch.Generator | None = None,
     without: Collection[str] = (),
     matching: bool = False,
@@ -237,26 +238,26 @@ def decide(
 
     Args:
         network: Network with its weights.
-        games: Episodes with equally many clusters and equal windows; updated.
+        episodes: Episodes with equally many clusters and equal windows; updated.
         draw: Random generator of decisions. Defaults to taking the likeliest.
         without: Parts of `ABLATIONS` to leave out.
         matching: Whether clusters get jobs by optimal matching, rather than by their own pick.
     """
-    seen, jobs = observe(games)
+    seen, jobs = observe(episodes)
     of_clusters, of_jobs = network.embeddings(seen)
     pointed = network.pointers(of_clusters, of_jobs, seen.window)
     pick = torch.zeros_like(seen.window[..., 0]) if "pointer" in without else _choose(pointed, draw)
     acts = seen.window[..., 0] >= 0
     if matching:
-        found = torch.from_numpy(matched(games, jobs, pointed.exp().double().numpy()))
+        found = torch.from_numpy(match_clusters(episodes, jobs, pointed.exp().double().numpy()))
         pick, acts = found.clamp(min=0), acts & (found >= 0)
     picked = _picked(jobs, pick, acts)
-    features, legal = weighed(games, picked)
+    features, legal = amount_features(episodes, picked)
     scores = network.amounts(of_clusters, _at(of_jobs, pick), features, legal)
     amount = _choose(scores, draw)
     of_pick = pointed.gather(-1, pick[..., None]).squeeze(-1)
-    wins = winners(games, picked, of_pick.exp().double().numpy(), "bayes" not in without)
-    started = _start(games, picked, np.where(wins, amount.numpy(), 0))
+    wins = resolve_conflicts(episodes, picked, of_pick.exp().double().numpy(), "bayes" not in without)
+    started = _start(episodes, picked, np.where(wins, amount.numpy(), 0))
     won = torch.from_numpy(wins)
     of_amount = scores.gather(-1, amount[..., None]).squeeze(-1)
     value = network.value(of_clusters).squeeze(-1)
@@ -265,13 +266,13 @@ def decide(
 
 
 @torch.no_grad()
-def decide_several(network: TapFinger, games: Sequence[Episode]) -> None:
+def decide_several(network: TapFinger, episodes: Sequence[Episode]) -> None:
     """Run one round in which each cluster picks job after job, until it lets one wait or none is left.
 
     Job embeddings are those at the start of the round; cluster embeddings are updated after each allocation.
     Conflicts are resolved pick by pick. The likeliest decisions are taken.
     """
-    seen, jobs = observe(games)
+    seen, jobs = observe(episodes)
     first, of_jobs = network.embeddings(seen)
     of_clusters = first
     left = seen.window.clone()
@@ -279,15 +280,19 @@ def decide_several(network: TapFinger, games: Sequence[Episode]) -> None:
         pointed = network.pointers(of_clusters, of_jobs, left)
         pick = pointed.argmax(-1)
         picked = _picked(jobs, pick, acts)
-        amount = network.amounts(of_clusters, _at(of_jobs, pick), *weighed(games, picked)).argmax(-1).numpy()
+        amount = (
+            network.amounts(of_clusters, _at(of_jobs, pick), *amount_features(episodes, picked))
+            .argmax(-1)
+            .numpy()
+        )
         of_pick = pointed.gather(-1, pick[..., None]).squeeze(-1)
-        wins = winners(games, picked, of_pick.exp().double().numpy())
-        _start(games, picked, np.where(wins, amount, 0))
+        wins = resolve_conflicts(episodes, picked, of_pick.exp().double().numpy())
+        _start(episodes, picked, np.where(wins, amount, 0))
         # A cluster that lets its job wait is through; jobs that were started are gone from all windows.
         left[torch.from_numpy(wins & (amount == 0))] = -1
         gone = np.where(wins & (amount > 0), picked, -2)
         left[torch.from_numpy((jobs[..., None] == gone[:, None, None]).any(-1))] = -1
-        of_clusters = network.moved(first, seen.cluster, observe(games)[0].cluster)
+        of_clusters = network.moved(first, seen.cluster, observe(episodes)[0].cluster)
 
 
 def _picked(jobs: NDArray[np.int64], pick: Tensor, acts: Tensor) -> NDArray[np.int64]:
@@ -301,12 +306,12 @@ def _at(of_jobs: Tensor, pick: Tensor) -> Tensor:
 
 
 def _start(
-    games: Sequence[Episode], picked: NDArray[np.int64], amount: NDArray[np.int64]
+    episodes: Sequence[Episode], picked: NDArray[np.int64], amount: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Start jobs with the numbers of their amounts, where that is not 0; whether any was, [E]."""
-    started = np.zeros(len(games), np.bool_)
+    started = np.zeros(len(episodes), np.bool_)
     for number, cluster in np.argwhere(amount > 0).tolist():
-        game, job = games[number], int(picked[number, cluster])
+        game, job = episodes[number], int(picked[number, cluster])
         cpus, gpus = game.amounts[game.believed.kind[job], int(amount[number, cluster])].tolist()
         start(game.state, job, cluster, cpus, gpus)
         started[number] = True
@@ -336,7 +341,7 @@ def run_episodes(
         last: Slot at which to stop.
         several: Whether a cluster may start several jobs in a round (`decide_several`), after which the slot ends.
         without: Parts of `ABLATIONS` to leave out in rounds of one job each.
-        matching: Whether clusters get jobs by optimal matching (`matched`) in rounds of one job each.
+        matching: Whether clusters get jobs by optimal matching (`match_clusters`) in rounds of one job each.
     """
     games = [Episode(problem) for problem in problems]
     while running := [game for game in games if not game.over and game.state.counts[SLOT] < last]:
@@ -365,8 +370,8 @@ def proposal_of(
         several: Whether a slot is one round in which a cluster may start several jobs (`decide_several`).
     """
 
-    def propose(believed: QueueArrays, state: QueueState) -> None:
-        game = Episode.running(problem, expected_queue(believed), state)
+    def propose(forecast: QueueArrays, state: QueueState) -> None:
+        game = Episode.running(problem, expected_queue(forecast), state)
         if several:
             decide_several(network, [game])
             return

@@ -15,7 +15,16 @@ from wirewise.plans.jobs import JobAllotment, JobPlan
 from wirewise.sim.jobs.engine import LOGGED, QueueState, new_state
 from wirewise.trace.queues import JobQueue, QueueArrays
 
-__all__ = ["JobProblem", "follow", "last_slot", "mean_slots", "plan_jobs", "plan_of", "problem_of", "tune"]
+__all__ = [
+    "JobProblem",
+    "last_slot",
+    "mean_slots",
+    "plan_jobs",
+    "plan_of",
+    "problem_of",
+    "simulate_rule",
+    "tune",
+]
 
 _ROUNDS = 2
 """Times that each kind's two numbers are chosen with those of the others held."""
@@ -37,7 +46,7 @@ class JobProblem:
     oracle: bool = False
     """Whether planners know each job's true pace; unrealistic, as a bound for comparisons."""
     patience: int = 0
-    """Slots of waiting after which a job takes precedence over all later arrivals; 0 means never."""
+    """Slots of waiting after which a job takes precedence over all later arrivals; 0 for never."""
     arrays: QueueArrays = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -117,7 +126,7 @@ def plan_jobs(problem: JobProblem, rule: str, *, seed: int = 0) -> JobPlan:
     known = problem.knowledge()
     if rule in ("threshold", "tiresias"):
         known = tune([problem], rule)
-    return plan_of(problem, follow(problem, rule, known, seed), rule, seed)
+    return plan_of(problem, simulate_rule(problem, rule, known, seed), rule, seed)
 
 
 def plan_of(
@@ -153,18 +162,18 @@ def plan_of(
     )
 
 
-def follow(problem: JobProblem, rule: str, known: Knowledge, seed: int = 0) -> QueueState:
+def simulate_rule(problem: JobProblem, rule: str, knowledge: Knowledge, seed: int = 0) -> QueueState:
     """Simulate a rule until all jobs are done; the state's log is complete.
 
     Raises:
         PlanError: A job does not finish.
     """
     queue, believed = problem.arrays, problem.believed
-    last = last_slot(problem, known)
+    last = last_slot(problem, knowledge)
     entries = len(queue.arrival) * (1 if rule not in REALLOTTING else 8)
     while True:
         state = new_state(queue, entries)
-        if not run_rule(RULES.index(rule), queue, believed, state, known, problem.kept, last, seed):
+        if not run_rule(RULES.index(rule), queue, believed, state, knowledge, problem.kept, last, seed):
             waiting = int((state.finish < 0).sum())
             raise PlanError(
                 f"under {rule!r} {waiting} jobs are not done in slot {last}; choose another planner"
@@ -174,17 +183,21 @@ def follow(problem: JobProblem, rule: str, known: Knowledge, seed: int = 0) -> Q
         entries = int(state.counts[LOGGED])
 
 
-def last_slot(problem: JobProblem, known: Knowledge) -> int:
+def last_slot(problem: JobProblem, knowledge: Knowledge) -> int:
     """Time limit of simulations: twice the slots of all jobs run one after another with minimum resources."""
     queue = problem.arrays
-    slowest = known.slots[np.arange(len(queue.least)), queue.least[:, 0], queue.least[:, 1]]
+    slowest = knowledge.slots[np.arange(len(queue.least)), queue.least[:, 0], queue.least[:, 1]]
     slots = (slowest[queue.kind] / queue.pace + 1).sum() / min(1.0, problem.kept + 0.1)
     return int(queue.arrival[-1] + 2 * slots)
 
 
-def mean_slots(problems: Sequence[JobProblem], rule: str, known: Knowledge) -> float:
+def mean_slots(problems: Sequence[JobProblem], rule: str, knowledge: Knowledge) -> float:
     """Mean number of slots from arrival to end, averaged over queues."""
-    return float(np.mean([(follow(one, rule, known).finish - one.arrays.arrival).mean() for one in problems]))
+    return float(
+        np.mean(
+            [(simulate_rule(one, rule, knowledge).finish - one.arrays.arrival).mean() for one in problems]
+        )
+    )
 
 
 def tune(problems: Sequence[JobProblem], rule: str = "threshold") -> Knowledge:
@@ -217,9 +230,9 @@ def tune(problems: Sequence[JobProblem], rule: str = "threshold") -> Knowledge:
 
 
 def _with(
-    known: Knowledge, kind: int, due: NDArray[np.int64], share: float, least: NDArray[np.int64]
+    knowledge: Knowledge, kind: int, due: NDArray[np.int64], share: float, least: NDArray[np.int64]
 ) -> Knowledge:
-    dues, floors = known.due.copy(), known.floor.copy()
+    dues, floors = knowledge.due.copy(), knowledge.floor.copy()
     dues[kind] = due
     floors[kind] = np.maximum(least, np.ceil(share * due).astype(np.int64))
-    return known._replace(due=dues, floor=floors)
+    return knowledge._replace(due=dues, floor=floors)

@@ -60,12 +60,12 @@ RULES = (
     "random", "min", "threshold", "marginal-gain", "water-filling", "sjf", "heft", "equal-share",
     "optimus", "tiresias", "srpt", "gavel",
 )  # fmt: skip
-"""Names, by number."""
+"""Names of rules, in the order of their numbers."""
 (
     _RANDOM, _MIN, _THRESHOLD, _MARGINAL, _FILLING, _SJF, _HEFT, _EQUAL, _OPTIMUS, _TIRESIAS, _SRPT, _GAVEL,
 ) = range(12)  # fmt: skip
 REALLOTTING = frozenset(RULES[_OPTIMUS:])
-"""Rules that stop and resize jobs that run."""
+"""Rules that stop and resize running jobs."""
 
 
 class Knowledge(NamedTuple):
@@ -74,17 +74,17 @@ class Knowledge(NamedTuple):
     slots: NDArray[np.int64]
     """Slots of a whole job, [K, processors + 1, accelerators + 1]."""
     best: NDArray[np.int64]
-    """Least amount that is as quick as any within so many, [K, processors + 1, accelerators + 1, 2]."""
+    """Smallest amount that is as fast as any within each limit, [K, processors + 1, accelerators + 1, 2]."""
     due: NDArray[np.int64]
     """Due amount of a kind under `threshold` and `tiresias`, [K, 2]."""
     floor: NDArray[np.int64]
     """Amount that must be free before a kind starts under `threshold`, [K, 2]."""
     window: int
-    """Jobs of a cluster's window."""
+    """Number of jobs in a cluster's window."""
     patience: int
-    """Slots after its arrival from which on a job comes before all that arrived later; 0: however long it waits."""
+    """Slots after its arrival from which a job precedes all later arrivals; 0 for never."""
     top: NDArray[np.float64]
-    """Greatest progress of a slot, [K]; a job that makes it gains nothing from more."""
+    """Maximum progress in a slot, [K]; a larger amount gains a job nothing."""
 
 
 def expected_queue(queue: QueueArrays) -> QueueArrays:
@@ -92,14 +92,14 @@ def expected_queue(queue: QueueArrays) -> QueueArrays:
     return queue._replace(pace=np.ones_like(queue.pace))
 
 
-def knowledge(believed: QueueArrays, window: int = 10, patience: int = 0) -> Knowledge:
+def knowledge(forecast: QueueArrays, window: int = 10, patience: int = 0) -> Knowledge:
     """Derive knowledge from the expected progress; each kind gets its fastest amount, and the least as its floor."""
-    cpus, gpus = (int(believed.room[:, what].max()) for what in range(2))
-    slots = np.full((len(believed.least), cpus + 1, gpus + 1), STEADY, np.int64)
+    cpus, gpus = (int(forecast.room[:, what].max()) for what in range(2))
+    slots = np.full((len(forecast.least), cpus + 1, gpus + 1), STEADY, np.int64)
     best = np.zeros((*slots.shape, 2), np.int64)
-    _know(believed, slots, best)
-    top = believed.progress.max(axis=(1, 2))
-    return Knowledge(slots, best, best[:, -1, -1].copy(), believed.least.copy(), window, patience, top)
+    _know(forecast, slots, best)
+    top = forecast.progress.max(axis=(1, 2))
+    return Knowledge(slots, best, best[:, -1, -1].copy(), forecast.least.copy(), window, patience, top)
 
 
 @outer
@@ -134,9 +134,9 @@ def _first_of(queue: QueueArrays, kind: int) -> int:
 def run_rule(
     rule: int,
     queue: QueueArrays,
-    believed: QueueArrays,
+    forecast: QueueArrays,
     state: QueueState,
-    known: Knowledge,
+    knowledge: Knowledge,
     kept: float,
     last: int,
     seed: int,
@@ -146,9 +146,9 @@ def run_rule(
     Args:
         rule: Index of the rule in `RULES`.
         queue: Jobs, kinds and clusters.
-        believed: Jobs, kinds and clusters with the progress that the scheduler expects.
+        forecast: Jobs, kinds and clusters with the progress that the scheduler expects.
         state: State before the first slot; updated.
-        known: Knowledge of the scheduler.
+        knowledge: Knowledge of the scheduler.
         kept: Fraction of a slot's progress kept by a job that was resized in it.
         last: Slot at which to give up.
         seed: Seed of randomised rules.
@@ -175,64 +175,64 @@ def run_rule(
         # Where nothing was started and nobody came or left since, rules that let jobs end and draw nothing start none.
         if not (
             _THRESHOLD <= rule < _OPTIMUS
-            and known.patience == 0
+            and knowledge.patience == 0
             and state.counts[ARRIVED] == arrived
             and state.counts[RUNNING] == running
         ):
             waiting = state.counts[WAITING]
-            _decide(rule, believed, state, known, wanted, chosen, keys, withheld)
+            _decide(rule, forecast, state, knowledge, wanted, chosen, keys, withheld)
             arrived = state.counts[ARRIVED] if state.counts[WAITING] == waiting else -1
             running = state.counts[RUNNING]
         advance(queue, state, kept)
 
 
 @outer
-def decide_once(rule: int, believed: QueueArrays, state: QueueState, known: Knowledge, seed: int) -> None:
+def decide_once(rule: int, forecast: QueueArrays, state: QueueState, knowledge: Knowledge, seed: int) -> None:
     """Start, resize and stop jobs by a rule in one slot; arguments as in `run_rule`."""
     np.random.seed(seed)  # noqa: NPY002 numba's own generator
-    jobs = len(believed.arrival)
+    jobs = len(forecast.arrival)
     wanted, chosen = np.zeros((jobs, 3), np.int64), np.zeros(jobs, np.int64)
-    withheld = np.zeros((len(believed.room), 2), np.int64)
-    _decide(rule, believed, state, known, wanted, chosen, np.zeros(jobs), withheld)
+    withheld = np.zeros((len(forecast.room), 2), np.int64)
+    _decide(rule, forecast, state, knowledge, wanted, chosen, np.zeros(jobs), withheld)
 
 
 @inner
 def _decide(
-    rule: int, queue: QueueArrays, state: QueueState, known: Knowledge, wanted: NDArray[np.int64],
+    rule: int, queue: QueueArrays, state: QueueState, knowledge: Knowledge, wanted: NDArray[np.int64],
     chosen: NDArray[np.int64], keys: NDArray[np.float64], withheld: NDArray[np.int64],
 ) -> None:  # fmt: skip
     if rule >= _OPTIMUS:
-        _reallot(rule, queue, state, known, wanted, chosen, keys)
+        _reallot(rule, queue, state, knowledge, wanted, chosen, keys)
         return
-    _hold_for_overdue(queue, state, known, withheld)
+    _hold_for_overdue(queue, state, knowledge, withheld)
     if rule == _MARGINAL or rule == _FILLING:
         for cluster in range(len(queue.room)):
-            _hand_out(queue, state, known, cluster, rule == _FILLING, wanted, chosen)
+            _hand_out(queue, state, knowledge, cluster, rule == _FILLING, wanted, chosen)
     elif rule == _SJF or rule == _HEFT:
-        while _start_best(rule, queue, state, known):
+        while _start_best(rule, queue, state, knowledge):
             pass
     else:
         started = True
         while started:
             started = False
             for cluster in range(len(queue.room)):
-                started |= _start_one(rule, queue, state, known, cluster, chosen)
+                started |= _start_one(rule, queue, state, knowledge, cluster, chosen)
     _give_back(state, withheld)
 
 
 @inner
-def _is_overdue(queue: QueueArrays, state: QueueState, known: Knowledge, job: int) -> bool:
-    return known.patience > 0 and state.counts[SLOT] - queue.arrival[job] >= known.patience
+def _is_overdue(queue: QueueArrays, state: QueueState, knowledge: Knowledge, job: int) -> bool:
+    return knowledge.patience > 0 and state.counts[SLOT] - queue.arrival[job] >= knowledge.patience
 
 
 @inner
 def _hold_for_overdue(
-    queue: QueueArrays, state: QueueState, known: Knowledge, withheld: NDArray[np.int64]
+    queue: QueueArrays, state: QueueState, knowledge: Knowledge, withheld: NDArray[np.int64]
 ) -> None:
     """Start overdue jobs, and withhold a cluster's free resources from others where one does not fit yet."""
     withheld[:] = 0
     place = 0
-    while place < state.counts[WAITING] and _is_overdue(queue, state, known, state.waiting[place]):
+    while place < state.counts[WAITING] and _is_overdue(queue, state, knowledge, state.waiting[place]):
         job = state.waiting[place]
         kind = queue.kind[job]
         where, most = -1, -1
@@ -246,7 +246,7 @@ def _hold_for_overdue(
             if free > most and withheld[cluster, 0] + withheld[cluster, 1] == 0:
                 where, most = cluster, free
         if where >= 0 and most >= STEADY:
-            c, g = _quickest(known, kind, state.free[where, 0], state.free[where, 1])
+            c, g = _quickest(knowledge, kind, state.free[where, 0], state.free[where, 1])
             start(state, job, where, c, g)
             continue
         if where >= 0:
@@ -265,35 +265,37 @@ def _give_back(state: QueueState, withheld: NDArray[np.int64]) -> None:
 
 @outer
 def hold_for_overdue(
-    believed: QueueArrays, state: QueueState, known: Knowledge, withheld: NDArray[np.int64]
+    forecast: QueueArrays, state: QueueState, knowledge: Knowledge, reserved: NDArray[np.int64]
 ) -> None:
     """Start overdue jobs, and reserve a cluster's free resources where one does not fit yet.
 
     Args:
-        believed: Jobs, kinds and clusters.
+        forecast: Jobs, kinds and clusters.
         state: State of the queue; updated.
-        known: Knowledge of the scheduler.
-        withheld: Output for the reserved free resources, [A, 2]; add to `state.free` after starting other jobs.
+        knowledge: Knowledge of the scheduler.
+        reserved: Output for the reserved free resources, [A, 2]; add to `state.free` after starting other jobs.
     """
-    _hold_for_overdue(believed, state, known, withheld)
+    _hold_for_overdue(forecast, state, knowledge, reserved)
 
 
 @outer
-def start_all(believed: QueueArrays, state: QueueState, known: Knowledge) -> None:
+def start_all(forecast: QueueArrays, state: QueueState, knowledge: Knowledge) -> None:
     """Start all jobs that `heft` starts in a slot, in its order."""
-    while _start_best(_HEFT, believed, state, known):
+    while _start_best(_HEFT, forecast, state, knowledge):
         pass
 
 
 @inner
-def _window(queue: QueueArrays, state: QueueState, cluster: int, most: int, chosen: NDArray[np.int64]) -> int:
+def _window(
+    queue: QueueArrays, state: QueueState, cluster: int, maximum: int, chosen: NDArray[np.int64]
+) -> int:
     count = 0
     for place in range(state.counts[WAITING]):
         job = state.waiting[place]
         if queue.reach[job, cluster]:
             chosen[count] = job
             count += 1
-            if count == most:
+            if count == maximum:
                 break
     return count
 
@@ -303,11 +305,11 @@ def _start_one(
     rule: int,
     queue: QueueArrays,
     state: QueueState,
-    known: Knowledge,
+    knowledge: Knowledge,
     cluster: int,
     chosen: NDArray[np.int64],
 ) -> bool:
-    count = _window(queue, state, cluster, known.window, chosen)
+    count = _window(queue, state, cluster, knowledge.window, chosen)
     if count == 0:
         return False
     free_c, free_g = state.free[cluster, 0], state.free[cluster, 1]
@@ -333,12 +335,12 @@ def _start_one(
             c = min(free_c, max(queue.least[kind, 0], queue.room[cluster, 0] // sharing))
             g = min(free_g, max(queue.least[kind, 1], queue.room[cluster, 1] // sharing))
         else:
-            if free_c < min(known.floor[kind, 0], queue.room[cluster, 0]):
+            if free_c < min(knowledge.floor[kind, 0], queue.room[cluster, 0]):
                 continue
-            if free_g < min(known.floor[kind, 1], queue.room[cluster, 1]):
+            if free_g < min(knowledge.floor[kind, 1], queue.room[cluster, 1]):
                 continue
-            c = min(free_c, max(queue.least[kind, 0], known.due[kind, 0]))
-            g = min(free_g, max(queue.least[kind, 1], known.due[kind, 1]))
+            c = min(free_c, max(queue.least[kind, 0], knowledge.due[kind, 0]))
+            g = min(free_g, max(queue.least[kind, 1], knowledge.due[kind, 1]))
         start(state, job, cluster, c, g)
         return True
     return False
@@ -348,18 +350,18 @@ def _start_one(
 def _hand_out(
     queue: QueueArrays,
     state: QueueState,
-    known: Knowledge,
+    knowledge: Knowledge,
     cluster: int,
     priced: bool,
     wanted: NDArray[np.int64],
     chosen: NDArray[np.int64],
 ) -> None:
     """Start all of the window that fit with the least, with what is free given to them unit by unit."""
-    seen = _window(queue, state, cluster, known.window, chosen)
+    seen = _window(queue, state, cluster, knowledge.window, chosen)
     free_c, free_g = state.free[cluster, 0], state.free[cluster, 1]
     count, free_c, free_g = _least_first(queue, cluster, free_c, free_g, chosen, seen, wanted)
     price = _price(queue, state, cluster) if priced else 0.0
-    _give_units(queue, state, known, free_c, free_g, chosen, count, wanted, price)
+    _give_units(queue, state, knowledge, free_c, free_g, chosen, count, wanted, price)
     for place in range(count):
         start(state, chosen[place], cluster, wanted[chosen[place], 1], wanted[chosen[place], 2])
 
@@ -385,7 +387,7 @@ def _least_first(
 
 @inner
 def _give_units(
-    queue: QueueArrays, state: QueueState, known: Knowledge, free_c: int, free_g: int, chosen: NDArray[np.int64],
+    queue: QueueArrays, state: QueueState, knowledge: Knowledge, free_c: int, free_g: int, chosen: NDArray[np.int64],
     count: int, wanted: NDArray[np.int64], price: float,
 ) -> tuple[int, int]:  # fmt: skip
     """Give what is free, each time the step that saves most slots a unit, if above the price."""
@@ -394,7 +396,7 @@ def _give_units(
         for place in range(count):
             job = chosen[place]
             kind = queue.kind[job]
-            if queue.progress[kind, wanted[job, 1], wanted[job, 2]] == known.top[kind]:
+            if queue.progress[kind, wanted[job, 1], wanted[job, 2]] == knowledge.top[kind]:
                 continue
             worth, c, g = _best_step(
                 queue, job, wanted[job, 1], wanted[job, 2], state.done[job], free_c, free_g
@@ -442,7 +444,7 @@ def _price(queue: QueueArrays, state: QueueState, cluster: int) -> float:
 
 
 @inner
-def _start_best(rule: int, queue: QueueArrays, state: QueueState, known: Knowledge) -> bool:
+def _start_best(rule: int, queue: QueueArrays, state: QueueState, knowledge: Knowledge) -> bool:
     """Start the job that comes first, where it is quickest; whether there was one."""
     first, who, where, cpus, gpus = 0.0, -1, -1, 0, 0
     for place in range(state.counts[WAITING]):
@@ -451,18 +453,18 @@ def _start_best(rule: int, queue: QueueArrays, state: QueueState, known: Knowled
         end, cluster, c, g = STEADY, -1, 0, 0
         for one in range(len(queue.room)):
             if fits(queue, state, job, one):
-                i, j = _quickest(known, kind, state.free[one, 0], state.free[one, 1])
-                slots = _slots(queue, known, job, i, j)
+                i, j = _quickest(knowledge, kind, state.free[one, 0], state.free[one, 1])
+                slots = _slots(queue, knowledge, job, i, j)
                 if slots < end or (slots == end and state.free[one, 1] > state.free[cluster, 1]):
                     end, cluster, c, g = slots, one, i, j
         if cluster < 0:
             continue
-        if rule == _HEFT and _later_is_earlier(queue, state, known, job, end):
+        if rule == _HEFT and _later_is_earlier(queue, state, knowledge, job, end):
             continue
         key = (
             float(end)
             if rule == _SJF
-            else -float(_slots(queue, known, job, queue.least[kind, 0], queue.least[kind, 1]))
+            else -float(_slots(queue, knowledge, job, queue.least[kind, 0], queue.least[kind, 1]))
         )
         if who < 0 or key < first:
             first, who, where, cpus, gpus = key, job, cluster, c, g
@@ -473,24 +475,29 @@ def _start_best(rule: int, queue: QueueArrays, state: QueueState, known: Knowled
 
 
 @inner
-def _slots(queue: QueueArrays, known: Knowledge, job: int, cpus: int, gpus: int) -> int:
+def _slots(queue: QueueArrays, knowledge: Knowledge, job: int, cpus: int, gpus: int) -> int:
     """Slots of a whole job with so much, at its pace as far as that is known."""
-    slots = known.slots[queue.kind[job], cpus, gpus]
+    slots = knowledge.slots[queue.kind[job], cpus, gpus]
     return slots if queue.pace[job] == 1.0 or slots == STEADY else int(np.ceil(slots / queue.pace[job]))
 
 
 @inner
-def _quickest(known: Knowledge, kind: int, free_c: int, free_g: int) -> tuple[int, int]:
+def _quickest(knowledge: Knowledge, kind: int, free_c: int, free_g: int) -> tuple[int, int]:
     """The least amount that is as quick as any within what is free."""
-    c, g = min(free_c, known.best.shape[1] - 1), min(free_g, known.best.shape[2] - 1)
-    return known.best[kind, c, g, 0], known.best[kind, c, g, 1]
+    c, g = min(free_c, knowledge.best.shape[1] - 1), min(free_g, knowledge.best.shape[2] - 1)
+    return knowledge.best[kind, c, g, 0], knowledge.best[kind, c, g, 1]
 
 
 @inner
-def _later_is_earlier(queue: QueueArrays, state: QueueState, known: Knowledge, job: int, end: int) -> bool:
+def _later_is_earlier(
+    queue: QueueArrays, state: QueueState, knowledge: Knowledge, job: int, end: int
+) -> bool:
     """Whether a job would be done before `end` slots if it waited for one that runs to end."""
     kind = queue.kind[job]
-    if 1 + _slots(queue, known, job, known.best[kind, -1, -1, 0], known.best[kind, -1, -1, 1]) >= end:
+    if (
+        1 + _slots(queue, knowledge, job, knowledge.best[kind, -1, -1, 0], knowledge.best[kind, -1, -1, 1])
+        >= end
+    ):
         return False
     for place in range(state.counts[RUNNING]):
         other = state.running[place]
@@ -500,8 +507,8 @@ def _later_is_earlier(queue: QueueArrays, state: QueueState, known: Knowledge, j
             if wait >= end:
                 continue
             c = state.free[cluster, 0] + state.held[other, 0]
-            i, j = _quickest(known, kind, c, state.free[cluster, 1] + state.held[other, 1])
-            if wait + _slots(queue, known, job, i, j) < end:
+            i, j = _quickest(knowledge, kind, c, state.free[cluster, 1] + state.held[other, 1])
+            if wait + _slots(queue, knowledge, job, i, j) < end:
                 return True
     return False
 
@@ -511,7 +518,7 @@ def _reallot(
     rule: int,
     queue: QueueArrays,
     state: QueueState,
-    known: Knowledge,
+    knowledge: Knowledge,
     wanted: NDArray[np.int64],
     chosen: NDArray[np.int64],
     keys: NDArray[np.float64],
@@ -532,12 +539,12 @@ def _reallot(
         seen = 0
         for place in range(state.counts[WAITING]):
             job = state.waiting[place]
-            if queue.reach[job, cluster] and wanted[job, 0] < 0 and seen < known.window:
+            if queue.reach[job, cluster] and wanted[job, 0] < 0 and seen < knowledge.window:
                 chosen[count] = job
                 count += 1
                 seen += 1
-        _sort(rule, queue, state, known, cluster, chosen, keys, count)
-        _divide(rule, queue, state, known, cluster, chosen, count, wanted)
+        _sort(rule, queue, state, knowledge, cluster, chosen, keys, count)
+        _divide(rule, queue, state, knowledge, cluster, chosen, count, wanted)
     for shrinking in range(2):
         place = 0
         while place < state.counts[RUNNING]:
@@ -563,12 +570,12 @@ def _reallot(
 
 @inner
 def _sort(
-    rule: int, queue: QueueArrays, state: QueueState, known: Knowledge, cluster: int, chosen: NDArray[np.int64],
+    rule: int, queue: QueueArrays, state: QueueState, knowledge: Knowledge, cluster: int, chosen: NDArray[np.int64],
     keys: NDArray[np.float64], count: int,
 ) -> None:  # fmt: skip
     """Order jobs by who comes first under a rule; ties by arrival. Shell's sort, as clusters may run thousands."""
     for place in range(count):
-        keys[place] = _key(rule, queue, state, known, cluster, chosen[place])
+        keys[place] = _key(rule, queue, state, knowledge, cluster, chosen[place])
     gap = count // 2
     while gap > 0:
         for first in range(gap, count):
@@ -584,19 +591,21 @@ def _sort(
 
 
 @inner
-def _key(rule: int, queue: QueueArrays, state: QueueState, known: Knowledge, cluster: int, job: int) -> float:
+def _key(
+    rule: int, queue: QueueArrays, state: QueueState, knowledge: Knowledge, cluster: int, job: int
+) -> float:
     kind = queue.kind[job]
-    if _is_overdue(queue, state, known, job):
+    if _is_overdue(queue, state, knowledge, job):
         return float(job) - STEADY
     if rule == _TIRESIAS:
         # Two levels: jobs that have had as much as one of their kind takes in all are put behind the others.
-        c, g = _clipped(queue, cluster, known.due[kind, 0], known.due[kind, 1], kind)
-        return 1.0 if state.served[job] > (g if g > 0 else c) * known.slots[kind, c, g] else 0.0
-    c, g = _quickest(known, kind, queue.room[cluster, 0], queue.room[cluster, 1])
+        c, g = _clipped(queue, cluster, knowledge.due[kind, 0], knowledge.due[kind, 1], kind)
+        return 1.0 if state.served[job] > (g if g > 0 else c) * knowledge.slots[kind, c, g] else 0.0
+    c, g = _quickest(knowledge, kind, queue.room[cluster, 0], queue.room[cluster, 1])
     if rule == _SRPT:
         return float(slots_left(queue, job, c, g, state.done[job]))
     if rule == _GAVEL:
-        return state.done[job] * known.slots[kind, c, g] / (state.counts[SLOT] - queue.arrival[job] + 1)
+        return state.done[job] * knowledge.slots[kind, c, g] / (state.counts[SLOT] - queue.arrival[job] + 1)
     return 0.0
 
 
@@ -614,7 +623,7 @@ def _divide(
     rule: int,
     queue: QueueArrays,
     state: QueueState,
-    known: Knowledge,
+    knowledge: Knowledge,
     cluster: int,
     chosen: NDArray[np.int64],
     count: int,
@@ -627,7 +636,15 @@ def _divide(
         together = max(count, 1) if rule == _OPTIMUS else 1
         for place in range(0, count, together):
             free_c, free_g = _give_units(
-                queue, state, known, free_c, free_g, chosen[place : place + together], together, wanted, 0.0
+                queue,
+                state,
+                knowledge,
+                free_c,
+                free_g,
+                chosen[place : place + together],
+                together,
+                wanted,
+                0.0,
             )
         return
     for place in range(count):
@@ -638,11 +655,11 @@ def _divide(
             continue
         if rule == _TIRESIAS:
             c, g = (
-                min(free_c, max(least_c, known.due[kind, 0])),
-                min(free_g, max(least_g, known.due[kind, 1])),
+                min(free_c, max(least_c, knowledge.due[kind, 0])),
+                min(free_g, max(least_g, knowledge.due[kind, 1])),
             )
         else:
-            c, g = _quickest(known, kind, free_c, free_g)
+            c, g = _quickest(knowledge, kind, free_c, free_g)
         wanted[job, 0], wanted[job, 1], wanted[job, 2] = cluster, c, g
         free_c -= c
         free_g -= g

@@ -2,7 +2,7 @@
 
 Y. Li, T. Zeng, X. Zhang, J. Duan, C. Wu: TapFinger: Task Placement and Fine-Grained Resource Allocation for Edge
 Machine Learning, INFOCOM 2023. Heterogeneous graph attention reads clusters and jobs, each cluster points at a job of
-its window and chooses an amount, and a job that several clusters picked goes to the likeliest by Bayes' rule.
+its window and chooses an amount, and a job picked by several clusters is assigned to the likeliest by Bayes' rule.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wirewise.decoding import ArchiveError, read_npz
 from wirewise.errors import InputError, PlanError
 from wirewise.files import atomic_file
 from wirewise.planners.jobs.lookahead import LOOKED_AT, PROPOSED, TUNED, LookAhead, follow_policy
-from wirewise.planners.jobs.problem import JobProblem, follow, last_slot, plan_of, tune
+from wirewise.planners.jobs.problem import JobProblem, last_slot, plan_of, simulate_rule, tune
 from wirewise.planners.jobs.rules import Knowledge
 from wirewise.plans.jobs import JobPlan
 from wirewise.sim.jobs.engine import QueueState
@@ -85,7 +85,7 @@ def plan_tapfinger(
             f"{of_rule:.3f} of {rule!r} alone"
         )
         if of_rule < of_policy:
-            state = follow(problem, rule, _known(usual, rule, tuned))
+            state = simulate_rule(problem, rule, _known(usual, rule, tuned))
             return plan_of(problem, state, "tapfinger", seed, (f"{said}, which is followed",))
         if (problem.believed.pace != problem.arrays.pace).any():
             state, ahead = guarded(problem)
@@ -107,7 +107,7 @@ def _best_rule(usual: JobProblem, tuned: Mapping[str, Knowledge]) -> tuple[str, 
     means = {}
     for rule in LOOKED_AT:
         try:
-            means[rule] = _mean_slots(follow(usual, rule, _known(usual, rule, tuned)), usual)
+            means[rule] = _mean_slots(simulate_rule(usual, rule, _known(usual, rule, tuned)), usual)
         except PlanError:
             means[rule] = inf
     best = min(means, key=means.__getitem__)
@@ -129,7 +129,7 @@ def read_weights(path: str | os.PathLike[str]) -> TapFinger:
     """Load the network with the weights in a file.
 
     Raises:
-        InputError: The file is unreadable, or holds something else.
+        InputError: The file is unreadable or malformed.
     """
     import torch
 

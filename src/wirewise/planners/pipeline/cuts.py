@@ -78,9 +78,9 @@ class StageFigures:
     sets: Sequence[int]
     """Sets of modules as bits, by size; the last one holds all."""
     compute_s: Table
-    """Seconds of both passes."""
+    """Seconds of forward and backward passes."""
     input_bytes: Table
-    """Bytes of what it takes from modules before it; of the first stage, the batch."""
+    """Bytes received from earlier modules; for the first stage, the batch."""
     saved_bytes: Table
     parameter_bytes: Table
 
@@ -107,7 +107,7 @@ def prefixes(trace: StageTrace) -> tuple[list[int], bool]:
 
 
 def figures(sums: ModuleSums, trace: StageTrace, sets: Sequence[int]) -> StageFigures:
-    """Costs of the stages between each two of these sets."""
+    """Costs of the stages between each pair of these sets."""
     count = len(trace.modules)
     member = np.array([[one >> number & 1 for number in range(count)] for one in sets], dtype=bool)
     # Counts, not each module of each pair: a table of all three would take the cube of the modules.
@@ -138,7 +138,7 @@ def figures(sums: ModuleSums, trace: StageTrace, sets: Sequence[int]) -> StageFi
     )
 
 
-def best_cut(sets: Sequence[int], cost: Sequence[Table], among: Sequence[Table]) -> list[list[int]] | None:
+def best_cut(sets: Sequence[int], cost: Sequence[Table], tie_cost: Sequence[Table]) -> list[list[int]] | None:
     """Partition modules into stages with the least maximum cost; ties by the least sum of a second cost.
 
     Dynamic programming over stages and sets of modules: O(stages * sets^2).
@@ -146,7 +146,7 @@ def best_cut(sets: Sequence[int], cost: Sequence[Table], among: Sequence[Table])
     Args:
         sets: Module sets as bit masks, by size; the last one holds all.
         cost: Cost of the stage between two sets, for each stage; infinite if not allowed.
-        among: Second cost, for each stage.
+        tie_cost: Second cost, for each stage.
 
     Returns:
         Module indices by stage. None if no partition is allowed.
@@ -162,7 +162,7 @@ def best_cut(sets: Sequence[int], cost: Sequence[Table], among: Sequence[Table])
     total = np.full(n, np.inf)
     total[0] = 0.0
     before = []
-    for table, other in zip(cost, among, strict=True):
+    for table, other in zip(cost, tie_cost, strict=True):
         both = np.where(table <= limit, total[:, None] + other, np.inf)
         before.append(np.argmin(both, axis=0))
         total = both.min(axis=0)

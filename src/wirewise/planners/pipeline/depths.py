@@ -18,7 +18,7 @@ _MOST_TRIED = 64
 _SAME = 1.0 + 1e-9
 
 
-def choose_depths(simulate: Callable[[tuple[int, ...]], float], most: Sequence[int]) -> tuple[int, ...]:
+def choose_depths(simulate: Callable[[tuple[int, ...]], float], maximum: Sequence[int]) -> tuple[int, ...]:
     """Find the smallest depths with which an update is as fast as with any depths tried.
 
     Depths grow evenly towards the first position at several rates; the fastest of them are then lowered one by one
@@ -26,9 +26,9 @@ def choose_depths(simulate: Callable[[tuple[int, ...]], float], most: Sequence[i
 
     Args:
         simulate: Update time with these depths, in seconds.
-        most: Maximum number of microbatches that fit into each position's memory, at least 1.
+        maximum: Maximum number of microbatches that fit into each position's memory, at least 1.
     """
-    positions, known = len(most), dict[tuple[int, ...], float]()
+    positions, known = len(maximum), dict[tuple[int, ...], float]()
 
     def seconds(depths: tuple[int, ...]) -> float:
         if depths not in known:
@@ -36,9 +36,9 @@ def choose_depths(simulate: Callable[[tuple[int, ...]], float], most: Sequence[i
         return known[depths]
 
     def ahead(scale: float) -> tuple[int, ...]:
-        found, limit = list[int](), most[0]
+        found, limit = list[int](), maximum[0]
         for position in range(positions):
-            limit = min(limit, most[position])
+            limit = min(limit, maximum[position])
             found.append(min(limit, 1 + math.ceil(scale * (positions - 1 - position))))
         return tuple(found)
 

@@ -1,9 +1,9 @@
 """Closed-form time and memory of an update, for a partition of the model and a timetable style.
 
-A position cannot be faster than its own passes, than its link, than the interfaces of its host, and than a round trip:
-a microbatch comes back from the stages behind after their passes and 2 messages a boundary, and only as many as are in
-flight go meanwhile. Without flushes the slowest of these sets the pace. With flushes the pipeline fills and drains once
-an update besides. `messages="blocking"` counts as PipeDream-2BW's closed form does: messages keep a position as busy as
+The period of a position is bounded below by its own passes, its link, the interfaces of its host, and the round trip
+of a microbatch: the passes of later stages and two messages per boundary, divided by the number of microbatches in
+flight. Without flushes the slowest of these determines the pace. With flushes the pipeline also fills and drains once
+per update. `messages="blocking"` counts as PipeDream-2BW's closed form does: messages keep a position as busy as
 passes do.
 """
 
@@ -43,7 +43,7 @@ class PipelineShape(NamedTuple):
     """Numbers chosen by a planner: stages, replicas, microbatches."""
 
     positions: int
-    """Stages in a row (d)."""
+    """Number of positions in sequence (d)."""
     replicas: int
     """Data-parallel replicas of the pipeline (w)."""
     width: int

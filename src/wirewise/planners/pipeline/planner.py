@@ -43,7 +43,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "1f1b": ("1f1b",),
     "gpipe": ("gpipe",),
 }
-"""Styles of timetables of each planner, by its name; of several, the quickest is taken."""
+"""Timetable styles of each planner, by its name; of several, the fastest is taken."""
 
 _CLOSED_FORM = {"one-version": ("eager", "1f1b"), "interleaved": ("eager", "1f1b")}
 """Styles whose closed forms compare shapes, where it is not the planner's own: the first with which any has room."""
@@ -123,8 +123,8 @@ def _compared(
     *others, last = styles
     for style in others:
         with suppress(PlanError):
-            return search(problem, style, fixed=fixed, messages=messages)
-    return search(problem, last, fixed=fixed, messages=messages)
+            return search(problem, style, fixed_choices=fixed, messages=messages)
+    return search(problem, last, fixed_choices=fixed, messages=messages)
 
 
 class _Making(NamedTuple):

@@ -12,7 +12,7 @@ __all__ = ["Ints", "ModuleSums", "Table", "Vector"]
 Vector = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Table = NDArray[np.float64]
-"""A figure of each stage between two sets of modules, [sets, sets]."""
+"""Cost of each stage between two sets of modules, [sets, sets]."""
 
 
 class ModuleSums:

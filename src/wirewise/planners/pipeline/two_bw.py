@@ -1,9 +1,9 @@
 """Planner of PipeDream-2BW: number of stages, replicas and samples per microbatch, and recomputation.
 
 D. Narayanan, A. Phanishayee, K. Shi, X. Chen, M. Zaharia: Memory-Efficient Pipeline-Parallel DNN Training, ICML 2021,
-section 3.3 and appendix A. All factorizations of the ranks and of the samples of an update are compared in closed form;
-those that do not fit into memory are left out. What the released planner leaves out counts here: exchanges once an
-update, recomputation, sizes of microbatches.
+section 3.3 and appendix A. All factorizations of the ranks and of the samples of an update are compared in closed
+form; those that do not fit into memory are left out. Unlike the released planner, this one also counts the exchange of
+each update, recomputation and the sizes of microbatches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FixedChoices(NamedTuple):
 
 
 FREE = FixedChoices()
-"""Everything may be chosen."""
+"""Choices without any restriction."""
 
 
 class ShapeSearch(NamedTuple):
@@ -62,7 +62,9 @@ class ShapeSearch(NamedTuple):
     """Least memory per rank, over all shapes, of each number of stages that does not fit."""
 
 
-def shapes(problem: PipelineProblem, style: str, fixed: FixedChoices = FREE) -> Iterator[PipelineShape]:
+def shapes(
+    problem: PipelineProblem, style: str, fixed_choices: FixedChoices = FREE
+) -> Iterator[PipelineShape]:
     """Enumerate shapes that use every rank, and every sample of an update once."""
     n, modules = problem.ranks, len(problem.trace.modules)
     for width in sorted({1, *problem.trace.width_speedup}):
@@ -74,26 +76,30 @@ def shapes(problem: PipelineProblem, style: str, fixed: FixedChoices = FREE) -> 
                 m = problem.batch // w // b
                 for recompute in (False, True):
                     shape = PipelineShape(d, w, width, b, m, recompute)
-                    if (style != "2bw" or m >= d) and _allowed(shape, fixed):
+                    if (style != "2bw" or m >= d) and _allowed(shape, fixed_choices):
                         yield shape
 
 
 def search(
-    problem: PipelineProblem, style: str = "2bw", *, fixed: FixedChoices = FREE, messages: Messages = "async"
+    problem: PipelineProblem,
+    style: str = "2bw",
+    *,
+    fixed_choices: FixedChoices = FREE,
+    messages: Messages = "async",
 ) -> ShapeSearch:
     """Compare all shapes in closed form.
 
     Args:
         problem: Model, links, samples and memory.
         style: Style of the timetable.
-        fixed: Choices that are fixed.
+        fixed_choices: Choices that are fixed.
         messages: Whether messages overlap with passes.
 
     Raises:
         PlanError: No shape matches the fixed numbers, or none fits the memory; the message says what is short.
     """
     found, short, any_shape = list[PipelineCandidate](), dict[int, float](), False
-    for shape in shapes(problem, style, fixed):
+    for shape in shapes(problem, style, fixed_choices):
         any_shape = True
         candidate = _candidate(problem, shape, style, messages)
         most = max(candidate.kept_bytes)
@@ -102,7 +108,7 @@ def search(
         else:
             short[shape.positions] = min(short.get(shape.positions, np.inf), most)
     if not any_shape:
-        raise PlanError(_no_shape(problem, style, fixed))
+        raise PlanError(_no_shape(problem, style, fixed_choices))
     if not found:
         raise PlanError(
             f"a rank has {format_size(problem.memory_bytes)}, and the least that any number of stages needs is "
@@ -226,9 +232,9 @@ def _candidate(
     return min(found, key=lambda one: one.update_s, default=first)
 
 
-def _allowed(shape: PipelineShape, fixed: FixedChoices) -> bool:
+def _allowed(shape: PipelineShape, fixed_choices: FixedChoices) -> bool:
     chosen = (shape.positions, shape.replicas, shape.width, shape.microbatch_size, shape.recompute)
-    return all(wanted is None or wanted == own for wanted, own in zip(fixed, chosen, strict=True))
+    return all(wanted is None or wanted == own for wanted, own in zip(fixed_choices, chosen, strict=True))
 
 
 def _divisors(number: int) -> list[int]:
@@ -236,8 +242,10 @@ def _divisors(number: int) -> list[int]:
     return sorted({*low, *(number // k for k in low)})
 
 
-def _no_shape(problem: PipelineProblem, style: str, fixed: FixedChoices) -> str:
-    wanted = ", ".join(f"{name} {value}" for name, value in fixed._asdict().items() if value is not None)
+def _no_shape(problem: PipelineProblem, style: str, fixed_choices: FixedChoices) -> str:
+    wanted = ", ".join(
+        f"{name} {value}" for name, value in fixed_choices._asdict().items() if value is not None
+    )
     width = " times width" if problem.trace.width_speedup else ""
     more = " and at least as many microbatches as stages" if style == "2bw" else ""
     return (

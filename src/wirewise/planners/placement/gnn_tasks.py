@@ -4,11 +4,11 @@ Z. Luo, Y. Bao, C. Wu: Optimizing Task Placement and Online Scheduling for Distr
 INFOCOM 2022, with hosts that differ as in the extension to heterogeneous systems (IEEE/ACM ToN 2024). Flows are
 ordered online: under `oes` by the degrees of their ends, under `iter`, the default, by their iteration.
 
-Placements are explored with a Markov chain over simulated times. A step moves a task, or swaps two, or does either with
-workers that take their samplers along, and is accepted with probability min(1, exp(-beta (T' - T) / T_start)). All
-placements are simulated with the same record of iterations, so their times differ by nothing but the placement; times
-of placements seen before are remembered, hosts that are alike counting as one. What does not fit is drawn again, which
-biases the chain a little towards crowded placements.
+Placements are explored with a Markov chain over simulated times. A step moves a task, or swaps two, or does either
+with workers that take their samplers along, and is accepted with probability min(1, exp(-beta (T' - T) / T_start)).
+All placements are simulated with the same record of iterations, so that their times differ by the placement only;
+times are cached, with identical hosts treated as interchangeable. Infeasible moves are resampled, which biases the
+chain a little towards crowded placements.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ class PlacementSearch(NamedTuple):
     """Result of a Markov chain."""
 
     places: Ints
-    """Places of the best placement seen, [T]."""
+    """Host of each task in the best placement seen, [T]."""
     seconds: float
     """Seconds of the best placement."""
     start_s: float
     simulated: int
-    """Different placements that were simulated."""
+    """Number of distinct placements that were simulated."""
 
 
 def search(

@@ -84,17 +84,17 @@ class PlacementProblem:
                 by_worker.setdefault(owner[name], []).append(int(number))
         return [np.array(members) for members in by_worker.values()]
 
-    def left(self, places: Ints) -> Matrix:
+    def left(self, placement: Ints) -> Matrix:
         """Remaining capacity, negative where tasks do not fit, [H, R]; tasks with place -1 use none."""
         left = self.capacity.copy()
-        placed = places >= 0
-        np.subtract.at(left, places[placed], self.demand[placed])
+        placed = placement >= 0
+        np.subtract.at(left, placement[placed], self.demand[placed])
         return left
 
-    def fits(self, places: Ints) -> bool:
+    def fits(self, placement: Ints) -> bool:
         """Whether all tasks are placed, fixed ones at their host, and no capacity is exceeded."""
-        kept = (self.fixed < 0) | (places == self.fixed)
-        return bool((places >= 0).all() and kept.all() and (self.left(places) >= -_FITS).all())
+        kept = (self.fixed < 0) | (placement == self.fixed)
+        return bool((placement >= 0).all() and kept.all() and (self.left(placement) >= -_FITS).all())
 
     def hosts_for(self, members: Ints, left: Matrix) -> Ints:
         """Hosts with capacity for some tasks together."""

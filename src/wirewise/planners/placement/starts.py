@@ -142,4 +142,4 @@ STARTS: dict[str, Callable[..., Ints]] = {
     "store-affine": store_affine,
     "random": random_placement,
 }
-"""`(problem, *, seed) -> places, [T]`."""
+"""Rules by name: `(problem, *, seed) -> places, [T]`."""

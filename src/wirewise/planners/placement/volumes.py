@@ -1,8 +1,8 @@
 """Flow sizes from the graph, so that a job can be placed before it has run.
 
-Inclusion probabilities give sizes that are expected; drawing the coming batches, whose draws are keyed by their number,
-gives those that there will be. The former count nodes twice that draws can lead back to, so that flows of nearby nodes
-come out too large on graphs of low degree or many triangles.
+Inclusion probabilities give expected sizes; sampling the coming batches, whose random numbers are keyed by their
+index, gives the actual ones. The former count nodes twice that are reachable on several paths, so that flows of nearby
+nodes are overestimated on graphs of low degree or many triangles.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ from wirewise.trace.tasks import Flow, TaskSet, TrainingTask
 __all__ = ["VOLUMES", "expected_rows", "from_graph", "sampled_rows"]
 
 VOLUMES = ("drawn", "expected")
-"""How flow sizes are found."""
+"""Methods to determine flow sizes."""
 
 
 def expected_rows(
-    problem: CacheProblem, train: NDArray[np.int64], batch_size: int, *, kept: NDArray[np.int64] | None = None
+    problem: CacheProblem,
+    train: NDArray[np.int64],
+    batch_size: int,
+    *,
+    cached: NDArray[np.int64] | None = None,
 ) -> Vector:
     """Expected rows that a sampled batch needs from each store, seeds included, [machines].
 
@@ -36,14 +40,14 @@ def expected_rows(
         problem: Graph, partition and fanouts.
         train: Nodes from which the seeds are sampled uniformly.
         batch_size: Seeds of a batch.
-        kept: Nodes whose rows the sampler holds itself.
+        cached: Nodes whose rows the sampler holds itself.
     """
     seeds = seed_probability(problem.num_nodes, train, batch_size)
     needed = inclusion(
         problem.drawers, seeds, problem.fanouts, hop_zero=True, frontier=problem.semantics == "frontier"
     )
-    if kept is not None:
-        needed[kept] = 0.0
+    if cached is not None:
+        needed[cached] = 0.0
     return np.bincount(problem.owner, weights=needed, minlength=problem.machines).astype(np.float64)
 
 
@@ -54,7 +58,7 @@ def sampled_rows(
     iterations: int,
     *,
     stream: int = 0,
-    kept: NDArray[np.int64] | None = None,
+    cached: NDArray[np.int64] | None = None,
 ) -> Vector:
     """Rows that the coming batches of a sampler need from each store, seeds included, [iterations, machines].
 
@@ -64,7 +68,7 @@ def sampled_rows(
         batch_size: Seeds of a batch.
         iterations: Number of batches.
         stream: Index of the sampler, for independent samples.
-        kept: Nodes whose rows the sampler holds itself.
+        cached: Nodes whose rows the sampler holds itself.
     """
     sampler, rows = problem.sampler(), np.zeros((iterations, problem.machines))
     # Nearly equal ones: a short batch at the end of each epoch would make the record of a few iterations too small.
@@ -74,8 +78,8 @@ def sampled_rows(
         if place == 0:
             batches = seed_batches(train, batch_size, epoch=epoch, seed=problem.seed, batches=count)
         needed = sampler.sample(batches[place], epoch=epoch, batch=stream * count + place).n_id
-        if kept is not None:
-            needed = needed[~np.isin(needed, kept)]
+        if cached is not None:
+            needed = needed[~np.isin(needed, cached)]
         rows[number] = np.bincount(problem.owner[needed], minlength=problem.machines)
     return rows
 
@@ -179,12 +183,12 @@ def _rows(
     size: int,
     drawn: int,
     stream: int,
-    kept: NDArray[np.int64] | None,
+    cached: NDArray[np.int64] | None,
 ) -> Vector:
     """Rows of each store in so many drawn iterations, or as expected in any, [iterations or 1, machines]."""
     if drawn:
-        return sampled_rows(problem, train, size, drawn, stream=stream, kept=kept)
-    return expected_rows(problem, train, size, kept=kept)[None]
+        return sampled_rows(problem, train, size, drawn, stream=stream, cached=cached)
+    return expected_rows(problem, train, size, cached=cached)[None]
 
 
 def _sizes(values: Vector) -> float | tuple[float, ...]:

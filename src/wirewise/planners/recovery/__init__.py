@@ -1,7 +1,12 @@
 """Planners of recovery: sources of lost state, message logs and checkpoint intervals."""
 
 from wirewise.planners.faces import Planner, Problems, face
-from wirewise.planners.recovery.problem import RecoveryProblem, figures_of, problem_of, problem_of_modules
+from wirewise.planners.recovery.problem import (
+    RecoveryProblem,
+    problem_of,
+    problem_of_modules,
+    trace_of_pipeline,
+)
 from wirewise.planners.recovery.swift import STRATEGIES, plan
 from wirewise.trace.recovery import RecoveryTrace
 from wirewise.trace.stages import StageTrace
@@ -10,11 +15,11 @@ __all__ = [
     "PLANNERS",
     "STRATEGIES",
     "RecoveryProblem",
-    "figures_of",
     "plan",
     "problem_of",
     "problem_of_modules",
     "swift",
+    "trace_of_pipeline",
 ]
 
 _PROBLEMS = Problems(

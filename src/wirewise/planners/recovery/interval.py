@@ -8,7 +8,7 @@ from collections.abc import Callable
 __all__ = ["RULES", "best_interval", "daly_s", "young_s"]
 
 RULES = ("best", "young", "daly")
-"""Ways to choose the interval."""
+"""Rules for the interval between checkpoints."""
 
 
 def young_s(mtbf_s: float, checkpoint_s: float, lost_share: float = 1.0) -> float:
@@ -41,18 +41,18 @@ def daly_s(mtbf_s: float, checkpoint_s: float, lost_share: float = 1.0) -> float
     return math.sqrt(2.0 * checkpoint_s * rare_s) * (1.0 + ratio / 3.0 + ratio**2 / 9.0) - checkpoint_s
 
 
-def best_interval(goodput: Callable[[int], float], least: int, most: int) -> int:
+def best_interval(goodput: Callable[[int], float], minimum: int, maximum: int) -> int:
     """Find the number of steps with the most goodput, which must be unimodal: O(log most) calls.
 
     Args:
         goodput: Goodput with a checkpoint every n steps.
-        least: Smallest number of steps.
-        most: Largest number of steps, at least `least`.
+        minimum: Smallest number of steps.
+        maximum: Largest number of steps, at least `minimum`.
     """
-    while least < most:
-        middle = (least + most) // 2
+    while minimum < maximum:
+        middle = (minimum + maximum) // 2
         if goodput(middle + 1) > goodput(middle):
-            least = middle + 1
+            minimum = middle + 1
         else:
-            most = middle
-    return least
+            maximum = middle
+    return minimum

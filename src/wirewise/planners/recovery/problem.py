@@ -19,7 +19,7 @@ from wirewise.sim.recovery import sources_of
 from wirewise.trace.recovery import ProtectedStage, RecoveryTrace, StageMessages
 from wirewise.trace.stages import StageTrace
 
-__all__ = ["RecoveryProblem", "figures_of", "problem_of", "problem_of_modules"]
+__all__ = ["RecoveryProblem", "problem_of", "problem_of_modules", "trace_of_pipeline"]
 
 _MTBF_S = 3600.0
 """Seconds between failures where nobody says how many."""
@@ -60,7 +60,7 @@ class RecoveryProblem:
             )
 
     @cached_property
-    def alone(self) -> tuple[int, ...]:
+    def unreplicated_stages(self) -> tuple[int, ...]:
         """Stages whose state can be lost with a rank, as no replica survives elsewhere."""
         return tuple(
             number
@@ -113,10 +113,10 @@ def problem_of_modules(
     plan = pipeline.PLANNERS["1f1b"](trace, links) if pipelined is None else pipelined
     if not isinstance(plan, StagePlan):
         raise InputError(f"got a {type(plan).__name__} as the plan of the stages; expected a StagePlan")
-    return problem_of(figures_of(trace, plan, links), links, **conditions)  # type: ignore[arg-type]
+    return problem_of(trace_of_pipeline(trace, plan, links), links, **conditions)  # type: ignore[arg-type]
 
 
-def figures_of(trace: StageTrace, plan: StagePlan, links: Links) -> RecoveryTrace:
+def trace_of_pipeline(trace: StageTrace, plan: StagePlan, links: Links) -> RecoveryTrace:
     """Figures of a pipeline: compute, state and messages of an update; recovery times keep their defaults.
 
     Args:

@@ -42,7 +42,7 @@ from wirewise.units import format_size
 __all__ = ["STRATEGIES", "group_choices", "plan"]
 
 STRATEGIES = ("auto", "replica", "log", "checkpoint")
-"""Ways to recover stages that may be asked for; "auto": the best for each."""
+"""Strategies that may be requested; "auto" for the best of each stage."""
 
 _FOLD_SHARE = 0.2
 """Fraction of a recomputation that handing gradients to one rank may take, above which they are summed as they come."""
@@ -149,7 +149,7 @@ def plan(
 
 
 def _best(problem: RecoveryProblem, blank: RecoveryPlan, wanted: _Wanted) -> RecoveryPlan:
-    alone = problem.alone
+    alone = problem.unreplicated_stages
     tried, front = list[_Found](), list[StageGrouping]()
     if wanted.strategy == "checkpoint":
         tried.append(_timed(problem, blank, wanted))
@@ -206,7 +206,7 @@ def group_choices(
         end: Index after the last stage.
     """
     trace, group = problem.trace, range(first, end)
-    alone = [number for number in problem.alone if number in group]
+    alone = [number for number in problem.unreplicated_stages if number in group]
     if not alone:
         # Whoever is lost is copied, so nobody reads a log.
         return [GroupChoice(first, end, "memory", 0.0, 0.0)]
@@ -230,7 +230,7 @@ def group_choices(
 
 def _stages(problem: RecoveryProblem, strategy: RecoveryStrategy) -> tuple[StageRecovery, ...]:
     """All stages in one group; those without a replica go back to a checkpoint in any case."""
-    alone = problem.alone
+    alone = problem.unreplicated_stages
     return tuple(
         StageRecovery(ranks=stage.ranks, strategy="checkpoint" if number in alone else strategy, group=0)
         for number, stage in enumerate(problem.trace.stages)
@@ -239,7 +239,7 @@ def _stages(problem: RecoveryProblem, strategy: RecoveryStrategy) -> tuple[Stage
 
 def _logged(problem: RecoveryProblem, blank: RecoveryPlan, grouping: StageGrouping) -> RecoveryPlan:
     """The plan with these groups and all logs that they read."""
-    trace, alone = problem.trace, problem.alone
+    trace, alone = problem.trace, problem.unreplicated_stages
     group_of = [n for n, group in enumerate(grouping.groups) for _ in range(group.first, group.end)]
     read_by = {group_of[number] for number in alone}
     return replace(

@@ -17,7 +17,7 @@ import numpy as np
 
 from wirewise.errors import InputError, PlanError
 from wirewise.planners.reshard.bound import bound, shares
-from wirewise.planners.reshard.order import ORDERS, OrderedSlices, choices, ordered
+from wirewise.planners.reshard.order import ORDERS, OrderedSlices, choices, order_slices
 from wirewise.planners.reshard.problem import ReshardProblem
 from wirewise.planners.reshard.trees import has_unequal_receivers, trees_of
 from wirewise.plans.reshard import STRATEGIES, MulticastTree, ReshardPlan, Strategy, UnitTask
@@ -268,7 +268,7 @@ def _ordered(
         own = [number for number in moving if problem.movements[number].bucket == bucket]
         options = [list(_options(problem, strategy, number)) for number in own]
         given = choices([[(seconds, ways) for _, seconds, ways in one] for one in options])
-        placed = ordered(given, order, seed=seed)
+        placed = order_slices(given, order, seed=seed)
         for place, level in enumerate(_levels(placed, options)):
             found[own[place]] = (options[place][placed.option[place]][0], level)
     return found

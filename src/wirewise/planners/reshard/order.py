@@ -1,11 +1,12 @@
 """Senders and order of all slices that minimise the arrival of the last slice.
 
-A slice holds the way out of its sender's host and the way into each receiving host from its start to its end; the
-makespan of all is least. It is an open shop whose jobs need several machines at once (NP-hard). AlpaComm (Y. Zhuang et
-al., MLSys 2023, section 3.3) searches depth first and draws maximal sets of slices that share no host.
+A slice occupies the outgoing interface of its sender's host and the incoming interface of each receiving host from its
+start to its end; the makespan is minimised. It is an open shop whose jobs need several machines at once (NP-hard).
+AlpaComm (Y. Zhuang et al., MLSys 2023, section 3.3) searches depth first and samples maximal sets of slices that share
+no host.
 
-A search tries starts in order of time, which loses no schedule: one that is sorted by its starts and moved to the left
-until nothing moves is sorted again. It prunes where the load that is left on any way cannot end before the best.
+The search tries starts in order of time, which excludes no left-shifted schedule. It prunes where the remaining load
+of an interface cannot end before the best schedule.
 """
 
 from __future__ import annotations
@@ -19,16 +20,15 @@ from numpy.typing import NDArray
 from wirewise.errors import PlanError
 from wirewise.jit import njit
 
-__all__ = ["ORDERS", "Choices", "OrderedSlices", "choices", "makespan_s", "ordered"]
+__all__ = ["ORDERS", "Choices", "OrderedSlices", "choices", "makespan_s", "order_slices"]
 
 Ints = NDArray[np.int64]
 Vector = NDArray[np.float64]
 
 ORDERS = ("auto", "search", "greedy", "list", "size", "naive")
-"""Names of methods. auto: the best of all others. search: depth first. greedy: drawn sets that share no host. list:
-what can start
-first, on the fullest ways. size: in the given order, from the host that has sent least. naive: in the given order, from
-the first host."""
+"""Names of methods. auto: the best of all others. search: depth first. greedy: sampled sets that share no host. list:
+slices that can start first, on the most loaded interfaces. size: in the given order, from the host that has sent
+least. naive: in the given order, from the first host."""
 
 _RESTARTS = 32
 _DRAWS = 100
@@ -47,7 +47,7 @@ class Choices(NamedTuple):
     ways: Ints
     """Ways that an option holds."""
     seconds: Vector
-    """How long it holds them, [options]."""
+    """Seconds for which an option holds them, [options]."""
     way_count: int
     """Number of ways."""
 
@@ -60,11 +60,11 @@ class OrderedSlices(NamedTuple):
     option: Ints
     """Chosen option of each slice, counted from its first, [n]."""
     start_s: Vector
-    """[n]."""
+    """Start of each slice, in seconds, [n]."""
     seconds: float
     """End of the last slice."""
     complete: bool = False
-    """Whether a search has proved that no order is quicker."""
+    """Whether the search proved that no order is faster."""
 
 
 def choices(options: Sequence[Sequence[tuple[float, Sequence[int]]]]) -> Choices:
@@ -79,11 +79,13 @@ def choices(options: Sequence[Sequence[tuple[float, Sequence[int]]]]) -> Choices
     )
 
 
-def ordered(given: Choices, method: str = "auto", *, seed: int = 0, nodes: int = _NODES) -> OrderedSlices:
+def order_slices(
+    choices: Choices, method: str = "auto", *, seed: int = 0, nodes: int = _NODES
+) -> OrderedSlices:
     """Order the slices by one of `ORDERS`; deterministic for a seed on every machine.
 
     Args:
-        given: Slices and their options.
+        choices: Slices and their options.
         method: Name of the method.
         seed: Seed of randomised orders.
         nodes: Maximum number of search steps, after which the best order is returned.
@@ -93,42 +95,42 @@ def ordered(given: Choices, method: str = "auto", *, seed: int = 0, nodes: int =
     """
     if method not in ORDERS:
         raise PlanError(f"unknown order {method!r}; expected one of: {', '.join(ORDERS)}")
-    count = len(given.first) - 1
+    count = len(choices.first) - 1
     if not count:
         nothing = np.zeros(0, np.int64)
         return OrderedSlices(nothing, nothing, np.zeros(0), 0.0, True)
     if method == "naive":
-        return _ordered_slices(given, np.arange(count), given.first[:-1].copy())
+        return _ordered_slices(choices, np.arange(count), choices.first[:-1].copy())
     if method == "size":
-        return _ordered_slices(given, np.arange(count), _least_loaded(*given))
-    found = [ordered(given, "size")] if method == "auto" else []
+        return _ordered_slices(choices, np.arange(count), _least_loaded(*choices))
+    found = [order_slices(choices, "size")] if method == "auto" else []
     if method in ("greedy", "auto"):
-        found.append(_ordered_slices(given, *_greedy(*given, _DRAWS, seed)))
+        found.append(_ordered_slices(choices, *_greedy(*choices, _DRAWS, seed)))
     if method in ("list", "search", "auto"):
-        found.append(_ordered_slices(given, *_listed(*given, _RESTARTS, seed)))
+        found.append(_ordered_slices(choices, *_listed(*choices, _RESTARTS, seed)))
     best = min(found, key=lambda one: one.seconds)
     if method == "search" or (method == "auto" and count <= _MOST_SEARCHED):
-        order, option, better, steps = _search(*given, best.seconds, nodes)
-        best = _ordered_slices(given, order, option) if better else best
+        order, option, better, steps = _search(*choices, best.seconds, nodes)
+        best = _ordered_slices(choices, order, option) if better else best
         return best._replace(complete=steps < nodes)
     return best
 
 
-def makespan_s(given: Choices, order: Ints, option: Ints) -> float:
+def makespan_s(choices: Choices, order: Ints, option: Ints) -> float:
     """End of the last slice, in seconds, if each starts as soon as earlier ones in the order allow.
 
     Args:
-        given: Slices and their options.
+        choices: Slices and their options.
         order: Slices in start order, [n].
         option: Chosen option of each, indexed over all slices, [n].
     """
-    return float(_starts(*given, order, option)[1])
+    return float(_starts(*choices, order, option)[1])
 
 
-def _ordered_slices(given: Choices, order: Ints, option: Ints) -> OrderedSlices:
-    start, seconds = _starts(*given, order, option)
+def _ordered_slices(choices: Choices, order: Ints, option: Ints) -> OrderedSlices:
+    start, seconds = _starts(*choices, order, option)
     by_start = order[np.argsort(start[order], kind="stable")]
-    return OrderedSlices(by_start, option - given.first[:-1], start, float(seconds))
+    return OrderedSlices(by_start, option - choices.first[:-1], start, float(seconds))
 
 
 @njit()

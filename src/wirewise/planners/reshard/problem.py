@@ -80,7 +80,7 @@ def problem_of(job: LaidOutTensor | Sequence[LaidOutTensor], links: Any) -> Resh
     """Build the problem of one tensor or of several.
 
     Raises:
-        InputError: The job is not tensors, the links are no links, or raised by `ReshardProblem`.
+        InputError: The job is not tensors, the links are not `Links`, or raised by `ReshardProblem`.
     """
     tensors = (job,) if isinstance(job, LaidOutTensor) else tuple(job)
     for one in tensors:

@@ -24,7 +24,7 @@ from wirewise.profile.stalls.settings import StallSettings
 __all__ = ["LANE", "TimedDataset", "drop_pages_on_open", "is_separable", "replay", "serve"]
 
 LANE = struct.Struct("<4d")
-"""Seconds of fetching, of preparing; items, and those of them that were cached."""
+"""Seconds of fetching and of preparing; number of items, and of cached ones."""
 
 _FLUSH_S = 0.001
 _SEED = 20_230_712

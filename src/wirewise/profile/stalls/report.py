@@ -44,7 +44,7 @@ class StallReport(msgspec.Struct, frozen=True, kw_only=True):
     warmup: int
     link_bytes_per_s: float | None
     network: str
-    """ "lab" and "loopback" are on one machine; "own": a user's command."""
+    """Network of the measurement: "lab" and "loopback" are on one machine; "own" is that of the user's command."""
     facts: dict[str, Any]
     data: DataTimes | None = None
     """Times of the data. None if the batch size is unknown."""
@@ -61,7 +61,7 @@ class StallReport(msgspec.Struct, frozen=True, kw_only=True):
         return name if stalls[name] > _SMALL * self.total_s.mean_s else None
 
     def sentence(self) -> str:
-        """The main finding in one sentence."""
+        """Main finding, in one sentence."""
         total, name = self.total_s.mean_s, self.largest
         if name is None:
             return f"A step takes {total * 1e3:.1f} ms and computes: no stall is above 3 % of it."
@@ -95,7 +95,7 @@ def load_report(path: str | os.PathLike[str]) -> StallReport:
     """Read the output of `wirewise profile stalls --json`.
 
     Raises:
-        InputError: The file is unreadable, or holds something else.
+        InputError: The file is unreadable or malformed.
     """
     try:
         return decode_json(Path(path).read_bytes(), StallReport)
@@ -112,7 +112,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     measured: Amount
     predicted: Amount
     agree: bool
-    """Whether the two intervals meet."""
+    """Whether the two intervals overlap."""
     sentence: str
 
 
@@ -121,7 +121,7 @@ def reconcile(stalls: StallReport, counterfactuals: Mapping[str, Amount]) -> lis
 
     The two are independent: one removes the cause and measures, the other simulates a recorded step without it.
     Disagreements reveal blind spots: a trace does not show that compute itself is slower while data is prepared, and
-    runs do not show waits that only move.
+    runs do not show waits that only shift elsewhere.
 
     Args:
         stalls: Stalls that were measured.

@@ -24,12 +24,12 @@ class StallSettings:
     cache_folder: str
     """Folder for cached items, preferably in memory."""
     data: str
-    """"synthetic": the first batches, again and again. "cached": real data out of memory. "cold": real data from
-    storage. "partial": a part of it cached. "whole": the script's own data path."""
+    """Data of the run. "synthetic": the first batches, repeated. "cached": real data from memory. "cold": real data
+    from storage. "partial": a fraction of it cached. "whole": the script's own data path."""
     warmup: int
     steps: int
     batches: int = 4
-    """Batches of synthetic data."""
+    """Number of batches of synthetic data."""
     cached_items: int = 1024
     """Maximum number of items that "cached" keeps; indices of a larger data set wrap around."""
     fraction: float = 1.0

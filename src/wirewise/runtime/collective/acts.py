@@ -39,7 +39,7 @@ class Acts(NamedTuple):
     receiving: dict[int, int]
     """Act that receives a message, by the message's number."""
     written: frozenset[int]
-    """Chunks that are received here."""
+    """Chunks received by this rank."""
 
 
 class _Use(NamedTuple):

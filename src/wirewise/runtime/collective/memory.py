@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 LEAST_SEGMENT_BYTES = 16_384
-"""Smaller segments cost more for their messages than they gain by overlap."""
+"""Smallest segment, in bytes: smaller ones cost more for their messages than they gain by overlap."""
 _KEPT_BYTES = 1 << 26
 _SMALLEST = 4096
 

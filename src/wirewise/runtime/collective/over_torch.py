@@ -63,7 +63,7 @@ def run_over_torch(
             f"program {program.name!r} is for {program.ranks} ranks and the group has {transport.world_size}"
         )
     try:
-        Steps(program, transport).carry_out(blocks, op)
+        Steps(program, transport).execute(blocks, op)
     finally:
         transport.close()
 
@@ -82,7 +82,7 @@ class Steps:
         own = [m for m in program.messages() if transport.rank in (m.source, m.target)]
         self._steps = [list(found) for _, found in itertools.groupby(own, key=lambda m: m.step)]
 
-    def carry_out(self, blocks: Blocks, op: str = "sum") -> None:
+    def execute(self, blocks: Blocks, op: str = "sum") -> None:
         """Execute all steps; arguments and errors as in `run_over_torch`."""
         program, tensors, places = self.program, _tensors(blocks), layout(self.program, blocks)
         # A message comes before the next call begins on its ranks, so the steps of each call can have the same tags.

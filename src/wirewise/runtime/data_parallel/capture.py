@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from wirewise.errors import InputError
 from wirewise.runtime.data_parallel.categories import category_of, flops_of
-from wirewise.runtime.python_state import TRACING, traced_alike
+from wirewise.runtime.python_state import TRACING, trace_stable
 from wirewise.trace.operators import FusionGraph, Operator
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Loss = Callable[[nn.Module, Any], Tensor]
-"""`loss(model, batch)`, a scalar."""
+"""Function `loss(model, batch)` that returns a scalar."""
 
 _ATEN = torch.ops.aten
 
@@ -175,7 +175,7 @@ def capture(model: nn.Module, loss: Loss, example_batch: Any) -> Capture:
     """
     leaves, structure = tensors_of(example_batch)
     step = FunctionalLoss(model, loss, structure)
-    module, signature = traced_alike(
+    module, signature = trace_stable(
         model, [loss], partial(_exported, step, leaves), lambda made: made[0].code
     )
     tidy(module)

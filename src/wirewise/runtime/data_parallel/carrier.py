@@ -21,7 +21,7 @@ __all__ = ["GroupSender", "InFlightGroup"]
 
 _NAMES = {scheme for _, scheme in SCHEMES}
 Span = tuple[float, float]
-"""Start and end, of `time.perf_counter`."""
+"""Start and end, on the clock of `time.perf_counter`."""
 
 
 class GroupSender:

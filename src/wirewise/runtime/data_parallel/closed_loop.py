@@ -27,7 +27,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     ci95_s: tuple[float, float]
     """95 % interval of the gain, by Student's t over pairs of windows."""
     predicted_gain_s: float
-    """Gain predicted by the proposal's planner, in seconds; 0: not predicted."""
+    """Gain predicted by the proposal's planner, in seconds; 0 if not predicted."""
     present_step_s: tuple[float, ...]
     """Step time in each window under the current plan, mean over ranks, [pairs]."""
     proposed_step_s: tuple[float, ...]

@@ -155,7 +155,7 @@ class CompiledStep:
         name = {p: name for name, p in self._named.items()}
         return [[name[p] for p in bucket.values()] for bucket in parameters_of(self.model, self.plan)]
 
-    def carries_out(self, model: nn.Module) -> bool:
+    def supports_mode(self, model: nn.Module) -> bool:
         """Whether a model is in the mode (`train` or `eval`) in which the step was captured."""
         return model.training == self._mode
 
@@ -166,7 +166,7 @@ class CompiledStep:
             InputError: The batch has other shapes than the example, or the model is in another mode.
             PeerError: A peer is gone.
         """
-        if not self.carries_out(self.model):
+        if not self.supports_mode(self.model):
             raise InputError(
                 f"the step was captured with model.training={self._mode}, which is {self.model.training} now; call "
                 "model.train() or model.eval() before it, or make another step"

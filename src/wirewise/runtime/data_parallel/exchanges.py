@@ -19,11 +19,11 @@ class Exchanges:
 
     Args:
         transport: Transport between the ranks.
-        what: Owner of the gradients, for messages.
+        label: Owner of the gradients, for messages.
     """
 
-    def __init__(self, transport: Transport, what: str) -> None:
-        self.transport, self.what = transport, what
+    def __init__(self, transport: Transport, label: str) -> None:
+        self.transport, self.what = transport, label
         self.sent_bytes = 0
         """Bytes sent by this rank so far: of an all-reduce as by a ring."""
 
@@ -93,23 +93,23 @@ class AllReduces:
     def __len__(self) -> int:
         return len(self._works)
 
-    def start(self, tensor: Tensor, what: str, planned: bool = True) -> None:
-        """Start one; those not in the plan use the group's all-reduce."""
+    def start(self, tensor: Tensor, label: str, planned: bool = True) -> None:
+        """Start an all-reduce; those not in the plan use the group's all-reduce."""
         if planned and self._thread is not None:
             if tensor.is_cuda:
                 torch.cuda.current_stream(tensor.device).synchronize()
             assert self._collective is not None
             notify_handover(self._collective, tensor)
-            self._works.append((what, self._thread.submit(self._collective, tensor)))
+            self._works.append((label, self._thread.submit(self._collective, tensor)))
             return
 
         def launch() -> None:
-            self._works.append((what, self.transport.group.allreduce([self.transport.lend(tensor)])))
+            self._works.append((label, self.transport.group.allreduce([self.transport.lend(tensor)])))
 
         self.transport.guard(launch, "all-reduce")
 
     def wait(self) -> None:
-        """Wait until all are done.
+        """Wait until all all-reduces have completed.
 
         Raises:
             PeerError: A peer is gone.
@@ -122,7 +122,7 @@ class AllReduces:
                 self.transport.wait_for(work, what)
 
     def forget(self) -> None:
-        """Drop completed works."""
+        """Drop completed work handles."""
         self._works = []
 
 

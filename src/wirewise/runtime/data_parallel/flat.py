@@ -51,7 +51,7 @@ class Copies:
         self.finite: set[nn.Parameter] = set()
 
     def copy(self, parameter: nn.Parameter, check: bool) -> None:
-        """Copy a gradient, and check that it is finite if it is large and the check is free."""
+        """Copy a gradient; a large one is checked for non-finite values in the same pass."""
         gradient, target = parameter.grad, self._targets[parameter]
         assert gradient is not None
         if not check or target.numel() < _LARGE or not _alike(gradient, target):

@@ -23,7 +23,7 @@ __all__ = [
     "check_pieces",
     "check_ranks",
     "check_unchanged",
-    "listed",
+    "format_names",
     "modules_of",
     "parameters_of",
     "ranks_that_differ",
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 
-def check_decisions(plan: FusionPlan, carried: Collection[str], who: str, instead: str) -> None:
+def check_decisions(plan: FusionPlan, carried: Collection[str], executor: str, instead: str) -> None:
     """Raise if a plan makes decisions that its executor cannot execute, so that none is silently ignored.
 
     Args:
         plan: Plan to check.
         carried: Names in `FusionPlan.decisions` that the executor supports.
-        who: Name of the executor, in words.
+        executor: Name of the executor, in words.
         instead: Remedy for the others.
 
     Raises:
@@ -45,7 +45,7 @@ def check_decisions(plan: FusionPlan, carried: Collection[str], who: str, instea
     """
     if others := [name for name in plan.decisions if name not in carried]:
         raise PlanError(
-            f"the plan by {plan.planner!r} decides on {', '.join(others)}; {who} carries out buckets, "
+            f"the plan by {plan.planner!r} decides on {', '.join(others)}; {executor} carries out buckets, "
             f"{', '.join(carried)}, and nothing else: {instead}"
         )
 
@@ -99,7 +99,7 @@ def parameters_of(model: nn.Module, plan: FusionPlan) -> list[dict[str, nn.Param
         ],
     }
     if any(faults.values()):
-        told = "; ".join(f"{what}: {listed(names)}" for what, names in faults.items() if names)
+        told = "; ".join(f"{what}: {format_names(names)}" for what, names in faults.items() if names)
         raise PlanError(
             f"the plan by {plan.planner!r} does not fit the model: {told}; make the plan again from this model, "
             "with the names of `model.named_parameters()`"
@@ -169,8 +169,8 @@ def modules_of(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise PlanError(
-            f"the plan names modules that the model does not have: {listed(unknown)}; it has "
-            f"{listed([name for name in known if name])}; make the plan again from this model"
+            f"the plan names modules that the model does not have: {format_names(unknown)}; it has "
+            f"{format_names([name for name in known if name])}; make the plan again from this model"
         )
     return [known[name] for name in wanted]
 
@@ -192,7 +192,7 @@ def check_unchanged(model: nn.Module, planned: Collection[nn.Parameter]) -> None
     ]
     added = [names[p] for p in trained if p not in planned]
     told = "; ".join(
-        f"{what}: {listed(found)}" for what, found in (("frozen", frozen), ("added", added)) if found
+        f"{what}: {format_names(found)}" for what, found in (("frozen", frozen), ("added", added)) if found
     )
     raise PlanError(
         f"the trained parameters are not those of the plan any more: {told}; make the plan again from this model, "
@@ -218,19 +218,19 @@ def check_agreement(
         )
 
 
-def ranks_that_differ(transport: Transport, told: str) -> list[int]:
+def ranks_that_differ(transport: Transport, text: str) -> list[int]:
     """Ranks whose text differs from that of rank 0; a collective call.
 
     Raises:
         PeerError: A peer is gone.
     """
-    digest = hashlib.sha256(told.encode()).digest()[:8]
+    digest = hashlib.sha256(text.encode()).digest()[:8]
     own = torch.frombuffer(bytearray(digest), dtype=torch.int64)
     seen = [int(t) for t in transport.all_gather(own, "the comparison of plans")]
     return [rank for rank, value in enumerate(seen) if value != seen[0]]
 
 
-def listed(names: Sequence[str], shown: int = 20) -> str:
+def format_names(names: Sequence[str], limit: int = 20) -> str:
     """Format the first names for messages."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

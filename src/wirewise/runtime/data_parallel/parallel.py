@@ -243,7 +243,11 @@ class DataParallel(nn.Module):
         Raises:
             PlanError: The plan has regions, and gradients are enabled in the mode in which its step was captured.
         """
-        if self._compiled is not None and torch.is_grad_enabled() and self._compiled.carries_out(self.module):
+        if (
+            self._compiled is not None
+            and torch.is_grad_enabled()
+            and self._compiled.supports_mode(self.module)
+        ):
             raise PlanError(
                 f"the plan by {self.plan.planner!r} has regions, which a call of the model does not carry out; call "
                 "loss = model.step(batch) in place of it and of loss.backward(), or evaluate under torch.no_grad()"

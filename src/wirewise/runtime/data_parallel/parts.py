@@ -25,7 +25,7 @@ class NonfiniteGradient(NamedTuple):
     """Report of a non-finite gradient."""
 
     rank: int
-    """Rank that found it; -1: the sum over the ranks is not finite."""
+    """Rank that found it, or -1 if the sum over the ranks is not finite."""
     place: int
     """Index of the parameter (`Pools.place`)."""
 
@@ -41,10 +41,10 @@ class NonfiniteGradient(NamedTuple):
         """Non-finite gradient in an unencoded sum; only searched for if the step may be skipped."""
         if pools.compression.nonfinite == "raise" or flat.isfinite().all():
             return []
-        return [NonfiniteGradient.in_sum(flat, names, pools)]
+        return [NonfiniteGradient.locate_nonfinite(flat, names, pools)]
 
     @staticmethod
-    def in_sum(flat: Tensor, names: Sequence[str], pools: Pools) -> NonfiniteGradient:
+    def locate_nonfinite(flat: Tensor, names: Sequence[str], pools: Pools) -> NonfiniteGradient:
         """Find the parameter of a sum that is not finite."""
         members = [pools.member(name) for name in names]
         return NonfiniteGradient(-1, members[_first_bad(flat, [member.size for member in members])].place)
@@ -113,7 +113,7 @@ class PayloadCodec:
         step: int,
         rank: int,
         *,
-        again: bool = False,
+        reencoded: bool = False,
         whole: bool = True,
         checked: bool = False,
     ) -> None:
@@ -125,7 +125,7 @@ class PayloadCodec:
             out: Payload to write, uint8 [size_bytes].
             step: Step of the training.
             rank: Index of this rank.
-            again: Whether these are sums that were encoded before, which need different random numbers.
+            reencoded: Whether these are sums that were encoded before, which need different random numbers.
             whole: Whether all rounds follow at once, without sums over the ranks in between.
             checked: Whether the values are known to be finite (see `GradientCodec.encode`).
         """
@@ -133,7 +133,7 @@ class PayloadCodec:
         if self._segments is None:
             return
         codes, kept = out[: -self.FLAG_BYTES], self._memory(memory)
-        draws = {"seed": self._seed + again, "step": step, "rank": rank}
+        draws = {"seed": self._seed + reencoded, "step": step, "rank": rank}
         try:
             self.codec.encode(values, kept, self._segments, codes, **draws, checked=checked)
         except CodecError:
@@ -145,16 +145,18 @@ class PayloadCodec:
         for number in range(self.codec.rounds if whole else 0):
             self.advance(number, out, values, memory)
 
-    def encode_again(self, values: Tensor, owed: Tensor | None, out: Tensor, step: int, rank: int) -> None:
+    def encode_again(
+        self, values: Tensor, residual: Tensor | None, out: Tensor, step: int, rank: int
+    ) -> None:
         """Encode sums, [elements], plus the unsent remainder of earlier ones, by a codec with any memories."""
-        if owed is None or len(self.codec.memories) == 1:
-            self.encode(values, None if owed is None else [owed], out, step, rank, again=True)
+        if residual is None or len(self.codec.memories) == 1:
+            self.encode(values, None if residual is None else [residual], out, step, rank, reencoded=True)
             return
-        values += owed
-        self.encode(values, None, out, step, rank, again=True)
+        values += residual
+        self.encode(values, None, out, step, rank, reencoded=True)
         if not self.fault_of(out):
-            self.decode(self.codes(out[None]), owed, -1.0, step, again=True)
-            owed += values
+            self.decode(self.codes(out[None]), residual, -1.0, step, reencoded=True)
+            residual += values
 
     def rounds(self) -> list[slice]:
         """Byte range of a payload summed in each round."""
@@ -170,10 +172,10 @@ class PayloadCodec:
         """Memory as `GradientCodec.encode` takes it."""
         return memory[0] if memory is not None and len(memory) == 1 else memory
 
-    def decode(self, codes: Tensor, out: Tensor, scale: float, step: int, *, again: bool = False) -> None:
+    def decode(self, codes: Tensor, out: Tensor, scale: float, step: int, *, reencoded: bool = False) -> None:
         """Write the scaled sum of payloads without their flags, uint8 [n, bytes], to float32 [elements]."""
         if self._segments is not None:
-            seed = self._seed + again
+            seed = self._seed + reencoded
             self.codec.decode_sum(codes, self._segments, out, scale=scale, seed=seed, step=step)
 
     def codes(self, rows: Tensor) -> Tensor:

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Pools", "WithPools", "resize"]
 
 KINDS = ("residual", "owner", "momentum", "factor")
-"""Values that a rank did not send of its own gradients, or of sums of which it owns a share (scheme "divisible");
-others are
-what codecs call so (`GradientCodec.memories`)."""
+"""Kinds of unsent values: of a rank's own gradients, or of sums of which it owns a shard (scheme "divisible"); other
+names are those of codecs (`GradientCodec.memories`)."""
 
 Names = tuple[str, ...]
 

@@ -52,4 +52,4 @@ class AllReduce:
         """
         if flat.dim() != 1 or not flat.is_contiguous():
             raise InputError(f"got shape {tuple(flat.shape)}; expected one dimension, contiguous")
-        self._steps.carry_out(Blocks(flat.dtype, {0: flat.numel()}, {0: flat}))
+        self._steps.execute(Blocks(flat.dtype, {0: flat.numel()}, {0: flat}))

@@ -218,11 +218,11 @@ class Reducer(WithPools):
         """Whether a back-propagation with reduction is running."""
         return self._in_pass
 
-    def begin(self, beside: Tensor | None = None) -> None:
+    def begin(self, extra: Tensor | None = None) -> None:
         """Announce a back-propagation whose gradients are to be reduced, with until="finish".
 
         Args:
-            beside: Tensor to sum over the ranks in place meanwhile, such as the loss.
+            extra: Tensor to sum over the ranks in place meanwhile, such as the loss.
 
         Raises:
             PeerError: A peer is gone.
@@ -233,8 +233,8 @@ class Reducer(WithPools):
             bucket.begin()
             bucket.clear()
         self._in_pass = self._reduces = True
-        if beside is not None and self.transport.world_size > 1:
-            self._direct.start(beside, "the sum that travels beside the gradients", planned=False)
+        if extra is not None and self.transport.world_size > 1:
+            self._direct.start(extra, "the sum that travels beside the gradients", planned=False)
 
     def add_nothing(self) -> None:
         """Participate in the reduction of a step without back-propagation, with unused="zeros"; call `finish` after it.

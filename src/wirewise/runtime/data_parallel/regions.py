@@ -11,7 +11,7 @@ from torch import Tag, fx
 
 from wirewise.errors import PlanError
 from wirewise.runtime.data_parallel.capture import is_operator, parts_of_result, producer_of
-from wirewise.runtime.data_parallel.matching import listed
+from wirewise.runtime.data_parallel.matching import format_names
 
 __all__ = ["Segment", "cut", "module_of"]
 
@@ -94,8 +94,8 @@ def _named(nodes: Sequence[fx.Node], regions: Sequence[Sequence[str]]) -> Iterat
     unknown = [name for region in regions for name in region if name not in number]
     if unknown:
         raise PlanError(
-            f"the plan's regions name operators that the captured step does not have: {listed(unknown, _SHOWN)}; plan "
-            "again from a capture of this model, loss and batch"
+            f"the plan's regions name operators that the captured step does not have: {format_names(unknown, _SHOWN)}; "
+            "plan again from a capture of this model, loss and batch"
         )
     for region in regions:
         yield tuple(nodes[i] for i in sorted(number[name] for name in region))
@@ -125,7 +125,7 @@ def _order(
             (ready.appendleft if units[user][0] in urgent else ready.append)(user)
     if any(left):
         stuck = [units[u] for u, n in enumerate(left) if n and len(units[u]) > 1]
-        told = "; ".join(listed([node.name for node in unit], _SHOWN) for unit in stuck[:3])
+        told = "; ".join(format_names([node.name for node in unit], _SHOWN) for unit in stuck[:3])
         raise PlanError(
             f"{len(stuck)} regions wait for each other: {told}; a region may hold no two operators with a path "
             "between them that leaves it: plan again"

@@ -42,7 +42,7 @@ def probe_all_reduce(transport: Transport, size_bytes: int) -> float:
 
 
 class PlanSwap:
-    """Change of a job's plan during training, by the same rule for everything that notices that links have changed.
+    """Change of a job's plan during training, by the same rule for everything that detects changed links.
 
     All ranks time an all-reduce together, and rank 0 makes a plan for links of that speed in a thread while training
     continues. If its predicted step is shorter by 2 % than the current plan's, all ranks switch to it between the same
@@ -59,7 +59,7 @@ class PlanSwap:
         probe: Function that times the all-reduce.
 
     Attributes:
-        changes: Step and slowdown of each time that a plan was asked for.
+        changes: Step and slowdown of each request for a plan.
 
     Raises:
         InputError: The size is out of range.
@@ -83,16 +83,16 @@ class PlanSwap:
         self._at_first_s = self._slowest_probe()
 
     def close(self) -> None:
-        """Make no more plans."""
+        """Stop planning."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     @property
     def is_ready(self) -> bool:
-        """Whether a plan that was asked for is made; only rank 0 knows."""
+        """Whether a requested plan is ready; known to rank 0 only."""
         return self._made is not None and self._made.done()
 
     def ask(self, step: int) -> None:
-        """Have rank 0 plan for links as they are now; a collective call.
+        """Make rank 0 plan for the current speed of the links; a collective call.
 
         Args:
             step: Number of the step, for `changes`.
@@ -104,13 +104,13 @@ class PlanSwap:
             self._made = self._thread.submit(self._planner, slowdown, self.model.plan)
 
     def change(self, step_s: float) -> bool:
-        """Switch to the plan that was made, if it is worth it; a collective call.
+        """Switch to the new plan, if its predicted step is shorter by 2 %; a collective call.
 
         Args:
-            step_s: Seconds of a step under the present plan.
+            step_s: Seconds of a step under the current plan.
 
         Returns:
-            Whether the plan changed; `settle` then has to follow.
+            Whether the plan changed; `settle` must then be called.
         """
         plan = self._from_first(self._outcome())
         if plan is None:
@@ -120,13 +120,13 @@ class PlanSwap:
         return True
 
     def settle(self, step_s: float) -> bool:
-        """Go on with the present plan, unless steps were shorter under the one that it replaced.
+        """Keep the current plan, unless steps were shorter under the one that it replaced.
 
         Args:
-            step_s: Seconds of a step under the present plan, the same on all ranks.
+            step_s: Seconds of a step under the current plan, the same on all ranks.
 
         Returns:
-            Whether the former plan came back.
+            Whether the former plan was restored.
         """
         former, self._former = self._former, None
         if former is None or former[1] >= step_s * (1 - _OTHER):
@@ -165,13 +165,13 @@ class Replanner:
         replanner = Replanner(model, optimizer, planner)
 
     Every `every` steps all ranks compare their steps. When the slowest rank's smoothed step has deviated by `drift`
-    for `patience` steps, another plan is asked for, as `PlanSwap` has it. `wirewise.watch(..., replan=PlanSwap(...))`
+    for `patience` steps, another plan is requested, as in `PlanSwap`. `wirewise.watch(..., replan=PlanSwap(...))`
     notices more, in windows.
 
     Args:
         model: Model under the initial plan.
         optimizer: Optimizer of the model, stepped equally often on all ranks.
-        planner: Function that makes plans, as of `PlanSwap`.
+        planner: Function that makes plans, as for `PlanSwap`.
         drift: Deviation that triggers replanning, as a fraction of the step.
         patience: Number of steps that a deviation must last.
         every: Number of steps between comparisons.

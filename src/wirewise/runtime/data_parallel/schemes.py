@@ -86,7 +86,7 @@ class Scheme(ABC):
 
 
 class Uncompressed(Scheme):
-    """All-reduce of the gradients, with whatever an earlier plan left to be sent."""
+    """All-reduce of the gradients, with the unsent remainders of an earlier plan."""
 
     def encode(self, flat: Tensor, checked: bool = False) -> None:
         self._send_all(flat)
@@ -118,7 +118,7 @@ class UncompressedGather(Scheme):
 
 
 class UncompressedShares(UncompressedGather):
-    """Each rank sums one share of the gradients in rank order; then all shares are gathered."""
+    """Reduction of one shard of the gradients per rank, in rank order, then all-gather of the shards."""
 
     def travel(self, flat: Tensor, exchanges: Exchanges) -> None:
         ranks, own = list(range(self.group.world_size)), self.group.rank
@@ -168,7 +168,7 @@ class AllReducePayloads(Scheme):
         """Faults that ranks report, or values that left the range of the wire's type in the sum."""
         if not told:
             self.decode(flat)
-        return told or [NonfiniteGradient.in_sum(flat, self.group.names, self.pools)]
+        return told or [NonfiniteGradient.locate_nonfinite(flat, self.group.names, self.pools)]
 
     def decode(self, flat: Tensor) -> None:
         codes = self._part.codes(self._payload[None])
@@ -249,7 +249,7 @@ class Divisible(Scheme):
     def decode(self, flat: Tensor) -> None:
         for part, (begin, end), row in zip(self._parts, self._cuts, self._rows, strict=True):
             scale = 1 / self.group.world_size
-            part.decode(part.codes(row), flat[begin:end], scale, self.pools.step, again=True)
+            part.decode(part.codes(row), flat[begin:end], scale, self.pools.step, reencoded=True)
 
 
 class Hierarchical(Scheme):
@@ -348,4 +348,4 @@ SCHEMES: dict[tuple[bool, str], type[Scheme]] = {
     (True, "divisible"): Divisible,
     (True, "hierarchical"): Hierarchical,
 }
-"""Schemes by whether there is a codec, and the plan's word."""
+"""Schemes by whether there is a codec, and the name of the scheme in the plan."""

@@ -54,7 +54,7 @@ def wrap_ddp(
     compression: Compression | None = None,
     begun: Callable[[DataParallel], None] = lambda _: None,
     *,
-    others: bool = False,
+    skip_others: bool = False,
 ) -> None:
     """Replace DistributedDataParallel by a wrapper that executes this plan.
 
@@ -62,9 +62,9 @@ def wrap_ddp(
         plan: Plan of every wrapped model.
         compression: Options of the plan's codecs.
         begun: Called with each model once it is wrapped.
-        others: Leave models that do not match the plan to DistributedDataParallel, instead of raising.
+        skip_others: Leave models that do not match the plan to DistributedDataParallel, instead of raising.
     """
-    kept = nn.parallel.DistributedDataParallel if others else None
+    kept = nn.parallel.DistributedDataParallel if skip_others else None
     replace_wrapper(
         _Planned, fusion_plan=plan, compression=compression, begun=staticmethod(begun), wrapper_of_others=kept
     )

@@ -42,7 +42,7 @@ class FactorExchange:
         shares: Batch rows on each rank of the group.
         group: Ranks that have the layers and exchange factors in a ring.
         tag: Tag of the exchange, unique in the group.
-        what: Name of the exchange for error messages.
+        label: Name of the exchange for error messages.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class FactorExchange:
         shares: Sequence[int],
         group: Transport,
         tag: int,
-        what: str,
+        label: str,
     ) -> None:
         self._layers, self._shares, self._group = dict(layers), tuple(shares), group
-        self._tag, self._what = tag, what
+        self._tag, self._what = tag, label
         self._factors: dict[str, list[tuple[Tensor, Tensor]]] = {}
         self._everyone: list[list[Tensor]] = []
         """Factors of each rank of the group."""

@@ -63,12 +63,12 @@ class RingAllReduce(_Flat):
     Args:
         parameters: Parameters, the same on all ranks of the group.
         group: Ranks that have partial sums.
-        what: Name of the exchange for error messages.
+        label: Name of the exchange for error messages.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], group: Transport, what: str) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], group: Transport, label: str) -> None:
         super().__init__(parameters)
-        self._group, self._what = group, what
+        self._group, self._what = group, label
 
     def exchange(self) -> None:
         """See `SharedGradients`."""
@@ -84,14 +84,14 @@ class ParameterServers:
         parameters: Parameters by the group rank of their owner, the same on all ranks in the same order.
         group: Ranks that have partial sums.
         tag: Tag of the exchange, unique in the group; the next number is used too.
-        what: Name of the exchange for error messages.
+        label: Name of the exchange for error messages.
     """
 
     def __init__(
-        self, parameters: Mapping[int, Sequence[nn.Parameter]], group: Transport, tag: int, what: str
+        self, parameters: Mapping[int, Sequence[nn.Parameter]], group: Transport, tag: int, label: str
     ) -> None:
         self._flat = {owner: _Flat(own) for owner, own in parameters.items()}
-        self._group, self._tag, self._what = group, tag, what
+        self._group, self._tag, self._what = group, tag, label
         self.bytes_sent = 0
 
     def begin(self) -> None:
@@ -155,13 +155,13 @@ class GradientQueue:
         self._thread = threading.Thread(target=self._work, name="wirewise-gradients", daemon=True)
         self._thread.start()
 
-    def ready(self, one: SharedGradients) -> None:
+    def ready(self, gradients: SharedGradients) -> None:
         """Mark this rank's partial sums of a set as complete."""
-        self._ready[self._sets.index(one)].set()
+        self._ready[self._sets.index(gradients)].set()
 
-    def wait(self, one: SharedGradients) -> None:
+    def wait(self, gradients: SharedGradients) -> None:
         """Wait for the exchange of one set; errors as in `finish`."""
-        self._done[self._sets.index(one)].wait()
+        self._done[self._sets.index(gradients)].wait()
         if self._error is not None:
             raise self._error
 
@@ -176,7 +176,7 @@ class GradientQueue:
         if self._error is not None:
             raise self._error
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Stop exchanging; the thread ends once its current wait has ended or been abandoned."""
         self._given_up.set()
 

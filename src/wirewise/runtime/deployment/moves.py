@@ -90,7 +90,7 @@ class ValueMove:
         self.open(forward=True)
 
     def receive_kind(self, device: torch.device) -> None:
-        """Learn what kind of value comes, and on which device of this rank it is to be."""
+        """Receive the kind of a value, and set the device on which this rank keeps it."""
         headers = {one.source: ValueSpec.empty() for one in self._received(True)}
         self._transport.exchange(f"the shape of {self.name!r}", self._tag + 2, {}, headers)
         if self.shape is None:

@@ -29,8 +29,8 @@ from wirewise.runtime.transport import Transport, transport_of
 __all__ = ["Around", "Deployment"]
 
 Around = Callable[[str, str, int], AbstractContextManager[Any]]
-"""Context of a pass: name of a module, "forward", "backward" or "product", number of rows. The products of a group's
-factors come together, under the name of its first module."""
+"""Context of a pass, by name of a module, "forward", "backward" or "product", and number of rows. The products of a
+group's factors run together, under the name of its first module."""
 
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
 """Modules that mix the rows of a batch while they are trained."""
@@ -153,7 +153,7 @@ class Deployment:
                 queue.finish()
         except BaseException:
             for queue in queues:
-                queue.give_up()
+                queue.abandon()
             raise
         self.bytes_sent += sum(queue.bytes_sent for queue in queues) - before
         return found
@@ -177,7 +177,7 @@ class Deployment:
     def close(self) -> None:
         """End threads, and restore the modules."""
         for queue in self._queues.values():
-            queue.give_up()
+            queue.abandon()
         for *_, factors in self._factors:
             factors.close()
         for transport in self._transports:
@@ -427,13 +427,13 @@ class Deployment:
         return found
 
     @torch.no_grad()
-    def _from(self, first: int, tensor: Tensor, what: str) -> None:
+    def _from(self, first: int, tensor: Tensor, label: str) -> None:
         """Give all ranks a tensor of one of them, in place."""
         options = dist.BroadcastOptions()
         options.rootRank = first
         staged = tensor.detach().cpu().reshape(-1).contiguous()
         bits = staged.view(torch.uint8)
-        self.transport.complete(lambda: self.transport.group.broadcast([bits], options), what)
+        self.transport.complete(lambda: self.transport.group.broadcast([bits], options), label)
         tensor.detach().copy_(staged.view(tensor.shape))
 
 

@@ -1,8 +1,8 @@
 """Engine that sends flows in chunks, always the next chunk of the first flow by priority; needs no kernel shaping.
 
 A flow is announced to its receiver, which grants chunks of announced flows at the rate of its interface. A sender
-sends granted chunks at the rate of its own. Queues are therefore at the ends, where the order is decided, and not in
-the network.
+sends granted chunks at the rate of its interface. Queues are therefore at the ends, where the order is decided, and
+not in the network.
 
 This is the engine of flows between tasks; that of collectives, `runtime.collective.engine`, sends the chunks of a
 program in the program's order, as soon as they can go, and has neither grants nor rates.
@@ -170,9 +170,9 @@ class FlowEngine:
                 connection.setblocking(False)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
 
-    def _say(self, host: int, what: int, op: int, size_bytes: int = 0, iteration: int = 0) -> None:
+    def _say(self, host: int, label: int, op: int, size_bytes: int = 0, iteration: int = 0) -> None:
         try:
-            self.peers.out[host, WORDS].sendall(_WORD.pack(what, op, size_bytes, iteration))
+            self.peers.out[host, WORDS].sendall(_WORD.pack(label, op, size_bytes, iteration))
         except OSError as error:
             raise _gone(host, error) from error
 

@@ -31,9 +31,9 @@ class ExecutionTimes(NamedTuple):
     """Start and end times of ops, in seconds since the common start of the hosts; NaN on another host."""
 
     start_s: Vector
-    """[n]"""
+    """Start of each op, [n]."""
     end_s: Vector
-    """[n]"""
+    """End of each op, [n]."""
 
 
 class TaskExecution:

@@ -1,4 +1,4 @@
-"""Connections among the hosts of a job, for flows and for control, in both directions between every two hosts."""
+"""Connections among the hosts of a job, for flows and for control, in both directions between each pair of hosts."""
 
 from __future__ import annotations
 

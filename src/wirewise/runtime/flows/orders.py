@@ -1,7 +1,7 @@
 """Order and rate of flows, at both of their ends.
 
-The receiving end grants chunks of what was announced to it, so that its interface never has a queue; the sending end
-sends what it was granted at the rate of its own. Both follow one order of flows.
+The receiving end grants chunks of announced flows, so that its interface never has a queue; the sending end sends
+granted chunks at the rate of its interface. Both follow one order of flows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 CHUNK_BYTES = 256 * 1024
-"""Most that is granted or sent before the order is looked at again."""
+"""Maximum bytes granted or sent before the order is decided again."""
 _CHUNK_S = 0.01
 """A chunk takes no longer than this, so that slow interfaces change over as quickly as fast ones."""
 _SHARE_S = 0.004
@@ -40,8 +40,8 @@ ORDERS: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
     "maxmin": lambda iteration, arrival, turn: (0, turn),
     "oes": lambda iteration, arrival, turn: (0, turn),
 }
-"""Keys of flows, of which the least goes first: by iteration of a flow, when it was announced, and how many chunks
-went before."""
+"""Sort keys of flows, the smallest first: by the flow's iteration, the time of its announcement, and the number of
+chunks already sent."""
 _SHARED = ("oes",)
 """Orders that give each flow a share of the interface, whether it uses it or not."""
 
@@ -76,7 +76,7 @@ class TokenBucket:
 
 
 class BandwidthShares:
-    """No shares: a flow may use the whole interface."""
+    """Base class without shares: a flow may use the whole interface."""
 
     def begin(self, op: int, now_s: float) -> None:
         """Handle a flow that becomes ready."""

@@ -2,7 +2,7 @@
 
 Dropout, stochastic rounding and boundary sampling are functions of (seed, epoch), so there is no generator state to
 save, only weights, optimizer, bit tables, traces, measured costs and received but unused rows. They are stored as
-tensors, numbers and texts only (`to_plain`), and a file with anything else is refused before any of it runs: a
+tensors, numbers and strings only (`to_plain`), and a file with anything else is refused before any of it runs: a
 checkpoint from elsewhere can spoil a training, but not do more.
 
 A folder holds the checkpoints of one trainer: `epoch-000010/rank-0.pt` and so on. A checkpoint is complete if it has
@@ -39,7 +39,7 @@ def save(trainer: Trainer, folder: str | os.PathLike, *, extra: Mapping[str, Any
     Args:
         trainer: Trainer to save.
         folder: Folder of this trainer's checkpoints; created if missing.
-        extra: Values for `load` to return: numbers, texts, arrays and tensors by name.
+        extra: Values for `load` to return: numbers, strings, arrays and tensors by name.
 
     Raises:
         InputError: The folder is not writable.

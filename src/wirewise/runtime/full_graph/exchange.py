@@ -189,7 +189,7 @@ class HaloExchange:
         layer: int,
         *,
         neighbourhood: Neighbourhood | None = None,
-        kept: Tensor | None = None,
+        cached_rows: Tensor | None = None,
     ) -> tuple[Float[Tensor, "own d"], Ticket]:
         """Encode and send the boundary rows of `x`.
 
@@ -200,7 +200,7 @@ class HaloExchange:
             x: Own rows, central first.
             layer: Index of the convolution in the model.
             neighbourhood: Aggregation that will `finish` this exchange; required with backward="pull".
-            kept: Halo rows of the earlier call, if a forward pass is recomputed, so that only gradients are sent.
+            cached_rows: Halo rows of the earlier call if a forward pass is recomputed; only gradients are sent then.
 
         Raises:
             CodecError: A message holds NaN or infinity.
@@ -212,8 +212,8 @@ class HaloExchange:
                 f"{self.part.rank}, central rows first"
             )
         with profile_range("halo: send"):
-            own, token = _Start.apply(x, self, layer, neighbourhood, kept is None)
-        return own, Ticket(layer, x.shape[1], x.dtype, token, kept)
+            own, token = _Start.apply(x, self, layer, neighbourhood, cached_rows is None)
+        return own, Ticket(layer, x.shape[1], x.dtype, token, cached_rows)
 
     def finish(self, ticket: Ticket) -> Float[Tensor, "halo d"]:
         """The halo rows, [num_halo, width], in the order of `part.halo_ids`."""

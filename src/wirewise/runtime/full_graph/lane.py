@@ -189,7 +189,7 @@ class Lane:
         slot.pending = self.transport.open(what, self._tag(epoch), receives)
         if self._shared is not None:
             self._shared.pending = slot.pending
-        slot.pending.land(logged)
+        slot.pending.mark_arrived(logged)
         for peer in self.transport.peers:
             if peer in sending and len(self.route.send_rows[peer]):
                 self._send(slot, peer, x, epoch, trace)
@@ -303,7 +303,7 @@ class Lane:
             for peer, rows in state["late"].items():
                 slot.receive[peer].copy_(rows)
             slot.pending = self.transport.open(f"{self.name}, restored", 0, {})
-            slot.pending.land(state["late"])
+            slot.pending.mark_arrived(state["late"])
             self._previous = slot
 
     def _tag(self, epoch: int) -> int:
@@ -315,7 +315,7 @@ class Lane:
             return buffer
         return buffer[: len(positions) * self.width * self.dtype.itemsize]
 
-    def _receiving(self, what: str, sending: set[int], epoch: int) -> list[int]:
+    def _receiving(self, label: str, sending: set[int], epoch: int) -> list[int]:
         """Peers whose rows will come; with skipping they say so in one byte each first."""
         peers = self._receivable()
         if not self._skipper.active:
@@ -324,7 +324,7 @@ class Lane:
         heard = {p: torch.zeros(1, dtype=torch.uint8) for p in peers}
         said = {p: f for p, f in said.items() if len(self.route.send_rows[p])}
         with self.clock.phase("wire"):
-            self.transport.exchange(what + " (flags)", self._tag(epoch) + 1, said, heard)
+            self.transport.exchange(label + " (flags)", self._tag(epoch) + 1, said, heard)
         return [p for p in peers if heard[p]]
 
     def _receivable(self) -> list[int]:

@@ -23,7 +23,7 @@ CONVOLUTIONS = {"gcn": "gcn", "sage": "mean"}
 
 
 class GraphConvolution(nn.Module):
-    """GCN, sum alpha_uv W h_u + b, or SAGE-mean, W_n mean(h_u) + W_s h_v + b.
+    """Graph convolution: GCN, sum alpha_uv W h_u + b, or SAGE-mean, W_n mean(h_u) + W_s h_v + b.
 
     Args:
         inputs: Width of the input.

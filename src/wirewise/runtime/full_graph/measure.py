@@ -73,11 +73,10 @@ def measure_links(transport: Transport, hosts: list[int]) -> Links:
 def measure_loaded(transport: Transport, links: Links) -> Links:
     """Measure the links while all channels are loaded at once; equal on all ranks if `links` is.
 
-    Flows that share an interface also share its queue, and acknowledgements travel against them; rounds of a ring show
-    little of that. Rounds of two sizes, each as long as its slowest rank, tell both: how many times longer a byte takes
-    than `links` says, from what the larger size takes more, and the seconds of a round besides its bytes, such as those
-    of ranks that wake up and of packets that a full queue drops and that are sent again. Neither is below what `links`
-    says.
+    Flows that share an interface also share its queue, and acknowledgements are sent in the opposite direction; rounds
+    of a ring show little of that. Rounds of two sizes, each as long as its slowest rank, give both the slowdown per
+    byte relative to `links`, from their difference, and the fixed seconds of a round, such as those of wake-ups and of
+    retransmitted packets. Neither is below the value of `links`.
     """
     ones = 1 - np.eye(transport.world_size, dtype=np.int64)
     nothing_s = float(links.wire_s(ones).max())

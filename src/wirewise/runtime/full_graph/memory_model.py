@@ -31,7 +31,7 @@ class MemoryTerms:
     part: int
     """Arrays of the part."""
     inputs: int
-    """Input features as training reads them, where they are not the part's own arrays, and row numbers by split."""
+    """Row indices by split, and input features if training cannot read them from the part's own arrays."""
     matrices: int
     """Weighted in-edges from own rows and from each peer's rows, and their transposes."""
     messages: int

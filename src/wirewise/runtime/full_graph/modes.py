@@ -1,8 +1,8 @@
 """Modes of halo exchange, as data.
 
-Each published system is a combination of four choices: which bits a message gets, whether computing goes on
-while bytes are on the wire, how old received rows may be, and which share of the boundary is sent at all. Weight
-gradients travel in one format in all modes, so that modes differ in their halo rows alone; `mode` takes its width.
+Each published system is a combination of four choices: the bit width of a message, whether compute overlaps with
+communication, the maximum age of received rows, and the fraction of the boundary that is sent at all. Weight gradients
+are sent in one format in all modes, so that modes differ in their halo rows alone; its width is an argument of `mode`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wirewise.errors import InputError
 __all__ = ["GRADIENT_BITS", "MODES", "ExchangeMode", "mode"]
 
 GRADIENT_BITS = 32
-"""Width of weight gradients between the ranks, in all modes."""
+"""Bit width of weight gradients between the ranks, in all modes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class ExchangeMode:
     planner: str = "auto"
     """Planner of `planners.bitwidth` that decides planned bits."""
     overlap: bool = False
-    """Compute on own rows while messages are on the wire."""
+    """Whether to compute on own rows while messages are on the wire."""
     backward: str = "push"
     """"push": partial gradients of halo rows return to their owners. "pull": output gradients are sent and the
     owner sums them over the reversed graph (undirected graphs only)."""
@@ -37,15 +37,15 @@ class ExchangeMode:
     gradient_bits: int = GRADIENT_BITS
     """Width of weight gradients between the ranks: 32 as computed, 16 rounded to bfloat16."""
     stale: bool = False
-    """Use the rows of the previous epoch (zeros at first) and hide the whole exchange."""
+    """Whether to use the rows of the previous epoch (zeros at first), which hides the whole exchange."""
     boundary_rate: float = 1.0
     """Fraction of each boundary list that is sent in an epoch, rescaled by its inverse."""
     skip_drift: float = 0.0
-    """Do not send a boundary block whose relative change since it was last sent is at most this."""
+    """Maximum relative change, since it was last sent, of a boundary block that is not sent again."""
     skip_limit: int = 0
     """Maximum age of a skipped block, in epochs."""
     stochastic: bool = True
-    """Stochastic rounding; otherwise to nearest."""
+    """Whether rounding is stochastic; otherwise to nearest."""
 
     @property
     def traced(self) -> bool:

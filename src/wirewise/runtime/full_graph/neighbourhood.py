@@ -1,8 +1,8 @@
 """Linear aggregation over a part: own neighbours during the exchange, halo neighbours as they arrive.
 
-Aggregation is a sum over in-neighbours, so the neighbours that are own rows can be summed before any halo row
-is there, for central and marginal nodes alike; the rows of each peer are added when they land. Backward the
-gradients of halo rows leave first and the gradients of own rows are computed while they travel.
+Aggregation is a sum over in-neighbours, so the neighbours that are own rows can be summed before any halo row has
+arrived, for central and marginal nodes alike; the rows of each peer are added on arrival. In the backward pass the
+gradients of halo rows are sent first, and the gradients of own rows are computed while those are in flight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Conversion of state to and from plain data: dictionaries, numbers, texts and tensors, storable without code."""
+"""Conversion of state to and from plain data: dictionaries, numbers, strings and tensors, storable without code."""
 
 from __future__ import annotations
 

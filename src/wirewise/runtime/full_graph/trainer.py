@@ -142,7 +142,7 @@ class Trainer:
             summed = loss.detach().clone().view(1)
             known = self._journal.knows(self.epoch)
             if not known:
-                self.reducer.begin(beside=summed)
+                self.reducer.begin(extra=summed)
             loss.backward()
         with self.clock.phase("reduce"):
             agreed = self._journal.agree(self.epoch, 0, partial(self._reduced, summed))

@@ -22,29 +22,29 @@ class Block(NamedTuple):
     """Inputs of the rows of some nodes: their neighbours' aggregated features. n nodes, m neighbours."""
 
     adjacency: Csr
-    """[n, m], normalised."""
+    """Normalised adjacency of the nodes and their neighbours, [n, m]."""
     features: Csr | Tensor
-    """[m, F]: features of the neighbours, already summed over their own neighbours."""
+    """Features of the neighbours, [m, F], already summed over their own neighbours."""
 
 
 class CurrentGraph:
     """Normalised adjacency (D^-1/2 (A + I) D^-1/2) and aggregated features of the graph at a task.
 
     Args:
-        growing: The graph and its tasks.
+        growing_graph: The graph and its tasks.
         task: Index of the task to learn.
     """
 
-    def __init__(self, growing: GrowingGraph, task: int) -> None:
-        edges = growing.edges(task)
-        nodes = growing.data.num_nodes
+    def __init__(self, growing_graph: GrowingGraph, task: int) -> None:
+        edges = growing_graph.edges(task)
+        nodes = growing_graph.data.num_nodes
         values = np.ones(len(edges.indices), np.float32) if edges.weight is None else edges.weight
         with_self = sp.csr_matrix((values, edges.indices, edges.indptr), shape=(nodes, nodes))
         with_self = with_self + sp.identity(nodes, np.float32, format="csr")
         scale = sp.diags_array((1 / np.sqrt(np.asarray(with_self.sum(axis=1)).ravel())).astype(np.float32))
         self.task, self.edges = task, edges
         self._adjacency = sp.csr_matrix(scale @ with_self @ scale)
-        x = growing.data.x
+        x = growing_graph.data.x
         self._features = self._adjacency @ (
             x.to_scipy() if isinstance(x, SparseRows) else np.asarray(x, np.float32)
         )

@@ -70,9 +70,9 @@ class WeightedNodes(NamedTuple):
     """Nodes of a loss, with a weight for each; n nodes."""
 
     nodes: NDArray[np.int64]
-    """[n]: ids."""
+    """Node ids, [n]."""
     weights: NDArray[np.float64]
-    """[n]: factor of each node's own loss."""
+    """Factor of each node's own loss, [n]."""
 
 
 class RehearsedNodes(NamedTuple):
@@ -80,7 +80,7 @@ class RehearsedNodes(NamedTuple):
 
     nodes: NDArray[np.int64]
     then: Block
-    """Neighbourhood of the nodes as it was when the task was learnt."""
+    """Neighbourhood of the nodes at the time when the task was learnt."""
     size: int
     """Number of nodes of the task kept by all ranks."""
 
@@ -90,16 +90,16 @@ class Learner:
 
     Args:
         method: Selection and weighting of kept nodes, if any.
-        growing: The graph and its tasks.
+        growing_graph: The graph and its tasks.
         settings: Settings of model and training.
         peers: Ranks that train together.
     """
 
     def __init__(
-        self, method: Method, growing: GrowingGraph, settings: Settings, peers: Peers | None = None
+        self, method: Method, growing_graph: GrowingGraph, settings: Settings, peers: Peers | None = None
     ) -> None:
-        data = growing.data
-        self.method, self.growing, self.settings = method, growing, settings
+        data = growing_graph.data
+        self.method, self.growing_graph, self.settings = method, growing_graph, settings
         self.peers = peers or Peers()
         self.model = Gcn(data.num_features, settings.hidden, data.num_classes, settings.seed)
         optimizer = torch.optim.Adam if settings.decay == "l2" else torch.optim.AdamW
@@ -108,7 +108,7 @@ class Learner:
         )
         self.reducer = self.peers.reducer(self.model)
         self.labels = torch.from_numpy(data.y).long()
-        self._task_of_class = torch.from_numpy(growing.task_of_class)
+        self._task_of_class = torch.from_numpy(growing_graph.task_of_class)
 
     def learn(self, graph: CurrentGraph) -> None:
         """Learn the task of the current graph."""
@@ -138,7 +138,7 @@ class Learner:
         return [self._balanced(graph.task)]
 
     def begin(self, graph: CurrentGraph) -> None:
-        """Hook called before a task is learnt."""
+        """Prepare to learn a task; a hook for subclasses."""
 
     def penalty(self, embedding: Tensor, scores: Tensor, new: int) -> Tensor | float:
         """Term added to the loss of a step; the first `new` rows are of the new task."""
@@ -148,7 +148,7 @@ class Learner:
         """Modify the gradients of a step."""
 
     def end(self, graph: CurrentGraph) -> None:
-        """Hook called after a task is learnt."""
+        """Finish learning a task; a hook for subclasses."""
 
     def losses(self, scores: Tensor, nodes: NDArray[np.int64], task: int) -> Tensor:
         """Loss of each node among the classes of its task, or among those of all tasks so far, [n]."""
@@ -157,19 +157,22 @@ class Learner:
     def allowed(self, nodes: NDArray[np.int64], task: int) -> Tensor:
         """Classes considered for each node, bool [n, C]."""
         if self.settings.setting == "task":
-            return self._task_of_class == torch.from_numpy(self.growing.arrival[nodes])[:, None]
+            return self._task_of_class == torch.from_numpy(self.growing_graph.arrival[nodes])[:, None]
         among = (self._task_of_class >= 0) & (self._task_of_class <= task)
         return among.expand(len(nodes), -1)
 
     @torch.no_grad()
     def accuracies(self, graph: CurrentGraph) -> list[float]:
         """Class-balanced accuracy on the test nodes of every task so far, on the current graph."""
-        tests = [task.test for task in self.growing.tasks[: graph.task + 1]]
+        tests = [task.test for task in self.growing_graph.tasks[: graph.task + 1]]
         nodes = np.concatenate(tests)
         block = graph.kept("test", lambda: graph.block(nodes))
         scores = self.model(block).masked_fill(~self.allowed(nodes, graph.task), -torch.inf)
         found = np.split(scores.argmax(dim=1).numpy(), np.cumsum([len(test) for test in tests])[:-1])
-        return [balanced_accuracy(f, self.growing.data.y[test]) for f, test in zip(found, tests, strict=True)]
+        return [
+            balanced_accuracy(f, self.growing_graph.data.y[test])
+            for f, test in zip(found, tests, strict=True)
+        ]
 
     @torch.no_grad()
     def embedded(self, block: Block) -> NDArray[np.float32]:
@@ -178,11 +181,13 @@ class Learner:
 
     def _balanced(self, task: int) -> WeightedNodes:
         """This rank's training nodes of a task; every class weighs the same over all ranks."""
-        everyone = self.growing.tasks[task].train
-        count = np.bincount(self.growing.data.y[everyone], minlength=self.growing.data.num_classes)
-        mine = self.peers.mine(everyone)
+        everyone = self.growing_graph.tasks[task].train
+        count = np.bincount(
+            self.growing_graph.data.y[everyone], minlength=self.growing_graph.data.num_classes
+        )
+        mine = self.peers.own_nodes(everyone)
         return WeightedNodes(
-            mine, 1 / (count[self.growing.data.y[mine]] * len(self.growing.tasks[task].classes))
+            mine, 1 / (count[self.growing_graph.data.y[mine]] * len(self.growing_graph.tasks[task].classes))
         )
 
 
@@ -190,7 +195,7 @@ class JointTraining(Learner):
     """Joint training on the training nodes of all tasks so far."""
 
     def rows(self, graph: CurrentGraph) -> list[WeightedNodes]:
-        """All tasks, with equal weights."""
+        """Nodes of all tasks so far, with equal weights."""
         parts = [self._balanced(task) for task in range(graph.task, -1, -1)]
         return [WeightedNodes(part.nodes, part.weights / len(parts)) for part in parts]
 
@@ -199,9 +204,9 @@ class Rehearsal(Learner):
     """Rehearsal of kept nodes on the current graph, with individual weights (ER-GNN, SEA-ER)."""
 
     def __init__(
-        self, method: Method, growing: GrowingGraph, settings: Settings, peers: Peers | None = None
+        self, method: Method, growing_graph: GrowingGraph, settings: Settings, peers: Peers | None = None
     ) -> None:
-        super().__init__(method, growing, settings, peers)
+        super().__init__(method, growing_graph, settings, peers)
         self.kept: list[RehearsedNodes] = []
 
     def rows(self, graph: CurrentGraph) -> list[WeightedNodes]:
@@ -222,14 +227,14 @@ class Rehearsal(Learner):
 
     def keep(self, graph: CurrentGraph) -> NDArray[np.int64]:
         """Select this rank's training nodes of the task to keep, within the budget of each class."""
-        task = self.growing.tasks[graph.task]
-        mine = self.peers.mine(task.train)
+        task = self.growing_graph.tasks[graph.task]
+        mine = self.peers.own_nodes(task.train)
         if not len(mine):
             return mine
-        rows, label = self.embedded(graph.block(mine)), self.growing.data.y[mine]
+        rows, label = self.embedded(graph.block(mine)), self.growing_graph.data.y[mine]
         found = [mine[:0]]
         for number in task.classes:
-            everyone = task.train[self.growing.data.y[task.train] == number]
+            everyone = task.train[self.growing_graph.data.y[task.train] == number]
             share, own = self.peers.share(everyone, self.settings.budget), label == number
             if share:
                 seed = np.random.SeedSequence([self.settings.seed, number, self.peers.rank]).generate_state(1)
@@ -243,21 +248,21 @@ class Rehearsal(Learner):
         Their embeddings under the graph structure when they were kept are matched with those of all training nodes of
         their task under the current structure, both by the current network.
         """
-        own = [self.peers.mine(task.train) for task in self.growing.tasks[: graph.task]]
+        own = [self.peers.own_nodes(task.train) for task in self.growing_graph.tasks[: graph.task]]
         block = graph.kept("old", lambda: graph.block(np.concatenate(own)))
         now = np.split(self.embedded(block), np.cumsum([len(nodes) for nodes in own])[:-1])
         return [self._matched(kept, x) for kept, x in zip(self.kept, now, strict=True)]
 
     def _matched(self, kept: RehearsedNodes, now: NDArray[np.float32]) -> NDArray[np.float64]:
         then = self.embedded(kept.then) if len(kept.nodes) else now[:0]
-        label = self.growing.data.y[kept.nodes]
+        label = self.growing_graph.data.y[kept.nodes]
         # The class travels as one more column.
         both, own = self.peers.gather(np.column_stack([then, label]).astype(np.float64))
         weights = matched_weights(
             both[:, :-1],
             now.astype(np.float64),
             kernel=self.settings.kernel,
-            most=self.settings.most,
+            maximum=self.settings.most,
             groups=both[:, -1].astype(np.int64) if self.settings.balanced else None,
             total=self.peers.total,
         )

@@ -27,7 +27,7 @@ class Peers:
         self.rank = transport.rank if transport else 0
         self.world_size = transport.world_size if transport else 1
 
-    def mine(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def own_nodes(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Filter nodes owned by this rank, in order."""
         return nodes if self._owner is None else nodes[self._owner[nodes] == self.rank]
 

@@ -63,7 +63,7 @@ class Lwf(Learner):
     def begin(self, graph: CurrentGraph) -> None:
         """Record the answers of the current network."""
         self._targets: Tensor | None = None
-        self._old = [list(task.classes) for task in self.growing.tasks[: graph.task]]
+        self._old = [list(task.classes) for task in self.growing_graph.tasks[: graph.task]]
         if self._old:
             nodes = self._balanced(graph.task).nodes
             with torch.no_grad():
@@ -87,7 +87,7 @@ class Gem(Rehearsal):
     """Gradient episodic memory (Lopez-Paz, Ranzato, NIPS 2017): no step may increase the loss of kept nodes."""
 
     def rows(self, graph: CurrentGraph) -> list[WeightedNodes]:
-        """The new task only."""
+        """Weighted nodes of the new task only."""
         return Learner.rows(self, graph)
 
     def begin(self, graph: CurrentGraph) -> None:

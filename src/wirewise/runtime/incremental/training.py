@@ -31,7 +31,9 @@ _SUMS = ("bare", "replay", "joint")
 """Learners whose loss is a sum over nodes, which several ranks can share out."""
 
 
-def learner_of(name: str, growing: GrowingGraph, settings: Settings, peers: Peers | None = None) -> Learner:
+def learner_of(
+    name: str, growing_graph: GrowingGraph, settings: Settings, peers: Peers | None = None
+) -> Learner:
     """Make an untrained learner.
 
     Raises:
@@ -42,11 +44,11 @@ def learner_of(name: str, growing: GrowingGraph, settings: Settings, peers: Peer
     method = METHODS[name]
     if peers is not None and peers.world_size > 1 and method.learner not in _SUMS:
         raise InputError(f"method {name!r} learns on one worker; drop it, or use --workers 1")
-    return _LEARNERS[method.learner](method, growing, settings, peers)
+    return _LEARNERS[method.learner](method, growing_graph, settings, peers)
 
 
 def train(
-    growing: GrowingGraph,
+    growing_graph: GrowingGraph,
     methods: Sequence[str],
     settings: Settings,
     on_task: Callable[[int, str, list[float], float], None] | None = None,
@@ -55,7 +57,7 @@ def train(
     """Train all methods; returns the accuracy on task k after task t, [t, k], NaN above the diagonal, by method.
 
     Args:
-        growing: The graph and its tasks.
+        growing_graph: The graph and its tasks.
         methods: Keys of `METHODS`.
         settings: Settings of all methods.
         on_task: Called after each task of each method with both, the accuracies so far and the seconds.
@@ -65,11 +67,11 @@ def train(
         InputError: A method is unknown, or does not support several ranks.
         PeerError: Another rank failed.
     """
-    learners = {name: learner_of(name, growing, settings, peers) for name in methods}
-    count = len(growing.tasks)
+    learners = {name: learner_of(name, growing_graph, settings, peers) for name in methods}
+    count = len(growing_graph.tasks)
     found = {name: np.full((count, count), np.nan) for name in methods}
     for task in range(count):
-        graph = CurrentGraph(growing, task)
+        graph = CurrentGraph(growing_graph, task)
         for name, learner in learners.items():
             start_s = time.perf_counter()
             learner.learn(graph)

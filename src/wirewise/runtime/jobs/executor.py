@@ -26,7 +26,7 @@ from wirewise.trace.queues import JobQueue, QueueArrays
 __all__ = ["Policy", "QueueExecutor"]
 
 Policy = Callable[[QueueArrays, QueueState], None]
-"""Called once per slot with the queue as estimated, and its state, in which it starts, resizes and stops jobs."""
+"""Function called once per slot with the estimated queue and its state, in which it starts, resizes and stops jobs."""
 
 _LOOK_S = 0.02
 _WARM = 2

@@ -62,7 +62,7 @@ class RankEnded(msgspec.Struct, frozen=True, tag="ended"):
     job: str
     rank: int
     exit_code: int
-    """Negative: ended by that signal."""
+    """Exit code; negative if a signal ended the rank."""
     at_s: float
 
 

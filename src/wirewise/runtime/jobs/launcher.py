@@ -9,7 +9,7 @@ from wirewise.runtime.jobs.training import Progress
 __all__ = ["JobLauncher", "JobReport", "JobState"]
 
 JobState = Literal["running", "done", "stopped", "failed"]
-"""A job that was stopped has saved its state; one that failed resumes from what it saved before."""
+"""State of a job: a stopped one has saved its state; a failed one resumes from its last saved state."""
 
 
 class JobReport(NamedTuple):
@@ -39,7 +39,7 @@ class JobLauncher(Protocol):
         """
 
     def stop(self, job: str) -> None:
-        """Ask a job to save its state and exit; a report tells when it has."""
+        """Ask a job to save its state and exit; a report confirms it."""
 
     def requeue(self, job: str) -> None:
         """Kill all processes of a job; it can be restarted from its last saved state."""

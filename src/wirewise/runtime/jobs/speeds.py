@@ -14,7 +14,7 @@ from wirewise.errors import InputError
 __all__ = ["SpeedModel", "step_table"]
 
 
-def step_table(measured: Mapping[tuple[int, int], float], cpus: int, gpus: int) -> NDArray[np.float64]:
+def step_table(measurements: Mapping[tuple[int, int], float], cpus: int, gpus: int) -> NDArray[np.float64]:
     """Fit the step time for all amounts to some measurements, [cpus + 1, gpus + 1], in seconds.
 
     A step takes time for input and for work on shared CPUs, for work divided over accelerators and for communication:
@@ -22,20 +22,20 @@ def step_table(measured: Mapping[tuple[int, int], float], cpus: int, gpus: int) 
     accelerators can therefore hurt if CPUs are few. Measured amounts keep their measured times.
 
     Args:
-        measured: Seconds by CPUs and accelerators.
+        measurements: Seconds by CPUs and accelerators.
         cpus: Maximum number of CPUs of a job.
         gpus: Maximum number of accelerators of a job.
 
     Raises:
         InputError: There are no measurements, or a value is not positive.
     """
-    if not measured or min(measured.values()) <= 0:
-        raise InputError(f"got the measured seconds {dict(measured)}; expected at least one, all above 0")
-    taken = np.array(list(measured.values()))
-    factors, _ = nnls(_terms(np.array(list(measured))) / taken[:, None], np.ones(len(taken)))
+    if not measurements or min(measurements.values()) <= 0:
+        raise InputError(f"got the measured seconds {dict(measurements)}; expected at least one, all above 0")
+    taken = np.array(list(measurements.values()))
+    factors, _ = nnls(_terms(np.array(list(measurements))) / taken[:, None], np.ones(len(taken)))
     amounts = np.stack(np.meshgrid(np.arange(cpus + 1), np.arange(gpus + 1), indexing="ij"), -1)
     table = (_terms(amounts.reshape(-1, 2)) @ factors).reshape(cpus + 1, gpus + 1)
-    for (c, g), seconds in measured.items():
+    for (c, g), seconds in measurements.items():
         table[c, g] = seconds
     return table
 

@@ -48,7 +48,7 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     """Progress record of a training."""
 
     step: int
-    """Steps that are done."""
+    """Number of completed steps."""
     at_s: float
     """Time on the machine's monotonic clock."""
     event: str = ""

@@ -40,18 +40,18 @@ class AllToAll:
 
     def exchange(
         self,
-        what: str,
+        label: str,
         sends: Tensor,
-        came: Tensor,
+        received: Tensor,
         send_counts: NDArray[Any] | None = None,
         receive_counts: NDArray[Any] | None = None,
     ) -> None:
-        """Send parts of `sends` to the machines, and receive theirs into `came`, in rank order.
+        """Send parts of `sends` to the machines, and receive theirs into `received`, in rank order.
 
         Args:
-            what: Name of the exchange for error messages.
+            label: Name of the exchange for error messages.
             sends: Parts to send, 1-D.
-            came: Output for received parts, 1-D. Between devices (NCCL) both are copied via the device.
+            received: Output for received parts, 1-D. Between devices (NCCL) both are copied via the device.
             send_counts: Number of elements for each machine. Defaults to equal parts. [K]
             receive_counts: Number of elements from each machine. Defaults to equal parts. [K]
 
@@ -60,19 +60,19 @@ class AllToAll:
         """
         transport = self.transport
         out, into = ([] if one is None else [int(n) for n in one] for one in (send_counts, receive_counts))
-        self.count(self._foreign_bytes(sends, out), self._foreign_bytes(came, into))
+        self.count(self._foreign_bytes(sends, out), self._foreign_bytes(received, into))
         if transport.world_size == 1:
-            came.copy_(sends)
+            received.copy_(sends)
             return
-        landed = came
+        landed = received
         if transport.on_device:
-            sends, landed = sends.cuda(), torch.empty_like(came, device="cuda")
+            sends, landed = sends.cuda(), torch.empty_like(received, device="cuda")
         transport.complete(
             lambda: transport.group.alltoall_base(transport.lend(landed), transport.lend(sends), into, out),
-            what,
+            label,
         )
-        if landed is not came:
-            came.copy_(landed)
+        if landed is not received:
+            received.copy_(landed)
 
     def count(self, sent_bytes: int, received_bytes: int) -> None:
         """Add to the counts of sent and received bytes; thread-safe."""

@@ -29,12 +29,12 @@ class MiniBatch:
     y: Tensor
     """Labels of the seeds."""
     scale: float
-    """Times the sum of the seeds' losses it makes this machine's loss one whose mean over machines is the mean over all
-    seeds of the batch: `cross_entropy(out, batch.y, reduction="sum") * batch.scale`."""
+    """Factor for the sum of the seeds' losses, such that the mean over machines is the mean over all seeds of the
+    batch: `cross_entropy(out, batch.y, reduction="sum") * batch.scale`."""
     stage_s: dict[str, float] = field(default_factory=dict)
-    """Seconds that each stage took."""
+    """Seconds of each stage."""
     remote_rows: int = 0
-    """Rows that were fetched."""
+    """Number of fetched rows."""
     copied: torch.cuda.Event | None = None
     """Event after its rows were copied to a device."""
     foreign_rows: int = 0

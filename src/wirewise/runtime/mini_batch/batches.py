@@ -1,10 +1,10 @@
 """Pipeline of batches of several epochs through the stages sample, ids, slice, rows and assemble.
 
-In a pipeline each stage works on another batch. One thread sends all messages, ids of a batch before rows of the one
-before it, in the same order on all machines, and another waits for rows: those of several batches travel at a time, so
-that a link has always something to carry. Once enough of them do, those of the next one wait until training takes a
-batch: they leave while it computes, before its gradients need the link. A pipeline goes on from one epoch into the
-next, so that links carry rows of the next epoch while the last batches of this one train.
+In a pipeline each stage works on another batch. One thread sends all messages, ids of a batch before rows of the
+previous one, in the same order on all machines, and another waits for rows: those of several batches are in flight at
+a time, so that links are never idle. Once enough are in flight, rows of the next batch are sent when training takes a
+batch: during its compute, before its gradients need the link. A pipeline continues across epochs, so that links carry
+rows of the next epoch while the last batches of this one train.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Batches:
         """Number of batches."""
         return max(len(self.epochs) * len(self.loader) - self.start, 0)
 
-    def one_by_one(self) -> Generator[MiniBatch]:
+    def iterate_unpipelined(self) -> Generator[MiniBatch]:
         """Yield batches that are each made on demand."""
         if not len(self):
             return
@@ -253,7 +253,7 @@ class Batches:
         if len(place.seeds) or loader.sampler.collective:
             batch = loader.sampler.sample(place.seeds, epoch=place.epoch, batch=draw)
         else:
-            batch = loader.sampler.nothing()
+            batch = loader.sampler.empty_batch()
         made = _Making(place, batch, self.fetcher.wanted(batch.n_id), {})
         made.stage_s["sample"] = time.perf_counter() - begin
         return made
@@ -293,11 +293,11 @@ class Batches:
         made.stage_s["rows"] = time.perf_counter() - begin
         return came
 
-    def _assemble(self, made: _Making, came: Tensor) -> MiniBatch:
+    def _assemble(self, made: _Making, received: Tensor) -> MiniBatch:
         begin = time.perf_counter()
         store, batch = self.fetcher.store, made.batch
         wanted = made.wanted
-        found = store.assemble(batch.n_id, wanted.places, partial(self.fetcher.place, wanted, came))
+        found = store.assemble(batch.n_id, wanted.places, partial(self.fetcher.place, wanted, received))
         seeds = torch.from_numpy(batch.n_id[: batch.num_seeds])
         made.stage_s["assemble"] = time.perf_counter() - begin
         return MiniBatch(

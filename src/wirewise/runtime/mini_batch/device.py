@@ -59,7 +59,9 @@ class DeviceStore(RowStore):
         super().fill(rows)
         self._resident[self.num_prefix :].copy_(rows)
 
-    def assemble(self, ids: NDArray[np.int64], places: NDArray[np.int64], decode: Decode) -> AssembledBatch:
+    def assemble(
+        self, ids: NDArray[np.int64], positions: NDArray[np.int64], decode: Decode
+    ) -> AssembledBatch:
         """Assemble a batch like `RowStore`; the rows are on the device once `copied` has completed."""
         slots = self._slots[ids]
         resident = (slots >= self.num_own) | ((slots >= 0) & (slots < self.num_prefix))
@@ -68,7 +70,7 @@ class DeviceStore(RowStore):
         kept = slots[there] - np.where(cached, self.num_own - self.num_prefix, 0)
         staged = torch.empty(len(here), self.num_features, pin_memory=self._stream is not None)
         self.copy(slots[here], staged)
-        decode(staged, np.searchsorted(here, places))
+        decode(staged, np.searchsorted(here, positions))
         if self._stream is None:
             return AssembledBatch(self._joined(len(ids), there, kept, here, staged))
         with torch.cuda.stream(self._stream):

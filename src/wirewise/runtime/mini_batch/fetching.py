@@ -46,7 +46,7 @@ class PendingRows(NamedTuple):
     """Rows to be received."""
 
     rows: UInt8[Tensor, " bytes"]
-    """Encoded, by owner."""
+    """Encoded rows, by owner."""
     pending: PendingExchange
 
 
@@ -101,16 +101,16 @@ class Fetcher(AllToAll):
         return RowRequest(places, (ids[places] - offsets[owner]).astype(np.int32), counts)
 
     def announce(self, first: RowRequest) -> None:
-        """Tell the owners how many rows the first batch will request."""
+        """Notify the owners of the number of rows that the first batch will request."""
         came = torch.empty(self.transport.world_size, dtype=torch.int64)
         self.exchange("the numbers of the first batch", torch.from_numpy(first.counts), came, None, None)
         self._announced = came.numpy()
 
-    def ask(self, wanted: RowRequest, following: RowRequest | None) -> list[NDArray[np.int32]]:
+    def ask(self, request: RowRequest, following: RowRequest | None) -> list[NDArray[np.int32]]:
         """Send the ids of a batch; returns the rows requested by each other machine, [K][rows].
 
         Args:
-            wanted: Rows of the announced batch.
+            request: Rows of the announced batch.
             following: Rows of the next batch. None if it is the last.
 
         Raises:
@@ -118,24 +118,24 @@ class Fetcher(AllToAll):
         """
         machines = self.transport.world_size
         ahead = np.zeros(machines, np.int64) if following is None else following.counts
-        sends, receives = wanted.counts + 1, self._announced + 1
+        sends, receives = request.counts + 1, self._announced + 1
         starts = np.concatenate([[0], np.cumsum(sends)])
         message = np.empty(int(starts[-1]), np.int32)
         heads = starts[:-1]
         message[heads] = ahead
         body = np.ones(len(message), dtype=bool)
         body[heads] = False
-        message[body] = wanted.rows
+        message[body] = request.rows
         came = torch.empty(int(receives.sum()), dtype=torch.int32)
         self.exchange("the exchange of ids", torch.from_numpy(message), came, sends, receives)
         parts = np.split(came.numpy(), np.cumsum(receives)[:-1])
         self._announced = np.array([part[0] for part in parts], np.int64)
         return [part[1:] for part in parts]
 
-    def answer(self, asked: list[NDArray[np.int32]], epoch: int = 0, batch: int = 0) -> Answer:
+    def answer(self, requested: list[NDArray[np.int32]], epoch: int = 0, batch: int = 0) -> Answer:
         """Encode the rows requested by each machine; rounding differs between epochs and batches."""
         store, key = self.store, stream_key(self._seed, epoch, batch)
-        places = [rows.astype(np.int64) for rows in asked]
+        places = [rows.astype(np.int64) for rows in requested]
         sizes = np.array([self.wire.size_bytes(rows + store.first) for rows in places])
         out = torch.empty(int(sizes.sum()), dtype=torch.uint8)
         for part, rows in zip(out.split(sizes.tolist()), places, strict=True):
@@ -143,9 +143,9 @@ class Fetcher(AllToAll):
                 self.wire.encode(rows, key, part)
         return Answer(out, sizes)
 
-    def expect(self, wanted: RowRequest) -> PendingRows:
+    def expect(self, request: RowRequest) -> PendingRows:
         """Post the receives of a batch's rows, before they are requested (see `fetch`); the timeout runs from now."""
-        sizes = [self.wire.size_bytes(nodes) for nodes in self._nodes(wanted)]
+        sizes = [self.wire.size_bytes(nodes) for nodes in self._nodes(request)]
         came = torch.empty(sum(sizes), dtype=torch.uint8)
         self._tag += 1
         receives = dict(enumerate(came.split(sizes)))
@@ -185,18 +185,18 @@ class Fetcher(AllToAll):
 
     def place(
         self,
-        wanted: RowRequest,
-        came: UInt8[Tensor, " bytes"],
+        request: RowRequest,
+        received: UInt8[Tensor, " bytes"],
         out: Float[Tensor, "n f"],
-        places: NDArray[np.int64],
+        positions: NDArray[np.int64],
     ) -> None:
-        """Decode received rows and add them to the zeroed rows `places` of `out`."""
+        """Decode received rows and add them to the zeroed rows `positions` of `out`."""
         start = begin = 0
-        for nodes in self._nodes(wanted):
+        for nodes in self._nodes(request):
             if len(nodes):
                 size = self.wire.size_bytes(nodes)
-                index = torch.from_numpy(places[begin : begin + len(nodes)])
-                self.wire.decode(came[start : start + size], nodes, index, out)
+                index = torch.from_numpy(positions[begin : begin + len(nodes)])
+                self.wire.decode(received[start : start + size], nodes, index, out)
                 start, begin = start + size, begin + len(nodes)
 
     def _nodes(self, wanted: RowRequest) -> list[NDArray[np.int64]]:

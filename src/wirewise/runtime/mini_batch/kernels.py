@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from wirewise.jit import njit
 
-__all__ = ["copy_held"]
+__all__ = ["copy_rows"]
 
 
 @njit()
-def copy_held(slots: NDArray[np.int32], own: NDArray[Any], cached: NDArray[Any], out: NDArray[Any]) -> None:
+def copy_rows(slots: NDArray[np.int32], own: NDArray[Any], cached: NDArray[Any], out: NDArray[Any]) -> None:
     """Set `out[i]` to row `slots[i]` of `own` followed by `cached`, or to zero if the slot is negative."""
     for place in range(len(slots)):
         slot = slots[place]

@@ -117,7 +117,7 @@ class BatchLoader:
         if not 0 <= start <= len(self):
             raise InputError(f"an epoch has {len(self)} batches; got start {start}")
         batches = Batches(self, epochs, start)
-        return self._alone(batches.one_by_one() if self.depth == 0 else batches.ahead())
+        return self._alone(batches.iterate_unpipelined() if self.depth == 0 else batches.ahead())
 
     def _alone(self, batches: Generator[MiniBatch]) -> Generator[MiniBatch]:
         """The batches, while no other loader uses the same groups."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wirewise.errors import InputError
-from wirewise.runtime.mini_batch.kernels import copy_held
+from wirewise.runtime.mini_batch.kernels import copy_rows
 
 __all__ = ["AssembledBatch", "Decode", "RowStore"]
 
@@ -20,7 +20,7 @@ __all__ = ["AssembledBatch", "Decode", "RowStore"]
 _KEPT = (torch.float32, torch.float16)
 
 Decode = Callable[[Tensor, NDArray[np.int64]], None]
-"""Adds the rows that came to places of a matrix, whose rows are zero there."""
+"""Function that adds received rows to given positions of a matrix, whose rows are zero there."""
 
 
 class AssembledBatch(NamedTuple):
@@ -74,7 +74,7 @@ class RowStore:
         self._slots[ids] = np.arange(end - first, end - first + len(ids))
 
     device = torch.device("cpu")
-    """Where batches are assembled."""
+    """Device on which batches are assembled."""
 
     @property
     def num_own(self) -> int:
@@ -103,22 +103,24 @@ class RowStore:
     def copy(self, slots: NDArray[np.int32], out: Float[Tensor, "n f"]) -> None:
         """Write the rows of some slots to `out`, float32; negative slots give zeros."""
         if self.own.dtype == torch.float32:
-            copy_held(slots, self.own.numpy(), self.copies.numpy(), out.numpy())
+            copy_rows(slots, self.own.numpy(), self.copies.numpy(), out.numpy())
             return
         # The kernels know no halves: their bits are copied as integers.
         halves = torch.empty(out.shape, dtype=torch.float16)
-        copy_held(slots, *(part.view(torch.int16).numpy() for part in (self.own, self.copies, halves)))
+        copy_rows(slots, *(part.view(torch.int16).numpy() for part in (self.own, self.copies, halves)))
         out.copy_(halves)
 
-    def assemble(self, ids: NDArray[np.int64], places: NDArray[np.int64], decode: Decode) -> AssembledBatch:
-        """Assemble the rows of a batch from held rows, and received ones for `places`.
+    def assemble(
+        self, ids: NDArray[np.int64], positions: NDArray[np.int64], decode: Decode
+    ) -> AssembledBatch:
+        """Assemble the rows of a batch from held rows, and received ones for `positions`.
 
         Args:
             ids: Ids of the batch, [n].
-            places: Positions in `ids` of received rows, [w].
+            positions: Positions in `ids` of received rows, [w].
             decode: Function that adds received rows to given positions of a matrix.
         """
         x = torch.empty(len(ids), self.num_features)
         self.copy(self._slots[ids], x)
-        decode(x, places)
+        decode(x, positions)
         return AssembledBatch(x)

@@ -98,7 +98,7 @@ class PartitionedSampler(AllToAll):
         """Number of nodes of the graph."""
         return int(self.offsets[-1])
 
-    def nothing(self) -> Batch:
+    def empty_batch(self) -> Batch:
         """Batch without seeds; other machines are not queried."""
         return empty_batch(len(self.fanouts))
 
@@ -150,14 +150,14 @@ class PartitionedSampler(AllToAll):
         self.exchange(what, torch.from_numpy(found), came, sizes, receives)
         return _in_order(order, degrees.numpy().astype(np.int64), ends, came.numpy())
 
-    def _tell(self, what: str, rows: NDArray[np.int32], counts: NDArray[np.int64], batch: int) -> _Asked:
+    def _tell(self, label: str, rows: NDArray[np.int32], counts: NDArray[np.int64], batch: int) -> _Asked:
         """Exchange the numbers and the rows of targets."""
         heads = np.stack([counts, np.full(len(counts), batch)], axis=1)
         came = torch.empty(2 * len(counts), dtype=torch.int64)
-        self.exchange(what, torch.from_numpy(heads.ravel()), came)
+        self.exchange(label, torch.from_numpy(heads.ravel()), came)
         asked, draws = came.view(-1, 2).numpy().T
         into = torch.empty(int(asked.sum()), dtype=torch.int32)
-        self.exchange(what, torch.from_numpy(rows), into, counts, asked)
+        self.exchange(label, torch.from_numpy(rows), into, counts, asked)
         return _Asked(into.numpy(), asked, draws)
 
     def _drawn(
@@ -181,11 +181,11 @@ def _in_order(
     order: NDArray[np.int64],
     degrees: NDArray[np.int64],
     ends: NDArray[np.int64],
-    came: NDArray[np.int32],
+    received: NDArray[np.int32],
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Degrees and neighbours by target; they came by owner, target `order[i]` as number i."""
     by_target, starts = np.empty_like(degrees), np.empty_like(degrees)
     by_target[order], starts[order] = degrees, ends[:-1]
     before = np.cumsum(by_target) - by_target
-    places = np.repeat(starts - before, by_target) + np.arange(len(came))
-    return by_target, came[places]
+    places = np.repeat(starts - before, by_target) + np.arange(len(received))
+    return by_target, received[places]

@@ -24,8 +24,8 @@ WIRE_BITS = (8, 16, 32)
 
 RowFormats = Literal["smallest", "dense"]
 ROW_FORMATS: tuple[RowFormats, ...] = get_args(RowFormats)
-"""Names of choices. smallest: exact rows travel in the smallest of `codec.row_formats.FORMATS`; dense: with all their
-values."""
+"""Names of row formats. smallest: exact rows are sent in the smallest of `codec.row_formats.FORMATS`; dense: with all
+their values."""
 
 _COUNTED = "the numbers of values that are not zero"
 
@@ -41,12 +41,12 @@ class RowEncoding(Protocol):
     def size_bytes(self, nodes: NDArray[np.int64]) -> int:
         """Bytes of the rows of some nodes, by global id."""
 
-    def encode(self, places: NDArray[np.int64], key: int, out: UInt8[Tensor, " bytes"]) -> None:
+    def encode(self, positions: NDArray[np.int64], key: int, out: UInt8[Tensor, " bytes"]) -> None:
         """Encode some own rows, by local index; `key` is that of stochastic rounding."""
 
     def decode(
         self,
-        came: UInt8[Tensor, " bytes"],
+        received: UInt8[Tensor, " bytes"],
         nodes: NDArray[np.int64],
         index: Tensor,
         out: Float[Tensor, "n f"],
@@ -122,12 +122,12 @@ class _Dense:
     def size_bytes(self, nodes: NDArray[np.int64]) -> int:
         return self._row_bytes * len(nodes)
 
-    def encode(self, places: NDArray[np.int64], key: int, out: Tensor) -> None:
-        rows = out.view(self._own.dtype).view(len(places), self._width)
-        torch.index_select(self._own, 0, torch.from_numpy(places), out=rows)
+    def encode(self, positions: NDArray[np.int64], key: int, out: Tensor) -> None:
+        rows = out.view(self._own.dtype).view(len(positions), self._width)
+        torch.index_select(self._own, 0, torch.from_numpy(positions), out=rows)
 
-    def decode(self, came: Tensor, nodes: NDArray[np.int64], index: Tensor, out: Tensor) -> None:
-        out.index_copy_(0, index, came.view(self._own.dtype).view(len(nodes), self._width).float())
+    def decode(self, received: Tensor, nodes: NDArray[np.int64], index: Tensor, out: Tensor) -> None:
+        out.index_copy_(0, index, received.view(self._own.dtype).view(len(nodes), self._width).float())
 
 
 class _Bits:
@@ -143,11 +143,11 @@ class _Bits:
     def size_bytes(self, nodes: NDArray[np.int64]) -> int:
         return self._own.shape[1] * len(nodes)
 
-    def encode(self, places: NDArray[np.int64], key: int, out: Tensor) -> None:
-        np.take(self._own, places, axis=0, out=out.numpy().reshape(len(places), -1))
+    def encode(self, positions: NDArray[np.int64], key: int, out: Tensor) -> None:
+        np.take(self._own, positions, axis=0, out=out.numpy().reshape(len(positions), -1))
 
-    def decode(self, came: Tensor, nodes: NDArray[np.int64], index: Tensor, out: Tensor) -> None:
-        bits = np.unpackbits(came.numpy().reshape(len(nodes), -1), axis=1, count=self._width)
+    def decode(self, received: Tensor, nodes: NDArray[np.int64], index: Tensor, out: Tensor) -> None:
+        bits = np.unpackbits(received.numpy().reshape(len(nodes), -1), axis=1, count=self._width)
         out.index_copy_(0, index, torch.from_numpy(bits).float())
 
 
@@ -174,8 +174,8 @@ class _Listed:
     def size_bytes(self, nodes: NDArray[np.int64]) -> int:
         return int(self._form.row_bytes(self._counts[nodes]).sum())
 
-    def encode(self, places: NDArray[np.int64], key: int, out: Tensor) -> None:
-        begins, counts = self._starts[places], self._starts[places + 1] - self._starts[places]
+    def encode(self, positions: NDArray[np.int64], key: int, out: Tensor) -> None:
+        begins, counts = self._starts[positions], self._starts[positions + 1] - self._starts[positions]
         ends = np.cumsum(counts)
         at = np.repeat(begins - (ends - counts), counts) + np.arange(counts.sum())
         columns, values = self._split(out.numpy(), len(at))
@@ -183,9 +183,9 @@ class _Listed:
         if self._values is not None:
             values[:] = self._values[at]
 
-    def decode(self, came: Tensor, nodes: NDArray[np.int64], index: Tensor, out: Tensor) -> None:
+    def decode(self, received: Tensor, nodes: NDArray[np.int64], index: Tensor, out: Tensor) -> None:
         counts = self._counts[nodes].astype(np.int64)
-        columns, values = self._split(came.numpy(), int(counts.sum()))
+        columns, values = self._split(received.numpy(), int(counts.sum()))
         out.numpy()[np.repeat(index.numpy(), counts), columns] = 1 if self._values is None else values
 
     def _split(self, message: NDArray[np.uint8], count: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -206,14 +206,14 @@ class _Quantized:
     def size_bytes(self, nodes: NDArray[np.int64]) -> int:
         return self._layout(len(nodes)).size_bytes
 
-    def encode(self, places: NDArray[np.int64], key: int, out: Tensor) -> None:
-        own, index = self._own, torch.from_numpy(places)
+    def encode(self, positions: NDArray[np.int64], key: int, out: Tensor) -> None:
+        own, index = self._own, torch.from_numpy(positions)
         if own.dtype != torch.float32:
-            own, index = own[index].float(), torch.arange(len(places))
-        pack(own, index, self._layout(len(places)), out, key=key, rows=places + self._first)
+            own, index = own[index].float(), torch.arange(len(positions))
+        pack(own, index, self._layout(len(positions)), out, key=key, rows=positions + self._first)
 
-    def decode(self, came: Tensor, nodes: NDArray[np.int64], index: Tensor, out: Tensor) -> None:
-        unpack_add(came, self._layout(len(nodes)), index, out)
+    def decode(self, received: Tensor, nodes: NDArray[np.int64], index: Tensor, out: Tensor) -> None:
+        unpack_add(received, self._layout(len(nodes)), index, out)
 
     def _layout(self, count: int) -> MessageLayout:
         return MessageLayout(np.full(count, self._bits, np.uint8), self._width)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from wirewise.plans.parallel import DimPlacement
-from wirewise.runtime.parallel.parts import cut, joined
+from wirewise.runtime.parallel.parts import join_shards, slice_shard
 from wirewise.runtime.transport import Transport
 
 __all__ = ["InFlightTensor", "MeshGroups", "RankGroups", "ThreadGroups", "start_move"]
@@ -77,26 +77,28 @@ def start_move(
         return InFlightTensor(lambda: tensor)
     if before.kind == "R":
         # Some operators read tensors as if their elements were next to each other.
-        return InFlightTensor(lambda: cut(tensor, after, parts, number).contiguous())
+        return InFlightTensor(lambda: slice_shard(tensor, after, parts, number).contiguous())
     if (before.kind, after.kind) == ("P", "R"):
         return groups.all_reduce(axis, tensor)
     if after.kind == "R" or (before.kind, before.dim) == ("S", after.dim):
         # Other blocks of the same dimension: what a rank needs is spread over all.
         gathered = groups.all_gather(axis, tensor)
-        return InFlightTensor(lambda: cut(joined(gathered(), before), after, parts, number).contiguous())
+        return InFlightTensor(
+            lambda: slice_shard(join_shards(gathered(), before), after, parts, number).contiguous()
+        )
     if after.kind == "P":
         return InFlightTensor(lambda: _alone(tensor, before, parts, number))
-    swapped = groups.all_to_all(axis, [cut(tensor, after, parts, rank) for rank in range(parts)])
+    swapped = groups.all_to_all(axis, [slice_shard(tensor, after, parts, rank) for rank in range(parts)])
     if before.kind == "P":
         # gloo's own reduce-scatter sends as much as an all-reduce.
         return InFlightTensor(lambda: torch.stack(swapped()).sum(0))
-    return InFlightTensor(lambda: joined(swapped(), before))
+    return InFlightTensor(lambda: join_shards(swapped(), before))
 
 
 def _alone(tensor: Tensor, before: DimPlacement, parts: int, number: int) -> Tensor:
     """A part as a partial sum: zeros where the others' are."""
     empty = torch.zeros_like(tensor)
-    return joined([tensor if rank == number else empty for rank in range(parts)], before)
+    return join_shards([tensor if rank == number else empty for rank in range(parts)], before)
 
 
 class RankGroups:
@@ -163,15 +165,15 @@ class ThreadGroups:
     Args:
         mesh: Ranks along each dimension.
         place: This rank's mesh coordinates.
-        shared: Result of `ThreadGroups.meeting`, shared by all of them.
+        shared: Result of `ThreadGroups.create_rendezvous`, shared by all of them.
     """
 
     def __init__(self, mesh: tuple[int, ...], place: tuple[int, ...], shared: _Meeting) -> None:
         self.mesh, self.place, self._shared = mesh, place, shared
 
     @staticmethod
-    def meeting(ranks: int, timeout_s: float = 60.0) -> _Meeting:
-        """Create the meeting point of all ranks of a mesh for collectives."""
+    def create_rendezvous(ranks: int, timeout_s: float = 60.0) -> _Meeting:
+        """Create the rendezvous of all ranks of a mesh for collectives."""
         return _Meeting(ranks, timeout_s)
 
     def all_reduce(self, axis: int, tensor: Tensor, op: str = "sum") -> InFlightTensor:

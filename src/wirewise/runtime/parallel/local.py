@@ -86,13 +86,13 @@ class LocalOperator:
             tensor = self.groups.all_reduce(axis, tensor, op).wait()
         return tensor
 
-    def part(self, whole: Tensor, output: int = 0) -> Tensor:
+    def part(self, tensor: Tensor, output: int = 0) -> Tensor:
         """This rank's shard of a whole output."""
-        return part_of_mesh(whole, self.outputs[output], self.groups.mesh, self.groups.place)
+        return part_of_mesh(tensor, self.outputs[output], self.groups.mesh, self.groups.place)
 
 
 Handler = Callable[..., Any]
-"""Called with the operator and the arguments of one run."""
+"""Function of the operator and the arguments of one run."""
 
 
 def local_operator(own: LocalOperator) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from wirewise.errors import InputError, PlanError
 from wirewise.planners.parallel.rhino.accumulation import Accumulation, accumulate, blocks_of_part
 from wirewise.plans.parallel import DimPlacement, ParallelPlan, parse_placements
 from wirewise.runtime.parallel.local import SUM, argument_of
-from wirewise.runtime.parallel.parts import cut, local_shape
+from wirewise.runtime.parallel.parts import local_shape, slice_shard
 from wirewise.runtime.parallel.program import CapturedStep
 from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 
@@ -60,14 +60,18 @@ class MicrobatchStep:
         return tuple(args), kwargs
 
     def run(
-        self, number: int, function: Callable[..., Any], got: Mapping[fx.Node, Any], values: Mapping[int, Any]
+        self,
+        number: int,
+        function: Callable[..., Any],
+        inputs: Mapping[fx.Node, Any],
+        values: Mapping[int, Any],
     ) -> Any:
         """Compute a node's part of the batch's result.
 
         Args:
             number: Index of the node.
             function: Function that computes the node on this rank's shards, as for a batch of the microbatch's size.
-            got: Inputs of the node, by producing node.
+            inputs: Inputs of the node, by producing node.
             values: Values computed from the whole batch, this rank's shards of the microbatch's rows.
         """
         if number in self.given:
@@ -76,7 +80,7 @@ class MicrobatchStep:
         share, sums = 1.0 / self.accumulation.count, self._sums.get(number, set())
 
         def taken(source: fx.Node) -> Any:
-            return got[source] * share if source in sums else got[source]
+            return inputs[source] * share if source in sums else inputs[source]
 
         args, kwargs = fx.map_arg(args, taken), fx.map_arg(kwargs, taken)
         if number in self.accumulation.totals:
@@ -167,7 +171,9 @@ class MicrobatchStep:
 
     def of_rows(self, number: int, value: Tensor, microbatch: int) -> Tensor:
         """A microbatch's rows of a value of the batch, or all of it."""
-        return cut(value, self.accumulation.placements[number][0], self.accumulation.count, microbatch)
+        return slice_shard(
+            value, self.accumulation.placements[number][0], self.accumulation.count, microbatch
+        )
 
 
 def _weights_of(node: fx.Node, target: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -184,8 +190,8 @@ def of_microbatch(
 ) -> tuple[CapturedStep, ParallelPlan]:
     """Adapt step and plan to a microbatch.
 
-    Blocks of which each is cut for itself are as long in a microbatch as in the batch, so there are fewer of them where
-    a dimension grows with the batch.
+    A block that is sharded by itself has the same length in a microbatch as in the batch. So a dimension that grows
+    with the batch has fewer blocks.
 
     Args:
         plan: Plan of the whole batch.

@@ -253,7 +253,7 @@ class ParallelModel(nn.Module):
             step: Any = _Step
             loss: Tensor = step.apply(self, trained, inputs, *(named[name] for name in trained))
             return loss
-        return self.carry_out(inputs, backward=False)[0]
+        return self.execute(inputs, backward=False)[0]
 
     def _check_call(self, inputs: Sequence[Any]) -> None:
         """Raise InputError for what the captured step would ignore."""
@@ -275,7 +275,7 @@ class ParallelModel(nn.Module):
                 "autocast inside the model's forward, where it is captured"
             )
 
-    def carry_out(self, inputs: Sequence[Tensor], *, backward: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    def execute(self, inputs: Sequence[Tensor], *, backward: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss, and this rank's shards of the gradients."""
         named = dict(self.named_parameters())
         buffers = dict(self.named_buffers())
@@ -315,7 +315,7 @@ class _Step(torch.autograd.Function):
     def forward(
         ctx: Any, model: ParallelModel, names: list[str], inputs: Sequence[Tensor], *_: Tensor
     ) -> Tensor:
-        loss, gradients = model.carry_out(inputs, backward=True)
+        loss, gradients = model.execute(inputs, backward=True)
         ctx.gradients = [
             model.as_parameter(name, gradients[name]) if name in gradients else None for name in names
         ]

@@ -10,13 +10,13 @@ from torch import Tensor
 from wirewise.errors import PlanError
 from wirewise.plans.parallel import DimPlacement
 
-__all__ = ["Placements", "cut", "joined", "local_shape", "part_of_mesh", "whole_of_parts"]
+__all__ = ["Placements", "join_shards", "local_shape", "part_of_mesh", "slice_shard", "whole_of_parts"]
 
 Placements = tuple[DimPlacement, ...]
-"""Layout of a tensor, [dimensions of the mesh]; a later dimension cuts what an earlier one left."""
+"""Layout of a tensor, [dimensions of the mesh]; a later dimension cuts the shards of an earlier one."""
 
 
-def cut(tensor: Tensor, placed: DimPlacement, parts: int, number: int) -> Tensor:
+def slice_shard(tensor: Tensor, placed: DimPlacement, parts: int, number: int) -> Tensor:
     """Slice one shard of a tensor along a mesh dimension, as a view if possible.
 
     Args:
@@ -37,7 +37,7 @@ def cut(tensor: Tensor, placed: DimPlacement, parts: int, number: int) -> Tensor
     return blocks.narrow(placed.dim + 1, number * own, own).flatten(placed.dim, placed.dim + 1)
 
 
-def joined(parts: Sequence[Tensor], placed: DimPlacement) -> Tensor:
+def join_shards(parts: Sequence[Tensor], placed: DimPlacement) -> Tensor:
     """Join shards along one mesh dimension."""
     if placed.kind == "R" or len(parts) == 1:
         return parts[0]
@@ -66,11 +66,13 @@ def local_shape(shape: Sequence[int], placements: Placements, mesh: Sequence[int
     return tuple(found)
 
 
-def part_of_mesh(tensor: Tensor, placements: Placements, mesh: Sequence[int], place: Sequence[int]) -> Tensor:
+def part_of_mesh(
+    tensor: Tensor, placements: Placements, mesh: Sequence[int], coordinates: Sequence[int]
+) -> Tensor:
     """A rank's contiguous shard of a tensor, by its mesh coordinates."""
     whole = tensor
-    for placed, parts, number in zip(placements, mesh, place, strict=True):
-        tensor = cut(tensor, placed, parts, number)
+    for placed, parts, number in zip(placements, mesh, coordinates, strict=True):
+        tensor = slice_shard(tensor, placed, parts, number)
     return tensor if tensor is whole else tensor.contiguous()
 
 
@@ -78,7 +80,7 @@ def whole_of_parts(parts: Sequence[Tensor], placements: Placements, mesh: Sequen
     """Join the shards of all ranks of a mesh, in row-major order."""
     found = list(parts)
     for placed, count in reversed(list(zip(placements, mesh, strict=True))):
-        found = [joined(found[first : first + count], placed) for first in range(0, len(found), count)]
+        found = [join_shards(found[first : first + count], placed) for first in range(0, len(found), count)]
     return found[0]
 
 

@@ -49,7 +49,11 @@ class MicrobatchMath(Protocol):
     """Computation of a microbatch's part of the batch's results."""
 
     def run(
-        self, number: int, function: Callable[..., Any], got: Mapping[fx.Node, Any], values: Mapping[int, Any]
+        self,
+        number: int,
+        function: Callable[..., Any],
+        inputs: Mapping[fx.Node, Any],
+        values: Mapping[int, Any],
     ) -> Any:
         """Compute a node, by index, from its inputs and from values of the batch."""
         ...
@@ -101,11 +105,11 @@ class Values:
         if self._left[number] <= 0:
             self.found.pop(number, None)
 
-    def awaits_move(self, number: int) -> bool:
+    def needs_move(self, number: int) -> bool:
         """Whether a move's result is still needed, and the move has not been started."""
         return self._moves_left.get(number, 0) > 0 and number not in self.moves
 
-    def done_with_move(self, number: int) -> None:
+    def use_move(self, number: int) -> None:
         """Count a use of a move's result."""
         self._moves_left[number] -= 1
         if self._moves_left[number] <= 0:
@@ -203,15 +207,15 @@ class RankExecutor:
         """Final placements of an output of the step."""
         return self.taken(number, self._end)
 
-    def values(self, microbatch: int, held: Mapping[int, Tensor]) -> Values:
+    def values(self, microbatch: int, shards: Mapping[int, Tensor]) -> Values:
         """Initial values of a microbatch.
 
         Args:
             microbatch: Index of the microbatch.
-            held: This rank's shards of the tensors named by `held`, by node index.
+            shards: This rank's shards of the tensors named by `shards`, by node index.
         """
         found = Values(microbatch, self._left, self._moves_left)
-        for number, tensor in held.items():
+        for number, tensor in shards.items():
             found.keep(number, tensor)
         return found
 
@@ -257,7 +261,7 @@ class RankExecutor:
         found: Tensor = self._input(number, self._end, values)
         return found
 
-    def bring(self, number: int, tensor: Tensor) -> InFlightTensor:
+    def start_final_move(self, number: int, tensor: Tensor) -> InFlightTensor:
         """Start moving an output of the step to its final layout, once for all microbatches."""
         move = self.takes.get((number, self._end))
         return (
@@ -324,7 +328,7 @@ class RankExecutor:
         if move is None:
             values.done(producer)
         else:
-            values.done_with_move(move)
+            values.use_move(move)
 
     # Moving.
 
@@ -366,7 +370,7 @@ class RankExecutor:
         """Start the move of a parameter or an input that will be in use after this one."""
         following = self._following.get(move)
         # One whose users are all done may be the next by its first use: it must not travel again.
-        if following is not None and values.awaits_move(following):
+        if following is not None and values.needs_move(following):
             producer = self.plan.moves[following].producer
             if producer in values.found:
                 self._start(following, values.found[producer], values)

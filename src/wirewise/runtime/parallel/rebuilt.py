@@ -22,7 +22,7 @@ class RebuiltStep:
 
     graph: OperatorGraph
     module: fx.GraphModule
-    """Nodes with the names of the graph's; their `meta` holds shapes and types without memory."""
+    """Module whose nodes have the names of the graph's; their `meta` holds shapes and types without memory."""
 
 
 def rebuild_step(graph: OperatorGraph) -> RebuiltStep:

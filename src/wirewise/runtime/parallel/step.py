@@ -232,7 +232,7 @@ class StepRunner:
             if last:
                 total = sums[name]
                 ended[name] = (
-                    self.program.bring(number, total)
+                    self.program.start_final_move(number, total)
                     if once
                     else InFlightTensor(partial(torch.detach, total))
                 )
@@ -314,7 +314,7 @@ class StepRunner:
             number = self._numbers["buffer", name]
             buffers[name].copy_(self._from_stage(number, buffers[name], f"the buffer {name!r}"))
 
-    def _from_stage(self, number: int, whole: Tensor | None, what: str) -> Tensor:
+    def _from_stage(self, number: int, whole: Tensor | None, label: str) -> Tensor:
         """A tensor that the stage of its node has, on all ranks, bit by bit."""
         node, stage = self.graph.nodes[number], self.plan.stage_of[number]
         if self.plan.stages == 1 or self.world is None:
@@ -325,7 +325,7 @@ class StepRunner:
             assert whole is not None
             own.copy_(whole)
         # Bytes: zeros of the other ranks change none, whatever the type.
-        self.world.all_reduce(own.view(-1).view(torch.uint8), what)
+        self.world.all_reduce(own.view(-1).view(torch.uint8), label)
         return own
 
     @cached_property

@@ -125,7 +125,7 @@ def _on_parts(
     state: Mapping[str, Tensor],
 ) -> list[dict[int, Any]]:
     """Outputs of all nodes on each rank."""
-    meeting = ThreadGroups.meeting(prod(plan.mesh))
+    meeting = ThreadGroups.create_rendezvous(prod(plan.mesh))
     places = list(itertools.product(*map(range, plan.mesh)))
     found: list[dict[int, Any]] = [{} for _ in places]
     errors: list[BaseException] = []

@@ -1,8 +1,8 @@
 """Values between stages of which one has several ranks: each message is a reshard from one layout to the other.
 
 The ranks of both stages learn shape and type from the first microbatch, make the same reshard plan from the same
-links, and carry it out for every microbatch; gradients take the plan of the way back. Tags are those of the update, the
-microbatch and the direction, so moves are under way side by side and in any order.
+links, and execute it for every microbatch; gradients use the reverse plan. Tags are those of the update, the
+microbatch and the direction, so moves are in flight concurrently and in any order.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Boundary:
 
     def check_failures(self, *, forward: bool) -> None:
         """Raise if another rank has failed."""
-        if self.transport.others_gave_up():
+        if self.transport.has_remote_timeout():
             raise self.transport.failure(self.name(forward=forward), None, "another rank gave up")
 
     def _learn(self, known: Future[_Known], own: ValueSpec | None) -> None:
@@ -211,7 +211,7 @@ class Boundary:
     def _mover(self, one: LaidOutTensor, *, forward: bool) -> Resharder:
         plan = cross_mesh(one, self._links)
         assert isinstance(plan, ReshardPlan)
-        found = Resharder(plan, self.transport, compared=True, what=self.name(forward=forward))
+        found = Resharder(plan, self.transport, compared=True, label=self.name(forward=forward))
         if found.tags > self._room:
             raise PlanError(
                 f"{self.name(forward=forward)}: the reshard plan needs {found.tags} tags of {self._room}"
@@ -294,7 +294,7 @@ class WideInbox(_WideEnd):
             self.post(key)
 
     def forget(self) -> None:
-        """Expect nothing."""
+        """Stop expecting gradients."""
         if self._waiting is not None:
             self._waiting.clear()
 

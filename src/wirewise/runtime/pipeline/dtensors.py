@@ -42,7 +42,7 @@ def plain_names(named: Mapping[str, nn.Parameter]) -> list[str]:
 
 
 def plain_parameter(parameter: nn.Parameter) -> nn.Parameter:
-    """Return a parameter, or a plain one of a DTensor's local part, whose gradients are plain."""
+    """Return a parameter; for a DTensor, a plain parameter of its local part, whose gradients are plain tensors."""
     return nn.Parameter(local_part(parameter)) if _is_dtensor(parameter) else parameter
 
 

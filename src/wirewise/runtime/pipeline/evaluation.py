@@ -83,7 +83,7 @@ def evaluate_batch(
                 if name in stage.takes
             }
             made = stage.evaluate(key, given)
-            values.hand_on(stage, key, made)
+            values.send_outputs(stage, key, made)
             stage.drop(key)
             if OUTPUT in made:
                 outputs.append(made[OUTPUT])

@@ -14,31 +14,31 @@ from wirewise.runtime.pipeline.layers import INPUT
 __all__ = ["Batch", "BatchFeed", "Inputs", "named_inputs", "pad_rows"]
 
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-"""The tensor that a model takes, or several: in the order of its inputs or by their names, [rows, ...] each."""
+"""Inputs of a model: one tensor, or several in the order of its inputs or by their names, [rows, ...] each."""
 Batch = tuple[Inputs, Tensor]
 """Inputs and targets, [microbatches x microbatch size, ...] each."""
 
 
-def named_inputs(given: Inputs, names: Sequence[str]) -> dict[str, Tensor]:
+def named_inputs(inputs: Inputs, names: Sequence[str]) -> dict[str, Tensor]:
     """Map inputs to the names used as module sources.
 
     Args:
-        given: Inputs of a batch; in a mapping, the first one is named `INPUT` or anything else.
+        inputs: Inputs of a batch; in a mapping, the first one is named `INPUT` or anything else.
         names: Names of the model's inputs.
 
     Raises:
         InputError: The inputs are not those of the model, or differ in their number of rows.
     """
-    if isinstance(given, Tensor):
-        found = {names[0]: given}
-    elif isinstance(given, Mapping):
-        known = {name: f"{INPUT}:{name}" for name in given}
-        found = {known[name] if known[name] in names else names[0]: one for name, one in given.items()}
+    if isinstance(inputs, Tensor):
+        found = {names[0]: inputs}
+    elif isinstance(inputs, Mapping):
+        known = {name: f"{INPUT}:{name}" for name in inputs}
+        found = {known[name] if known[name] in names else names[0]: one for name, one in inputs.items()}
     else:
-        found = dict(zip(names, given, strict=False))
-    count = 1 if isinstance(given, Tensor) else len(given)
+        found = dict(zip(names, inputs, strict=False))
+    count = 1 if isinstance(inputs, Tensor) else len(inputs)
     if len(found) != len(names) or count != len(names):
-        got = list(given) if isinstance(given, Mapping) else count
+        got = list(inputs) if isinstance(inputs, Mapping) else count
         raise InputError(
             f"a batch has the inputs {got}; expected {len(names)}: {', '.join(names)}, in this order or by these names "
             f"without {INPUT + ':'!r}"

@@ -38,7 +38,7 @@ class LayerGraph:
             to those with less than an eighth of it.
         several: Whether such a model may take several tensors, including targets: all arguments without a default.
             For deployments; pipelines pass the targets to the loss alone.
-        further: Names of further input tensors of the model, such as ("mask",), called "input:mask" in sources:
+        extra_inputs: Names of further input tensors of the model, such as ("mask",), called "input:mask" in sources:
             arguments of its forward pass, with or without a default.
 
     Raises:
@@ -52,9 +52,9 @@ class LayerGraph:
         *,
         whole: Sequence[str] = (),
         several: bool = False,
-        further: Sequence[str] = (),
+        extra_inputs: Sequence[str] = (),
     ) -> None:
-        self.inputs: tuple[str, ...] = (INPUT, *(f"{INPUT}:{name}" for name in further))
+        self.inputs: tuple[str, ...] = (INPUT, *(f"{INPUT}:{name}" for name in extra_inputs))
         """Names of what the model is given, in order."""
         self._plain: dict[nn.Parameter, str] = {}
         if isinstance(modules, nn.Module) and not is_list(modules):
@@ -63,7 +63,9 @@ class LayerGraph:
                 raise InputError(
                     "got sources for a model with a forward pass, which says them itself; leave them out"
                 )
-            modules, sources, self.inputs = traced_layers(modules, whole, several=several, further=further)
+            modules, sources, self.inputs = traced_layers(
+                modules, whole, several=several, extra_inputs=extra_inputs
+            )
         elif whole:
             raise InputError(
                 f"got whole={list(whole)} for a list of modules, none of which is cut; leave it out"
@@ -88,7 +90,7 @@ class LayerGraph:
         return self._plain.get(parameter, name)
 
     def edges(self, cuts: Sequence[int]) -> tuple[tuple[int, int], ...]:
-        """Pairs of stages between which activations are sent, for `StagePlan.by_hand`.
+        """Pairs of stages between which activations are sent, for `StagePlan.from_cuts`.
 
         Args:
             cuts: Index of the first module of each stage but the first.

@@ -1,8 +1,8 @@
 """Asynchronous messages of activations and gradients between the ranks of neighbouring stages.
 
 A line carries one value in one direction between two ranks. Its messages have tags of their own (update, microbatch,
-line), so they match in any order. Receives are posted before they are needed, else gloo keeps the sender's bytes
-back. Daemon threads wait for messages in flight and release sent buffers; a timeout names both stages.
+line), so they match in any order. Receives are posted before they are needed; otherwise gloo holds back the sender's
+bytes. Daemon threads wait for messages in flight and release sent buffers; a timeout names both stages.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = ["DESCRIPTIONS", "TAGS", "Inbox", "MessageJournal", "Outbox", "ValueSp
 _LOOK_S = 0.25
 _GRACE_S = 3.0
 TAGS = 2**29
-"""Messages of microbatches have smaller tags; they begin anew after so many."""
+"""Number from which tags of microbatch messages wrap around."""
 DESCRIPTIONS = 2**29
-"""Tag of the description of the first value; those of reshard plans by themselves begin at twice as much."""
+"""Tag of the description of the first value; tags of standalone reshard plans begin at twice this number."""
 _MOST_DIMENSIONS = 12
 _TYPES = (
     torch.float32,
@@ -61,7 +61,7 @@ class ValueSpec:
     def __init__(self, shape: torch.Size, dtype: torch.dtype, wants_gradient: bool) -> None:
         self.shape, self.dtype, self.wants_gradient = shape, dtype, wants_gradient
 
-    def pack(self, what: str) -> Tensor:
+    def pack(self, label: str) -> Tensor:
         """Encode the description as a message, int64 [3 + most dimensions].
 
         Raises:
@@ -69,7 +69,7 @@ class ValueSpec:
         """
         if len(self.shape) > _MOST_DIMENSIONS or self.dtype not in _TYPES:
             raise InputError(
-                f"{what} are {self.dtype} {list(self.shape)}; expected at most {_MOST_DIMENSIONS} dimensions and one "
+                f"{label} are {self.dtype} {list(self.shape)}; expected at most {_MOST_DIMENSIONS} dimensions and one "
                 f"of: {', '.join(str(one).removeprefix('torch.') for one in _TYPES)}"
             )
         numbers = [_TYPES.index(self.dtype), int(self.wants_gradient), len(self.shape), *self.shape]
@@ -161,7 +161,7 @@ class _Line:
         number: Number of the line, the same at both ends and no other's.
         lines: Number of lines of the pipeline.
         microbatches: Microbatches of an update.
-        what: Contents for error messages, such as "activations '3' of stage 1".
+        label: Contents for error messages, such as "activations '3' of stage 1".
         whence: Stages at both ends for error messages.
         journal: Keeps what is sent, and has messages of an earlier run.
     """
@@ -173,11 +173,11 @@ class _Line:
         number: int,
         lines: int,
         microbatches: int,
-        what: str,
+        label: str,
         whence: str,
         journal: MessageJournal | None = None,
     ) -> None:
-        self.transport, self.peer, self.what, self.whence = transport, peer, what, whence
+        self.transport, self.peer, self.what, self.whence = transport, peer, label, whence
         self.journal = journal or MessageJournal()
         self._number, self._lines, self._microbatches = number, lines, microbatches
         self._jobs: queue.SimpleQueue = queue.SimpleQueue()
@@ -243,12 +243,12 @@ class Outbox(_Line):
             self._start(packed, self.description_tag, f"the description of the {self.what}")
         self._start(buffer, self.tag(key), self.name(key))
 
-    def _start(self, buffer: Tensor, tag: int, what: str) -> None:
+    def _start(self, buffer: Tensor, tag: int, label: str) -> None:
         if not buffer.numel():
             return
         works: list[dist.Work] = []
         self.transport.guard(
-            lambda: works.append(self.transport.group.send([buffer], self.peer, tag)), what, self.peer
+            lambda: works.append(self.transport.group.send([buffer], self.peer, tag)), label, self.peer
         )
         self._jobs.put((works[0], self.transport.timeout, buffer, None, self._failed))
 
@@ -279,7 +279,7 @@ class Inbox(_Line):
         self._post_waiting()
 
     def forget(self) -> None:
-        """Expect nothing along this line."""
+        """Stop expecting messages along this line."""
         self._waiting.clear()
 
     def post(self, key: MicrobatchKey, *, described: bool = False) -> None:
@@ -325,10 +325,10 @@ class Inbox(_Line):
             if buffer.numel():
                 self._post(buffer, self.tag(key), self.name(key))
 
-    def _post(self, buffer: Tensor, tag: int, what: str) -> None:
+    def _post(self, buffer: Tensor, tag: int, label: str) -> None:
         works: list[dist.Work] = []
         self.transport.guard(
-            lambda: works.append(self.transport.group.recv([buffer], self.peer, tag)), what, self.peer
+            lambda: works.append(self.transport.group.recv([buffer], self.peer, tag)), label, self.peer
         )
         self._jobs.put((works[0], self.transport.timeout, buffer, self._arrived, self._arrived))
 
@@ -344,7 +344,7 @@ class Inbox(_Line):
             try:
                 found = self._arrived.get(timeout=_LOOK_S)
             except queue.Empty:
-                if self.transport.others_gave_up():
+                if self.transport.has_remote_timeout():
                     raise self.transport.failure(what, self.peer, "another rank gave up") from None
                 continue
             if isinstance(found, str):

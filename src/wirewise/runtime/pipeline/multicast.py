@@ -1,9 +1,9 @@
 """Multicast along trees of ranks, chunk by chunk: a rank forwards a chunk while the next one arrives.
 
-gloo's receives cannot be polled: a thread follows each tree on which this rank passes something on, and waits for
-its chunks in order. All receives are posted at the start, so a sender waits for nobody's program; it has a bounded
-number of chunks of an edge under way. On devices the chunks of all trees move in common steps, each of which is one
-group of messages, so that NCCL's messages match without a thread.
+gloo's receives cannot be polled: a thread follows each tree on which this rank passes something on, and waits for its
+chunks in order. All receives are posted at the start, so a sender waits for nobody's program; it has a bounded number
+of chunks of an edge in flight. On devices the chunks of all trees move in common steps, each of which is one group of
+messages, so that NCCL's messages match without a thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wirewise.runtime.transport import Transport
 __all__ = ["WINDOW", "Leg", "first_tag", "run_trees", "run_trees_in_steps", "sum_partials"]
 
 WINDOW = 16
-"""Chunks of an edge that are under way at a time."""
+"""Maximum number of chunks of an edge in flight."""
 
 _FIRST_TAG, _TAGS = 2**30, 2**30
 """Above the tags of pipelines, which may use the same group."""
@@ -41,12 +41,12 @@ class Leg(NamedTuple):
     tag: int
     """Tag unique among the trees in flight between the same ranks."""
     data: Tensor
-    """Bytes of the tree's part: to be sent, or to be filled, uint8 [size]."""
+    """Bytes of the tree's part to send or to fill, uint8 [size]."""
     parent: int | None
-    """Rank that sends to this one; None if this rank is the tree's sender."""
+    """Rank that sends to this one. None if this rank is the tree's sender."""
     children: tuple[int, ...]
     what: str
-    """Words for error messages."""
+    """Description for error messages."""
     adds: bool = False
     """Whether it is a partial sum to be reduced at its target."""
 
@@ -175,8 +175,8 @@ def _post_send(transport: Transport, leg: Leg, chunk: Tensor, child: int, under_
     transport.guard(post, leg.what, child)
 
 
-def _drain(transport: Transport, leg: Leg, under_way: deque, most: int) -> None:
-    while len(under_way) > most:
+def _drain(transport: Transport, leg: Leg, under_way: deque, maximum: int) -> None:
+    while len(under_way) > maximum:
         child, work = under_way.popleft()
         transport.guard(partial(work.wait, transport.timeout), leg.what, child)
 

@@ -1,9 +1,9 @@
 """Activations and gradients between devices, whose messages have no tags and match by order alone (NCCL).
 
-Between two ranks and in one direction a receiver posts its receives in the order in which the sender's timetable sends,
-so both ends agree without a word. Activations and gradients have groups of their own: the two ends of a pair send in
-turns that depend on each other, and on one connection a send would wait for a receive behind it. Nothing waits on the
-host but the first message of a value, whose shape is not known; a wait orders the streams of the device.
+Between two ranks and in one direction a receiver posts its receives in the order in which the sender's timetable
+sends, so that both ends agree without communication. Activations and gradients have groups of their own: the sends of
+the two ends of a pair depend on each other, and on one connection a send would wait for a receive behind it. Nothing
+waits on the host but the first message of a value, whose shape is not known; a wait orders the streams of the device.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _UNDER_WAY = 32
 """Sends whose buffers are kept, where nothing tells that they have ended."""
 
 Order = Callable[[int], Iterator[tuple[Value, MicrobatchKey]]]
-"""Messages from an update on."""
+"""Messages in order, from an update on."""
 
 
 def separate_transports(transport: Transport) -> tuple[Transport, Transport]:
-    """Separate transports for activations and for gradients; a collective call.
+    """Make separate transports for activations and for gradients; a collective call.
 
     Args:
         transport: Messages between all ranks.
@@ -154,40 +154,40 @@ class OrderedChannel:
             self._wait(work, self.inboxes[value].what)
         return buffer
 
-    def send(self, tensor: Tensor, what: str) -> None:
+    def send(self, tensor: Tensor, label: str) -> None:
         """Start sending a tensor, which must not change afterwards.
 
         Args:
             tensor: Tensor to send, on the group's device.
-            what: Contents for error messages.
+            label: Contents for error messages.
         """
         if not tensor.numel():
             return
-        while self._under_way and self._done(what):
+        while self._under_way and self._done(label):
             self._under_way.popleft()
-        self._under_way.append((self._start(self.transport.group.send, tensor, what), tensor))
+        self._under_way.append((self._start(self.transport.group.send, tensor, label), tensor))
 
-    def _done(self, what: str) -> bool:
+    def _done(self, label: str) -> bool:
         """Whether the buffer of the oldest send may go."""
         if self.transport.on_device:
             return self._under_way[0][0].is_completed()
         # gloo tells only who waits.
         if len(self._under_way) > _UNDER_WAY:
-            self._wait(self._under_way[0][0], what)
+            self._wait(self._under_way[0][0], label)
             return True
         return False
 
-    def _start(self, post: Callable[..., dist.Work], buffer: Tensor, what: str) -> dist.Work:
+    def _start(self, post: Callable[..., dist.Work], buffer: Tensor, label: str) -> dist.Work:
         works: list[dist.Work] = []
-        self.transport.guard(lambda: works.append(post([buffer], self.peer, self._tag)), what, self.peer)
+        self.transport.guard(lambda: works.append(post([buffer], self.peer, self._tag)), label, self.peer)
         return works[0]
 
-    def _wait(self, work: dist.Work, what: str) -> None:
+    def _wait(self, work: dist.Work, label: str) -> None:
         if self.transport.on_device:
             # With a timeout NCCL would block the host; its watchdog looks after silent peers.
-            self.transport.guard(work.wait, what, self.peer)
+            self.transport.guard(work.wait, label, self.peer)
         else:
-            self.transport.guard(lambda: work.wait(self.transport.timeout), what, self.peer)
+            self.transport.guard(lambda: work.wait(self.transport.timeout), label, self.peer)
 
 
 class OrderedInbox:
@@ -196,12 +196,12 @@ class OrderedInbox:
     Args:
         channel: Messages from the sending rank.
         value: Value received along the channel.
-        what: Contents for error messages.
+        label: Contents for error messages.
         described: Whether the sender sends its shape first.
     """
 
-    def __init__(self, channel: OrderedChannel, value: Value, what: str, *, described: bool) -> None:
-        self._channel, self._value, self.what, self.described = channel, value, what, described
+    def __init__(self, channel: OrderedChannel, value: Value, label: str, *, described: bool) -> None:
+        self._channel, self._value, self.what, self.described = channel, value, label, described
         channel.inboxes[value] = self
         self.description: ValueSpec | None = None
         """Shape and type of all messages; gradients know them from the activations."""
@@ -218,7 +218,7 @@ class OrderedInbox:
         self.description = description
 
     def forget(self) -> None:
-        """Expect nothing."""
+        """Stop expecting messages."""
         self.none_comes = True
 
     def post(self, key: MicrobatchKey, *, described: bool = False) -> None:
@@ -254,11 +254,11 @@ class OrderedOutbox:
 
     Args:
         channel: Messages to the receiving rank.
-        what: Contents for error messages.
+        label: Contents for error messages.
     """
 
-    def __init__(self, channel: OrderedChannel, what: str) -> None:
-        self._channel, self._what = channel, what
+    def __init__(self, channel: OrderedChannel, label: str) -> None:
+        self._channel, self._what = channel, label
         self.description: ValueSpec | None = None
         """Shape and type of all messages; gradients know them from the activations."""
 

@@ -72,7 +72,9 @@ class PassState:
             )
 
     def _check(self, before: PythonState) -> None:
-        moving = [name for name in before.moving(PythonState(self._modules)) if "random numbers" not in name]
+        moving = [
+            name for name in before.changed_values(PythonState(self._modules)) if "random numbers" not in name
+        ]
         if moving:
             raise InputError(
                 f"the forward pass changes {', '.join(moving[:4])}, and activations are computed again, which would "
@@ -80,7 +82,7 @@ class PassState:
             )
 
     @contextmanager
-    def again(self, before: PrePassState) -> Iterator[None]:
+    def recompute(self, before: PrePassState) -> Iterator[None]:
         """Recompute a forward pass from its first state; the current state is restored afterwards."""
         now, drawn = {slot: _buffer(slot) for slot in before.buffers}, _drawn()
         _put(before.buffers)

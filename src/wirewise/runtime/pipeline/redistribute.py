@@ -82,7 +82,7 @@ def redistribute_across(
 
 
 def layout_of(
-    device_mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int], what: str = "the tensor"
+    device_mesh: DeviceMesh, placements: Sequence[Placement], shape: Sequence[int], label: str = "the tensor"
 ) -> Sharding:
     """Layout described by placements on a mesh; ranks are those of the default group.
 
@@ -90,7 +90,7 @@ def layout_of(
         device_mesh: Mesh of ranks.
         placements: One placement for each mesh axis.
         shape: Shape of the whole tensor.
-        what: Name of the tensor for error messages.
+        label: Name of the tensor for error messages.
 
     Raises:
         InputError: Raised by `redistribute_across`.
@@ -98,7 +98,7 @@ def layout_of(
     mesh = tuple(device_mesh.mesh.shape)
     if len(placements) != len(mesh):
         raise InputError(
-            f"{what}: got {len(placements)} placements; expected one for each of {len(mesh)} axes"
+            f"{label}: got {len(placements)} placements; expected one for each of {len(mesh)} axes"
         )
     orders: list[list[int]] = [[] for _ in shape]
     partial = []
@@ -109,19 +109,21 @@ def layout_of(
             partial.append(axis)
         elif isinstance(placement, Shard | _StridedShard):
             if not -len(shape) <= placement.dim < len(shape):
-                raise InputError(f"{what}: got {placement} of {len(shape)} dimensions; expected one of these")
+                raise InputError(
+                    f"{label}: got {placement} of {len(shape)} dimensions; expected one of these"
+                )
             own = orders[placement.dim]
-            own.insert(_place(placement, own, mesh, what), axis)
+            own.insert(_place(placement, own, mesh, label), axis)
         elif not isinstance(placement, Replicate):
             raise InputError(
-                f"{what}: got the placement {placement}; expected Shard, Replicate or Partial (sum)"
+                f"{label}: got the placement {placement}; expected Shard, Replicate or Partial (sum)"
             )
     for dim, own in enumerate(orders):
         parts = torch.Size([mesh[axis] for axis in own]).numel()
         if own != sorted(own) and shape[dim] % parts:
             raise InputError(
-                f"{what}: dimension {dim} of size {shape[dim]} is split by axes {own} with strides into {parts} parts; "
-                "expected a size that divides"
+                f"{label}: dimension {dim} of size {shape[dim]} is split by axes {own} with strides into {parts} "
+                "parts; expected a size that divides"
             )
     return Sharding(
         mesh=mesh,
@@ -279,7 +281,7 @@ def _spec(mesh: DeviceMesh, placements: tuple[Placement, ...], tensor: DTensor) 
     return DTensorSpec(mesh, own, TensorMeta(tensor.shape, tensor.stride(), tensor.dtype))
 
 
-def _place(placement: Shard | _StridedShard, later: list[int], mesh: tuple[int, ...], what: str) -> int:
+def _place(placement: Shard | _StridedShard, later: list[int], mesh: tuple[int, ...], label: str) -> int:
     """Where an axis comes in the order of those that split its dimension."""
     factor = getattr(placement, "split_factor", 1)
     parts = 1
@@ -289,8 +291,8 @@ def _place(placement: Shard | _StridedShard, later: list[int], mesh: tuple[int, 
         if place < len(later):
             parts *= mesh[later[place]]
     raise InputError(
-        f"{what}: {placement} has split_factor {factor}; expected the number of parts that some of the later axes make "
-        "of the dimension"
+        f"{label}: {placement} has split_factor {factor}; expected the number of parts that some of the later axes "
+        "make of the dimension"
     )
 
 

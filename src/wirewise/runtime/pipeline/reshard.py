@@ -64,7 +64,7 @@ class Resharder:
         window: Number of chunks of an edge in flight.
         in_steps: Whether chunks move in steps common to all ranks. Defaults to True on devices.
         compared: Whether the ranks of the plan are known to have the same plan; others then need not create it.
-        what: Name of the move in error messages.
+        label: Name of the move in error messages.
         timeout_s: Seconds after which an unresponsive peer counts as hung.
 
     Raises:
@@ -83,13 +83,13 @@ class Resharder:
         window: int = WINDOW,
         in_steps: bool | None = None,
         compared: bool = False,
-        what: str = "resharding",
+        label: str = "resharding",
         timeout_s: float = 120.0,
     ) -> None:
         if window < 1:
             raise InputError(f"window is {window}; expected at least one chunk under way")
         self.plan, self.transport = plan, transport_of(group, timeout_s=timeout_s)
-        self._make_reverse, self._window, self._what = reverse, window, what
+        self._make_reverse, self._window, self._what = reverse, window, label
         self._reverse: Resharder | None = None
         self._in_steps = self.transport.on_device if in_steps is None else in_steps
         if not compared:
@@ -104,7 +104,7 @@ class Resharder:
         self._roles: dict[int, list[_Role]] = {bucket: [] for bucket in self._numbers}
         tag = 0
         for number, task in enumerate(plan.tasks):
-            if (role := _role(number, task, rank, tag, what)) is not None:
+            if (role := _role(number, task, rank, tag, label)) is not None:
                 self._roles[plan.tensors[task.slices[0].tensor].bucket].append(role)
             tag += len(task.trees) + len(task.adders)
         self.tags = tag

@@ -128,7 +128,7 @@ class RowMover:
         """End the transport's threads."""
         self.transport.close()
 
-    def _side(self, ids: ArrayLike | None, what: str) -> _Side:
+    def _side(self, ids: ArrayLike | None, label: str) -> _Side:
         """Rows of all ranks; raises on every rank where those of one are not right."""
         world, n = self.transport.world_size, self.num_rows
         own = np.arange(n) if ids is None else np.asarray(ids, np.int64)
@@ -136,23 +136,23 @@ class RowMover:
         sound = sound and len(np.unique(own)) == own.size
         # What is not sound is told as a number that no rank has.
         count = n + 1 if not sound else _COLUMNS if ids is None else own.size
-        counts = self._gathered(torch.tensor([count]), f"the number of rows {what} the move").reshape(-1)
+        counts = self._gathered(torch.tensor([count]), f"the number of rows {label} the move").reshape(-1)
         if (wrong := np.flatnonzero(counts > n)).size:
             raise InputError(
-                f"the ids {what} the move of rank {wrong[0]} are not all different rows of 0 to {n - 1}; expected each "
-                "row once, 1-D"
+                f"the ids {label} the move of rank {wrong[0]} are not all different rows of 0 to {n - 1}; expected "
+                "each row once, 1-D"
             )
         if (counts == _COLUMNS).any():
             if not (counts == _COLUMNS).all():
                 raise InputError(
-                    f"ranks {np.flatnonzero(counts == _COLUMNS).tolist()} have columns {what} the move and the others "
+                    f"ranks {np.flatnonzero(counts == _COLUMNS).tolist()} have columns {label} the move and the others "
                     "rows; expected columns on all ranks, or ids on all"
                 )
             return _Side(np.ones((world, n), bool), True, own)
         padded = torch.zeros(int(counts.max(initial=0)), dtype=torch.int64)
         padded[: own.size] = torch.from_numpy(own)
         listed = (
-            self._gathered(padded, f"the rows {what} the move")
+            self._gathered(padded, f"the rows {label} the move")
             if padded.numel()
             else np.zeros((world, 0), int)
         )
@@ -161,8 +161,8 @@ class RowMover:
             has[rank, named[:size]] = True
         return _Side(has, False, own)
 
-    def _gathered(self, own: Tensor, what: str) -> NDArray[np.int64]:
-        return np.stack([one.cpu().numpy() for one in self.transport.all_gather(own, what)])
+    def _gathered(self, own: Tensor, label: str) -> NDArray[np.int64]:
+        return np.stack([one.cpu().numpy() for one in self.transport.all_gather(own, label)])
 
     def _whole(self, name: str, part: Tensor) -> torch.Size:
         """Shape of a whole tensor."""

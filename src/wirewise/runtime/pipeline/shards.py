@@ -42,17 +42,17 @@ class Parts:
                 self._extents[number] = found[key]
                 self.shapes[number] = tuple(sum(b - a for a, b in own) for own in found[key])
 
-    def check(self, held: Mapping[int, Tensor]) -> None:
+    def check(self, shards: Mapping[int, Tensor]) -> None:
         """Raise unless these are the rank's expected parts.
 
         Args:
-            held: Part of each tensor, by index.
+            shards: Part of each tensor, by index.
 
         Raises:
             InputError: A part is missing, or has another shape or dtype; the message names its tensor.
         """
         for number, shape in self.shapes.items():
-            one, part = self._tensors[number], held.get(number)
+            one, part = self._tensors[number], shards.get(number)
             if part is None:
                 raise InputError(
                     f"rank {self.rank} gives nothing of tensor {one.name!r}; expected its part {list(shape)}"
@@ -64,12 +64,12 @@ class Parts:
                     f"{one.dtype} {list(shape)} under the layout {getattr(one, self.side).text}"
                 )
 
-    def view(self, held: Mapping[int, Tensor], one: TensorSlice) -> Tensor:
+    def view(self, shards: Mapping[int, Tensor], tensor_slice: TensorSlice) -> Tensor:
         """View of a slice within the rank's part, as integers of the same width."""
-        place = self._places.get(one)
+        place = self._places.get(tensor_slice)
         if place is None:
-            place = self._places[one] = self._place(one)
-        part = held[one.tensor]
+            place = self._places[tensor_slice] = self._place(tensor_slice)
+        part = shards[tensor_slice.tensor]
         plain = part.view(_SAME_WIDTH.get(part.element_size(), part.dtype)) if part.dim() else part
         return plain[place]
 
@@ -90,13 +90,13 @@ def as_bytes(view: Tensor) -> Tensor | None:
     return view.reshape(-1).view(torch.uint8) if view.is_contiguous() else None
 
 
-def pack_slices(task: UnitTask, parts: Parts, held: Mapping[int, Tensor]) -> Tensor:
+def pack_slices(task: UnitTask, parts: Parts, shards: Mapping[int, Tensor]) -> Tensor:
     """Pack the slices of a task to bytes, uint8 [size], without a copy if they are contiguous."""
     if len(task.slices) == 1:
-        whole = as_bytes(parts.view(held, task.slices[0]))
+        whole = as_bytes(parts.view(shards, task.slices[0]))
         if whole is not None:
             return whole
-    views = [parts.view(held, one) for one in task.slices]
+    views = [parts.view(shards, one) for one in task.slices]
     found = torch.empty(task.size_bytes, dtype=torch.uint8, device=views[0].device)
     begin = 0
     for view in views:
@@ -106,11 +106,11 @@ def pack_slices(task: UnitTask, parts: Parts, held: Mapping[int, Tensor]) -> Ten
     return found
 
 
-def unpack(task: UnitTask, data: Tensor, parts: Parts, held: Mapping[int, Tensor]) -> None:
+def unpack(task: UnitTask, data: Tensor, parts: Parts, shards: Mapping[int, Tensor]) -> None:
     """Unpack the bytes of a task into the rank's part, except slices already in place."""
     begin = 0
     for one in task.slices:
-        view = parts.view(held, one)
+        view = parts.view(shards, one)
         size = view.numel() * view.element_size()
         source = data[begin : begin + size]
         if source.data_ptr() != view.data_ptr() or not view.is_contiguous():
@@ -120,21 +120,21 @@ def unpack(task: UnitTask, data: Tensor, parts: Parts, held: Mapping[int, Tensor
         begin += size
 
 
-def part_of(whole: Tensor, layout: Sharding, rank: int) -> Tensor | None:
+def part_of(tensor: Tensor, layout: Sharding, rank: int) -> Tensor | None:
     """A rank's part of a tensor. None if it holds nothing. All but the first partial sum are zero."""
     if rank not in layout.ranks:
         return None
     position = layout.ranks.index(rank)
-    found = whole
-    for dim, intervals in enumerate(layout.extents(whole.shape)[position]):
+    found = tensor
+    for dim, intervals in enumerate(layout.extents(tensor.shape)[position]):
         pieces = [found.narrow(dim, start, stop - start) for start, stop in intervals]
         found = torch.cat(pieces, dim) if pieces else found.narrow(dim, 0, 0)
     first = all(layout.coordinates(position)[axis] == 0 for axis in layout.partial)
     return found.clone(memory_format=torch.contiguous_format) if first else torch.zeros_like(found)
 
 
-def same_bits(one: Tensor, other: Tensor) -> bool:
+def same_bits(tensor: Tensor, other: Tensor) -> bool:
     """Whether shapes, dtypes and all bits are equal."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if tensor.shape != other.shape or tensor.dtype != other.dtype:
         return False
-    return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other)))
+    return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (tensor, other)))

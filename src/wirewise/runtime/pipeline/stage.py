@@ -208,7 +208,7 @@ class StageCompute:
         held = self._held.pop(key)
         if self.recompute:
             assert held.before is not None
-            with torch.enable_grad(), self._state.again(held.before):
+            with torch.enable_grad(), self._state.recompute(held.before):
                 self._run(key, held)
         outputs = [held.outputs[name] for name in gradients]
         given = list(gradients.values())

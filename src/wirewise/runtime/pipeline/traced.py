@@ -1,8 +1,8 @@
 """Model other than a list, as layers: `torch.fx` traces its forward pass, and splits it wherever one tensor flows.
 
-Submodules that may be followed are; those that may not, such as ones that branch on values, stay whole, and so do those
-that hold little of the model and hand on one tensor. What lies between becomes a layer of its own, or part of the layer
-before where nothing else takes that one's output. Sizes and parameters are read again by every layer that needs them.
+Submodules are traced where possible; those that cannot be traced, such as ones that branch on values, stay whole, as
+do small ones with a single output tensor. Code between them becomes a separate layer, or part of the previous layer if
+that one has no other consumer. Sizes and parameters are read again by every layer that needs them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import fx, nn
 
 from wirewise.errors import InputError
-from wirewise.runtime.python_state import TRACING, ChangesError, traced_alike
+from wirewise.runtime.python_state import TRACING, UntracedStateError, trace_stable
 from wirewise.trace.layers import INPUT
 
 __all__ = ["traced_layers"]
@@ -44,7 +44,7 @@ Sources = dict[str, tuple[str, ...]]
 
 
 def traced_layers(
-    model: nn.Module, whole: Sequence[str] = (), *, several: bool = False, further: Sequence[str] = ()
+    model: nn.Module, whole: Sequence[str] = (), *, several: bool = False, extra_inputs: Sequence[str] = ()
 ) -> tuple[dict[str, nn.Module], Sources, tuple[str, ...]]:
     """Trace a model into named layers; return them, the inputs of each by name, and the model's inputs.
 
@@ -56,7 +56,7 @@ def traced_layers(
 
         several: Whether all arguments without a default are input tensors; those after the first are called `INPUT`
             and their name, such as "input:target".
-        further: Names of further arguments that are tensors, with or without a default.
+        extra_inputs: Names of further arguments that are tensors, with or without a default.
 
     Raises:
         InputError: The forward pass cannot be traced, with the place in its source; or a submodule of `whole` does
@@ -68,9 +68,9 @@ def traced_layers(
         raise InputError(f"whole has {unknown}, which no submodule is called; there are: {_some(names[1:])}")
     leaves = {name for name in names if any(fnmatchcase(name, one) for one in whole)}
     with _attributes_kept(model):
-        tracer, inputs = _followed(model, leaves, several, further)
+        tracer, inputs = _followed(model, leaves, several, extra_inputs)
         if small := _small(model, tracer, inputs):
-            tracer, _ = _followed(model, leaves | small, several, further)
+            tracer, _ = _followed(model, leaves | small, several, extra_inputs)
         cut = _Cut(model, tracer.graph, inputs)
         return *cut.layers(), tuple(cut.inputs.values())
 
@@ -143,23 +143,23 @@ def _attributes_kept(model: nn.Module) -> Iterator[None]:
 
 
 def _followed(
-    model: nn.Module, leaves: set[str], several: bool, further: Sequence[str]
+    model: nn.Module, leaves: set[str], several: bool, extra_inputs: Sequence[str]
 ) -> tuple[_Tracer, set[str]]:
     """Trace of a model, and the names of its tensor arguments."""
     _, *others = inspect.signature(type(model).forward).parameters.values()  # `self` comes first
     given = [p for p in others if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     needed = [p for p in given if p.default is p.empty]
-    if unknown := set(further) - {p.name for p in given}:
+    if unknown := set(extra_inputs) - {p.name for p in given}:
         raise InputError(
             f"further inputs are {sorted(unknown)}; expected arguments of the forward pass of {type(model).__name__}: "
             f"{', '.join(p.name for p in given)}"
         )
-    if not given or (len([p for p in needed if p.name not in further]) > 1 and not several):
+    if not given or (len([p for p in needed if p.name not in extra_inputs]) > 1 and not several):
         raise InputError(
             f"the forward pass of {type(model).__name__} takes {[p.name for p in given]}; expected one tensor, others "
-            "with defaults: name further ones in `further`, join them into one, or wrap the model"
+            "with defaults: name further ones in `extra_inputs`, join them into one, or wrap the model"
         )
-    inputs = {p.name for p in needed or given[:1]} | set(further)
+    inputs = {p.name for p in needed or given[:1]} | set(extra_inputs)
     defaults = {p.name: p.default for p in given if p.name not in inputs}
     leaves = set(leaves)
 
@@ -175,8 +175,8 @@ def _followed(
 
     while True:
         try:
-            tracer = traced_alike(model, (), trace, lambda made: str(made.graph), tensors=False)
-        except ChangesError:
+            tracer = trace_stable(model, (), trace, lambda made: str(made.graph), tensors=False)
+        except UntracedStateError:
             raise
         except _AgainError:
             continue

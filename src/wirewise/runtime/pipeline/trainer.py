@@ -57,7 +57,7 @@ class PassRecord(NamedTuple):
     version: int
     """Number of updates of the weights used."""
     start_s: float
-    """When all inputs had arrived, by `time.perf_counter`."""
+    """Time at which all inputs had arrived, on the clock of `time.perf_counter`."""
     end_s: float
 
 
@@ -487,9 +487,9 @@ class Pipeline:
             if LOSS in found:
                 loss = found[LOSS].double() * feed.weight(step.update, step.microbatch)
                 self._losses[step.update] = self._losses.get(step.update, 0) + loss
-            self._values.hand_on(stage, key, found)
+            self._values.send_outputs(stage, key, found)
         elif step.kind != "W":
-            self._values.hand_back(stage, key, found)
+            self._values.send_input_gradients(stage, key, found)
         if step.kind in "BW":
             done = self._unfinished.get(step.update, 0) + 1
             self._unfinished[step.update] = done

@@ -185,7 +185,7 @@ class GradientExchange:
         assert self._reducer is not None
         device = next(iter(self._parts.values())).device
         present = torch.tensor([float(name in gradients) for name in self._parts], device=device)
-        self._reducer.begin(beside=present)
+        self._reducer.begin(extra=present)
         for name, parameter in self._parts.items():
             parameter.grad = gradients.get(name)
         self._reducer.finish()
@@ -209,8 +209,8 @@ class GradientExchange:
             self._reducer.abandon()
 
 
-def _summed(transport: Transport, tensor: Tensor, what: str) -> Tensor:
-    transport.all_reduce(tensor, what)
+def _summed(transport: Transport, tensor: Tensor, label: str) -> Tensor:
+    transport.all_reduce(tensor, label)
     return tensor
 
 

@@ -115,14 +115,14 @@ class ValueExchange:
                 found[value.name] = gradient if held is None else held + gradient
         return found
 
-    def hand_on(self, stage: StageCompute, key: MicrobatchKey, made: Mapping[str, Tensor]) -> None:
+    def send_outputs(self, stage: StageCompute, key: MicrobatchKey, outputs: Mapping[str, Tensor]) -> None:
         """Send the outputs of a forward pass to the stages that read them.
 
         Raises:
             InputError: A tensor has another shape or dtype than in the previous microbatch.
         """
         for value in self._made[stage.number]:
-            tensor = made[value.name]
+            tensor = outputs[value.name]
             if value not in self._wants:
                 self._wants[value] = stage.needs_gradient(key, value.name) and tensor.is_floating_point()
                 self._describe(value, tensor)
@@ -133,7 +133,9 @@ class ValueExchange:
             else:
                 self._local[value, "activation", key] = tensor.detach()
 
-    def hand_back(self, stage: StageCompute, key: MicrobatchKey, gradients: Mapping[str, Tensor]) -> None:
+    def send_input_gradients(
+        self, stage: StageCompute, key: MicrobatchKey, gradients: Mapping[str, Tensor]
+    ) -> None:
         """Send the gradients of a stage's inputs back to the producing stages."""
         for value in self._taken[stage.number]:
             if self._wants[value]:

@@ -61,14 +61,13 @@ __all__ = ["PRELOAD", "TOKEN", "Agent", "Recoveries", "RecoveryTimes", "run_scri
 
 _log = logger("recovery")
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "wirewise.runtime.recovery.protection")
-"""Modules that a process needs to call `protect`: a spare that imports them by itself is ready a second of compute
-later."""
+"""Modules to import before `protect`, which takes a spare about a second of compute otherwise."""
 
 RECOVERIES = "recoveries.json"
-"""File in the folder of a job with every recovery so far."""
+"""File in a job's folder that lists its recoveries."""
 
 TOKEN = "WIREWISE_TOKEN"
-"""Variable with the secret of a job on several hosts."""
+"""Environment variable with the secret of a job on several hosts."""
 
 _LOOK_S = 0.05
 _DECIDE_S, _HOLD_S = 0.1, 1.0
@@ -465,7 +464,7 @@ class Agent:
             self._start()
         if self._coordinator is None:
             return
-        if not self._coordinator.lacks_processes:
+        if not self._coordinator.has_too_few_processes:
             self._waits_since = None
         elif self._waits_since is None:
             self._waits_since = time.monotonic()

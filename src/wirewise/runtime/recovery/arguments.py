@@ -87,7 +87,7 @@ class Checkpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Where ranks run, how long they wait for each other, and how often replicas are compared.
+    """Options of ranks: their devices, limits of waits for each other, and the interval between comparisons.
 
     Args:
         device: Type of the device that the model is moved to once this process has its role, such as "cuda", of which

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from wirewise.runtime.trees import Tree, copied, digest_of
+from wirewise.runtime.trees import Tree, copy_into, digest_of
 
 __all__ = ["Attributes", "decoded", "encode_value"]
 
@@ -44,7 +44,7 @@ class Attributes:
         self._owners = dict(owners)
         self._first = self._digests()
         self._start = {
-            key: copied(encode_value(self._value(key))) for key, size in self._sizes() if size <= _SMALL
+            key: copy_into(encode_value(self._value(key))) for key, size in self._sizes() if size <= _SMALL
         }
         self.names: set[tuple[str, str]] = set()
 
@@ -71,12 +71,12 @@ class Attributes:
         for owner, name in self.names:
             if name not in tree.get(owner, {}) and (owner, name) in self._start:
                 held = vars(self._owners[owner])
-                held[name] = decoded(copied(self._start[owner, name]), held.get(name))
+                held[name] = decoded(copy_into(self._start[owner, name]), held.get(name))
         for owner, values in tree.items():
             held = vars(self._owners[owner])
             for name, value in values.items():
                 self.names.add((owner, name))
-                held[name] = decoded(copied(value), held.get(name))
+                held[name] = decoded(copy_into(value), held.get(name))
 
     def _value(self, key: tuple[str, str]) -> Any:
         return vars(self._owners[key[0]])[key[1]]
@@ -91,7 +91,7 @@ class Attributes:
             (owner, name): value if type(value) in _NUMBERS else digest_of(tree)
             for owner, one in self._owners.items()
             for name, value in list(_plain(one))
-            if (tree := encode_value(value, seen=seen)) is not _SKIPPED
+            if (tree := encode_value(value, visited=seen)) is not _SKIPPED
         }
 
 
@@ -113,15 +113,15 @@ _OF_MODULES = set(vars(nn.Module())) - {"training"}
 _OF_OPTIMIZERS = set(vars(torch.optim.SGD([nn.Parameter(torch.zeros(()))], lr=0.0)))
 
 
-def encode_value(value: Any, depth: int = _DEPTH, seen: set[int] | None = None) -> Tree:
+def encode_value(value: Any, depth: int = _DEPTH, visited: set[int] | None = None) -> Tree:
     """Encode a value as a tree without code; unsupported parts are marked.
 
     Args:
         value: Number, text, tensor, container or object with attributes.
         depth: Maximum nesting depth of objects.
-        seen: Identities of objects already visited, which are skipped.
+        visited: Identities of objects already visited, which are skipped.
     """
-    seen = set() if seen is None else seen
+    visited = set() if visited is None else visited
     if value is None or type(value) in (bool, int, float, str, bytes):
         return value
     if isinstance(value, Tensor):
@@ -130,16 +130,16 @@ def encode_value(value: Any, depth: int = _DEPTH, seen: set[int] | None = None) 
         return _encoded_array(value)
     if (state := _state_of_generator(value)) is not None:
         return {"__kind__": "generator", "state": state}
-    if isinstance(value, nn.Module | Optimizer) or callable(value) or id(value) in seen or not depth:
+    if isinstance(value, nn.Module | Optimizer) or callable(value) or id(value) in visited or not depth:
         return _SKIPPED
-    seen.add(id(value))
+    visited.add(id(value))
     if type(value) in (list, tuple, deque, set, frozenset):
-        return _encoded_items(value, depth, seen)
+        return _encoded_items(value, depth, visited)
     if isinstance(value, dict):
-        return _encoded_entries(value, depth, seen)
+        return _encoded_entries(value, depth, visited)
     # Objects of torch, such as those of its compiler, belong to a process.
     if hasattr(value, "__dict__") and not type(value).__module__.startswith("torch."):
-        parts = {name: encode_value(one, depth - 1, seen) for name, one in list(_plain(value))}
+        parts = {name: encode_value(one, depth - 1, visited) for name, one in list(_plain(value))}
         return {"__kind__": "object", "parts": parts} if len(parts) <= _MOST else _SKIPPED
     return _SKIPPED
 

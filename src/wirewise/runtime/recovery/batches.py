@@ -14,18 +14,18 @@ from wirewise.runtime.recovery.seeded import BatchPlace, SeededBatches, StartWor
 __all__ = ["Drawn", "TrainingBatches", "shares_of"]
 
 Drawn = Callable[[int, int], Any]
-"""Batch of a step, counted from 0, for a share of the global batch."""
+"""Function of step, counted from 0, and share that returns the share's batch."""
 
 
-def shares_of(place: int, processes: int, shares: int) -> range:
+def shares_of(index: int, processes: int, shares: int) -> range:
     """Consecutive shares of the global batch computed by a process.
 
     Args:
-        place: Index of the process among those that train.
+        index: Index of the process among those that train.
         processes: Number of processes that train.
         shares: Number of shares, equal to the initial number of ranks.
     """
-    return range(place * shares // processes, (place + 1) * shares // processes)
+    return range(index * shares // processes, (index + 1) * shares // processes)
 
 
 class TrainingBatches:

@@ -20,7 +20,7 @@ from wirewise.files import make_folder
 from wirewise.runtime.points import notify_point
 from wirewise.runtime.state_files import read_state, write_state
 from wirewise.runtime.transport import Transport
-from wirewise.runtime.trees import Tree, copied, pack
+from wirewise.runtime.trees import Tree, copy_into, pack
 
 __all__ = ["CheckpointFolder"]
 
@@ -64,7 +64,7 @@ class CheckpointFolder:
         """
         pack(tree)
         self.wait()
-        self._memory = copied(tree, self._memory)
+        self._memory = copy_into(tree, self._memory)
         self._step = step
         self._writing = self._writer.submit(self._write, step, self._memory)
 
@@ -165,7 +165,7 @@ class CheckpointFolder:
         return sorted(int(match[1]) for match in found if match and int(match[2]) == self._rank)
 
     def close(self) -> None:
-        """Wait for the current write, and end its thread."""
+        """Wait for a write in progress, and end its thread."""
         self.wait()
         self._writer.shutdown()
 

@@ -8,7 +8,7 @@ import time
 __all__ = ["CLOCK_AHEAD", "clock_s"]
 
 CLOCK_AHEAD = "WIREWISE_CLOCK_AHEAD_S"
-"""Variable with the seconds by which this host's clock is ahead of the common one; not set: none."""
+"""Environment variable with the seconds by which this host's clock is ahead of the common one. Defaults to 0."""
 
 
 def clock_s() -> float:

@@ -1,10 +1,10 @@
 """Weight updates that a failure never leaves half done: completed or rolled back, bucket by bucket.
 
-A step is counted by the state that it leaves. While step c + 1 is under way, each bucket of parameters has version c or
-c + 1, written after its data, and the committed step is written last, after all buckets, schedules and the snapshot of
-what else a step changes. So a rank can always tell which of its parameters are from which step, and come to one step
-for all: forward to c + 1 where it has the reduced gradients of the buckets that lack the update, which loses nothing;
-or back, by one of three journals:
+A step is counted by the state that it leaves. While step c + 1 is in progress, each bucket of parameters has version c
+or c + 1, written after its data, and the committed step is written last, after all buckets, schedules and the snapshot
+of what else a step changes. So a rank always knows the step of each of its parameters, and can restore one step for
+all: forward to c + 1 if it has the reduced gradients of the buckets without the update, which loses nothing; or back,
+by one of three journals:
 
 - "ping-pong": values before the update in a second buffer; any optimizer, bit by bit, parameters and state once more;
 - "undo": the inverse of the update; gradients once more, close but never bit-equal, not for all optimizers (`undo`);
@@ -14,11 +14,11 @@ or back, by one of three journals:
 - "auto": "roll-forward" with one bucket, whose update begins when all gradients are there, so that it can always be
   finished; else "ping-pong" where a quarter of the free memory holds the buffers, else "undo", else "roll-forward".
 
-With a journal the last committed update can be taken back too, until the next one begins.
+With a journal the last committed update can be rolled back too, until the next one begins.
 
-A step has two states of what a script changes itself, such as `param_groups` or an average of the weights: the one at
-the end of the update ("before"), and the one that the script's code after the update has left ("after", `seal`). A rank
-that comes to a step takes the first and runs that code, or takes the second and does not.
+A step has two states of values that a script changes itself, such as `param_groups` or an average of the weights: that
+at the end of the update ("before"), and that after the script's code following the update ("after", `seal`). A rank
+that is brought to a step takes the first and runs that code, or takes the second and does not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from wirewise.runtime.recovery.decision import Phase
 from wirewise.runtime.recovery.journals import JOURNALS, BucketParameter, Consistency
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.recovery.undo import check_undo
-from wirewise.runtime.trees import copied
+from wirewise.runtime.trees import copy_into
 
 __all__ = ["Consistency", "Updates", "check_apart"]
 
@@ -68,8 +68,8 @@ class Updates:
         consistency: Way that is followed, "auto" resolved.
 
     Raises:
-        InputError: Updates of an optimizer cannot be taken back in this way, buckets do not hold each trained parameter
-            once, or what needs all gradients at once is asked for with several buckets.
+        InputError: Updates of an optimizer cannot be taken back in this way, buckets do not hold each trained
+            parameter once, or several buckets are combined with an option that needs all gradients at once.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Updates:
 
     @property
     def begun(self) -> bool:
-        """Whether an update is under way."""
+        """Whether an update is in progress."""
         return any(version > self.committed_step for version in self._versions)
 
     @property
@@ -203,7 +203,7 @@ class Updates:
         self._reduced = [True] * len(self._buckets)
         self._finish()
 
-    def bring_to(self, step: int) -> None:
+    def restore_step(self, step: int) -> None:
         """Bring this rank to a complete step by its own means.
 
         Args:
@@ -250,7 +250,7 @@ class Updates:
         """Store the script's changes since the update as part of the committed step."""
         if not self.sealed:
             self._check_groups()
-            light, self._old_seal = copied(self.state.light(), self._old_seal), None
+            light, self._old_seal = copy_into(self.state.light(), self._old_seal), None
             self._sealed[self.committed_step] = light
 
     def _check_groups(self) -> None:
@@ -270,15 +270,17 @@ class Updates:
 
     def rewind(self) -> None:
         """Undo changes since `seal`, or since the update if there was none, except to parameters."""
-        self.state.load_light(copied(self.light_of("after" if self.sealed else "before")))
-        self.state.load_own(copied(self._snapshots[self.committed_step]["own"]))
+        self.state.load_replicated_state(
+            copy_into(self.replicated_state_of("after" if self.sealed else "before"))
+        )
+        self.state.load_own(copy_into(self._snapshots[self.committed_step]["own"]))
 
     def unseal(self) -> None:
         """Undo the script's changes after the update, except to parameters."""
         self._sealed.pop(self.committed_step, None)
         self.rewind()
 
-    def light_of(self, phase: Phase) -> Any:
+    def replicated_state_of(self, phase: Phase) -> Any:
         """State of the committed step in one of `phases`, without parameters and their state, by reference."""
         step = self.committed_step
         return self._sealed[step] if phase == "after" else self._snapshots[step]["light"]
@@ -401,11 +403,11 @@ class Updates:
         """Go on from a step whose parameters are there again."""
         kept = self._snapshots[step]
         if step in self._sealed or step != self.committed_step:
-            self.state.load_light(copied(self._sealed.get(step, kept["light"])))
+            self.state.load_replicated_state(copy_into(self._sealed.get(step, kept["light"])))
         else:
             # What the script has set since the update belongs to the step, what the model has computed does not.
-            self.state.load_buffers(copied(kept["light"]["buffers"]))
-        self.state.load_own(copied(kept["own"]))
+            self.state.load_buffers(copy_into(kept["light"]["buffers"]))
+        self.state.load_own(copy_into(kept["own"]))
         self._clear(step)
 
     def _clear(self, step: int) -> None:
@@ -418,7 +420,7 @@ class Updates:
     def _snapshot(self) -> Any:
         """Copy of all but parameters and their state in optimizers, in the memory of an old one."""
         into, self._old_snapshot = self._old_snapshot, None
-        return copied({"light": self.state.light(), "own": self.state.own()}, into)
+        return copy_into({"light": self.state.light(), "own": self.state.own()}, into)
 
 
 @contextmanager

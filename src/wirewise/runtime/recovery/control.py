@@ -82,7 +82,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     token: str
     """Secret of the job."""
     progress_timeout_s: float
-    """Timeout of a rank that makes no progress, in seconds; 0 means the timeout of the group's calls."""
+    """Seconds without progress after which a rank counts as hung; 0 for the timeout of the group's calls."""
     memory: str
     """Folder in shared memory of this host, which survives its processes and is removed with the agent."""
 

@@ -18,12 +18,12 @@ from wirewise.errors import PeerError
 __all__ = ["NOTHING", "Phase", "RankRecord", "RecoveryAction", "RecoveryDecision", "assign_spares", "decide"]
 
 NOTHING = -1
-"""Committed step of a process that holds no state: a spare that has just taken a role, or whose copy was cut short."""
+"""Committed step of a process without state: a spare that has just taken a role, or whose copy was interrupted."""
 
 Kind = Literal["keep", "finish", "restore", "copy", "recompute", "load"]
 Edge = tuple[int, int]
 Phase = Literal["before", "after"]
-"""State of a step before the script's own code that follows the update, or after it."""
+"""State of a step: "before" or "after" the script's own code that follows the update."""
 
 
 class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = True
     """Whether undoing it is bit-exact (buffers or a journal; arithmetic undo is not)."""
     digest: str = ""
-    """Digest of the committed state; empty where there is none, as during an update."""
+    """Digest of the committed state; empty if there is none, as during an update."""
     phases: tuple[Phase, ...] = ("after",)
     """States of the committed step that are kept, the current one last."""
     complete: bool = False
@@ -81,9 +81,9 @@ class RecoveryAction(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     kind: Kind
-    """"keep": nothing. "finish": complete the update from reduced gradients. "restore": take the last update back.
-    "copy": take the state from `sources`. "recompute": load the checkpoint of `from_step`, then compute the steps up to
-    the decision's with messages from logs. "load": load the checkpoint of `from_step`."""
+    """Kind of action. "keep": none. "finish": complete the update from reduced gradients. "restore": roll back the
+    last update. "copy": copy the state from `sources`. "recompute": load the checkpoint of `from_step`, then recompute
+    the steps up to the decision's from logged messages. "load": load the checkpoint of `from_step`."""
     sources: tuple[int, ...] = ()
     """Ranks whose state is copied, all of which hold the state of the decision's step after their own actions."""
     from_step: int = NOTHING
@@ -96,11 +96,11 @@ class RecoveryDecision(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     """Step whose state all ranks have afterwards."""
     actions: tuple[RecoveryAction, ...]
-    """One for each rank that has a process, in rank order."""
+    """Actions in rank order, one for each rank that has a process."""
     vacant: tuple[int, ...] = ()
     """Ranks without a process, whose work the others share."""
     units: tuple[tuple[int, ...], ...] = ()
-    """Stages that recompute together; messages between them travel, those from other stages come from logs."""
+    """Stages that recompute together; messages between them are sent, those from other stages are read from logs."""
 
     def of(self, rank: int) -> RecoveryAction:
         """Get the action of a rank."""
@@ -108,7 +108,7 @@ class RecoveryDecision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def strategy(self) -> Literal["none", "replica", "log", "checkpoint"]:
-        """Most expensive means that any rank needs."""
+        """Most expensive recovery strategy that any rank needs."""
         kinds = {action.kind for action in self.actions}
         if "load" in kinds:
             return "checkpoint"

@@ -1,4 +1,4 @@
-"""Script loops left before the last step: the step counts as the last one, or the job ends with a named error."""
+"""Script loops left before the last step: the step counts as the last one, or the job ends with an error."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class EarlyStop(NamedTuple):
 
     step: int
     digest: str
-    """Digest of parameters and averages then; "" if a failure had undone the attempt in which it was left."""
+    """Digest of parameters and averages at that point; "" if a failure had undone the attempt in which the loop was
+    left."""
 
     def check_whole(self) -> None:
         """Raise if a rank was lost in the attempt in which the loop was left, which would have to be repeated.
 
         Raises:
-            InputError: It was.
+            InputError: A rank was lost in that attempt.
         """
         if not self.digest:
             raise InputError(
@@ -37,7 +38,7 @@ class EarlyStop(NamedTuple):
         """Raise if the script has changed parameters since, which a replacement of a lost rank would copy.
 
         Raises:
-            InputError: It has.
+            InputError: The parameters were changed.
         """
         if digest != self.digest:
             raise InputError(
@@ -49,7 +50,7 @@ class EarlyStop(NamedTuple):
         """Raise if a recovery needs the last batch again.
 
         Raises:
-            InputError: It does.
+            InputError: A recovery needs the batch.
         """
         if passes or step != self.step:
             raise InputError(
@@ -58,19 +59,19 @@ class EarlyStop(NamedTuple):
             )
 
 
-def check_loops(own: int, most: int) -> None:
+def check_loops(own: int, maximum: int) -> None:
     """Raise in a replacement of a lost rank that cannot know the position of its script.
 
     Args:
         own: Number of training loops begun by the script of this process.
-        most: Maximum number of training loops begun by any rank's script.
+        maximum: Maximum number of training loops begun by any rank's script.
 
     Raises:
         InputError: Other ranks have left a loop and started another one.
     """
-    if own == 0 and most > 1:
+    if own == 0 and maximum > 1:
         raise InputError(
-            f"a rank was lost in loop {most} over the training, and the process that replaces it would begin with the "
-            "first one; expected one loop over `training`, with what is done between loops inside it: `if "
+            f"a rank was lost in loop {maximum} over the training, and the process that replaces it would begin with "
+            "the first one; expected one loop over `training`, with what is done between loops inside it: `if "
             "training.position % n == 0: ...`"
         )

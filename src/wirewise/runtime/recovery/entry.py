@@ -57,7 +57,7 @@ def enter(descriptor: int, target: Callable[..., None], arguments: tuple[Any, ..
     """
     import torch
 
-    torch.set_num_threads(integer_variable("OMP_NUM_THREADS", 1, least=1))
+    torch.set_num_threads(integer_variable("OMP_NUM_THREADS", 1, minimum=1))
     code: Any = Path(arguments[0]) if target is run_script else target
     link = control.adopt_channel(Connection(descriptor), code)
     try:

@@ -3,11 +3,11 @@
     for trainer in recovery.train_epochs(build, 200):
         print(trainer.epoch)
 
-An epoch counts when every rank has kept what it depends on (`full_graph.checkpoint.state_of`): weights, optimizer, bit
-widths, traces, and rows that have landed but were not used yet. So messages of stale modes are waited for at the end of
-an epoch. After a failure all ranks go on from the newest epoch that all have kept. A replacement reads features and
-edges of its partition again, and takes the rest from the memory of its host; dropout, stochastic rounding and the rows
-of a sample are functions of seed and epoch.
+An epoch is committed when every rank has stored its state (`full_graph.checkpoint.state_of`): weights, optimizer, bit
+widths, traces, and rows that were received but not yet used. The end of an epoch therefore waits for the messages of
+stale modes. After a failure all ranks resume from the newest epoch that all have stored. A replacement rereads
+features and edges of its partition, and takes the rest from the memory of its host; dropout, stochastic rounding and
+sampled rows are functions of seed and epoch.
 """
 
 from __future__ import annotations

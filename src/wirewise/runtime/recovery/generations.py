@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 Worker = tuple[int, int]
-"""A process: number of its host, and number on it."""
+"""Process as its host's index and its number on the host."""
 
 _TOGETHER = (
     "expected that all ranks leave it after the same step: decide by training.position, or by a number that an "
@@ -61,9 +61,9 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     dead: tuple[int, ...] = ()
     """Ranks whose process was lost since the generation before."""
     since_s: float = 0.0
-    """Unix time at which the first of them was detected."""
+    """Time in seconds since 1970 at which the first of them was detected."""
     committed_step: int = -1
-    """Newest step reported as committed by a rank; -1: none."""
+    """Newest step reported as committed by a rank; -1 for none."""
     notes: dict[int, str] = {}
     """Reasons of losses, by rank."""
     elastic: bool = False
@@ -135,7 +135,7 @@ class PhaseReached(msgspec.Struct, frozen=True, tag=True):
     step: int
     strategy: str = ""
     computed: int = 0
-    """Steps that were computed from logs."""
+    """Number of steps computed from logs."""
     digest: str = ""
     lost: int = 0
     """Number of interrupted steps that are recomputed."""
@@ -147,13 +147,13 @@ class RankStalled(msgspec.Struct, frozen=True, tag=True):
     worker: Worker
     generation: int
     limit_s: float
-    """Seconds that are too long."""
+    """Time limit that was exceeded, in seconds."""
     left: bool = False
     """Whether it has left its loop, so that others may wait for it forever."""
 
 
 class ProgressReport(msgspec.Struct, frozen=True, tag=True):
-    """Progress of a process, as requested."""
+    """Progress of a process, in reply to `RequestProgress`."""
 
     worker: Worker
     inquiry: int
@@ -268,7 +268,7 @@ class Coordinator:
         return self.generation is None or (self._over and not self._ended)
 
     @property
-    def lacks_processes(self) -> bool:
+    def has_too_few_processes(self) -> bool:
         """Whether training is paused, and too few processes are starting to resume it."""
         if self.generation is None:
             coming = [worker[0] for worker in (*self._starting, *self._spares)]

@@ -30,14 +30,14 @@ _TAG = 2**30 + 2**29
 
 
 class HelperOptions(NamedTuple):
-    """How waiting ranks help."""
+    """Options for the work of waiting ranks."""
 
     build: Callable[[], LayerGraph]
-    """Builds fresh modules of the model, for the stage to help."""
+    """Function that builds new modules of the model, for the helped stage."""
     ranks: int = 2
     """Ranks that share a lost stage's microbatches, including the replacement."""
     mode: Literal["exact", "fast"] = "exact"
-    """Whether weights are the same bit by bit, or up to the order in which gradients are added."""
+    """Whether weights are bit-identical, or depend on the order in which gradients are summed."""
 
 
 def recompute_together(

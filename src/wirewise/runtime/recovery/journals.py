@@ -1,4 +1,4 @@
-"""Values of parameters before their last update, kept for a rollback (see `consistency` for the ways)."""
+"""Values of parameters before their last update, kept for a rollback (see `consistency` for the journals)."""
 
 from __future__ import annotations
 

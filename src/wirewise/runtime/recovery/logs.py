@@ -1,12 +1,12 @@
 """Message logs at senders, from which a lost receiver can be recomputed.
 
 A rank appends what it sends as views and writes them while it waits for a message anyway. A segment file holds records
-for one receiver: header (generation, step, microbatch, channel, source, target, shape, type, checksums), then the bytes
-as they travelled. When a step is committed, a record says how many messages it had, and then the watermark moves, in a
+for one receiver: header (generation, step, microbatch, channel, source, target, shape, type, checksums), then the
+bytes as sent. When a step is committed, a record states its number of messages, and then the watermark moves, in a
 file of its own. Readers trust records below the watermark whose checksums and number are right, and nothing else.
 
-Segments lie in shared memory, which the kill of a process leaves whole, and go to disk from a number of bytes on. Those
-below a checkpoint are deleted when it is durable on every rank, never before.
+Segments lie in shared memory, which outlives a killed process, and spill to disk beyond `memory_bytes`. Those below a
+checkpoint are deleted when it is durable on every rank, never before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wirewise.runtime.points import notify_point
 __all__ = ["ALL_RANKS", "LoggedMessages", "MessageKey", "SenderLog", "watermark"]
 
 ALL_RANKS = -1
-"""Target of what all ranks came to together."""
+"""Target of results that all ranks agreed on."""
 
 _MAGIC = b"WWM1"
 _FIELDS = struct.Struct("<4sIqiiiiQ")
@@ -356,7 +356,7 @@ class LoggedMessages:
         raw = torch.frombuffer(bytearray(payload), dtype=torch.uint8) if payload else torch.empty(0)
         return raw.view(description.dtype).reshape(description.shape), description
 
-    def take_agreed(self, channel: int, step: int) -> Tensor:
+    def read_agreed(self, channel: int, step: int) -> Tensor:
         """Read the result that all ranks agreed on in a step, from any rank's log.
 
         Raises:

@@ -39,7 +39,7 @@ def refuse_old_arguments(call: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def new_form(old: Mapping[str, Any], folder: Any = None) -> dict[str, str]:
-    """Arguments of today that say what former ones said, as source text by name.
+    """Current arguments that replace former ones, as source text by name.
 
     Args:
         old: Values of former arguments, by name.

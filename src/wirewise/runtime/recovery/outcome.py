@@ -18,15 +18,15 @@ class RecoveryTimes(msgspec.Struct, kw_only=True):
     """Ranks whose process was lost; empty if ranks were added."""
     causes: tuple[str, ...]
     seen_s: float
-    """When an agent detected the first loss."""
+    """Time at which an agent detected the first loss."""
     noticed_s: float = 0.0
-    """When the last rank was interrupted; the following times are also those of the last rank."""
+    """Time at which the last rank was interrupted; the following times are also those of the last rank."""
     regrouped_s: float = 0.0
     decided_s: float = 0.0
     restored_s: float = 0.0
     resumed_s: float = 0.0
     committed_s: float = 0.0
-    """When the first new step was committed by all."""
+    """Time at which all ranks had committed the first new step."""
     step: int = -1
     """Step from which training resumed."""
     strategy: str = ""

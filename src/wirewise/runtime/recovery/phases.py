@@ -3,12 +3,12 @@
 The code of a script after the update, such as that of an average of the weights, runs once for each step on every rank,
 in one of three ways:
 
-- A rank that has run it already goes on at the top of the loop; so does one that copies the state after it.
+- A rank that has run it already continues at the top of the loop; so does one that copies the state after it.
 - A rank that has computed the batch of the step, and takes the state before that code, returns from the block and runs
-  it.
+    it.
 - Where nobody has run it yet and a rank has not computed the batch, as a spare, all ranks compute the batch once more
-  without an update ("pass"). So they do where a failure has cut short what they do together in that code, such as an
-  evaluation: it then meets on all of them.
+    without an update ("pass"). So they do where a failure has cut short what they do together in that code, such as an
+    evaluation: it then meets on all of them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ __all__ = ["Continuation", "continuations"]
 
 
 class Continuation(msgspec.Struct, frozen=True, kw_only=True):
-    """How one rank resumes."""
+    """Resumption of one rank."""
 
     phase: Phase
     """State of the step that the rank holds."""
     sources: tuple[int, ...] = ()
-    """Ranks to copy this state from, except parameters and their averages; empty: keep its own."""
+    """Ranks to copy this state from, except parameters and their averages; empty to keep its own."""
     weights: tuple[int, ...] = ()
-    """Ranks to copy parameters and their averages from; empty: keep its own."""
+    """Ranks to copy parameters and their averages from; empty to keep its own."""
     then: Literal["top", "return", "pass"]
-    """Continue at the top of the loop, with the code after the block, or by a pass over the batch without an update."""
+    """Point at which the script continues: the top of the loop, the code after the block, or a pass over the batch
+    without an update."""
 
 
 def continuations(records: Sequence[RankRecord], decision: RecoveryDecision) -> Mapping[int, Continuation]:

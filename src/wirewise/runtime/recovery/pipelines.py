@@ -58,10 +58,10 @@ def train_through_faults(
 ) -> Iterator[UpdateResult]:
     """Train to the last batch, whichever ranks are lost meanwhile.
 
-    A replacement makes a `Pipeline` on the new process group and calls this too. It takes the state of a replica of its
-    stage. Where there is none it loads the newest state that its rank saved, or starts as all ranks did, from the
-    model, and gives the results of the updates that it recomputes, first (`RecoveryJournal.catching_up`). Where the
-    logs lack a message all ranks go back to the newest checkpoint that all have.
+    A replacement makes a `Pipeline` on the new process group and calls this too. It takes the state of a replica of
+    its stage. If there is none, it loads the newest state that its rank saved, or starts from the initial model, and
+    first yields the results of the updates that it recomputes (`RecoveryJournal.is_behind`). If the logs lack a
+    message, all ranks roll back to the newest checkpoint that all have.
 
     Args:
         pipeline: Pipeline of this rank, made with `journal`.
@@ -71,9 +71,9 @@ def train_through_faults(
         checkpoints: Checkpoints of this rank. None if replacements recompute all updates.
         every: Number of updates between checkpoints; 0 for none.
         helping: How waiting ranks help a replacement, the same on all ranks. None if they do not.
-        keep: How long messages are kept: until a checkpoint that all ranks have, or, if replicas of each stage can
-            restore its state, until all ranks have done their update. In the latter case all roll back if a stage has
-            lost all replicas.
+        keep: Retention of messages: until a checkpoint that all ranks have, or, if replicas of each stage can restore
+            its state, until all ranks have done their update. In the latter case all roll back if a stage has lost all
+            replicas.
 
     Yields:
         Result of each update, as in `Pipeline.train`.

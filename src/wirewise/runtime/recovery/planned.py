@@ -19,17 +19,19 @@ class RecoverySettings:
     """Arguments that execute a plan, by recipient."""
 
     agent: dict[str, Any]
-    """`Agent(target, ..., **agent)`."""
+    """Arguments of the agent, as in `Agent(target, ..., **agent)`."""
     session: dict[str, Any]
-    """`protect(model, optimizer, loader, **session)`, of a job of one stage: buckets with the plan's consistency."""
+    """Arguments of `protect(model, optimizer, loader, **session)`, for a job of one stage: buckets with the plan's
+    consistency."""
     log: dict[str, Any]
-    """`SenderLog(folder, rank, spill=..., **log)`, of a pipeline."""
+    """Arguments of a pipeline's `SenderLog(folder, rank, spill=..., **log)`."""
     keep: Literal["checkpoint", "replicas"]
-    """`train_through_faults(..., keep=keep)`, of a pipeline."""
+    """Argument of a pipeline's `train_through_faults(..., keep=keep)`."""
     every: int
-    """Steps from one checkpoint to the next, `train_through_faults(..., every=every)`; sessions leave it to scripts."""
+    """Steps from one checkpoint to the next, for `train_through_faults(..., every=every)`; scripts of sessions decide
+    it themselves."""
     helping: dict[str, Any]
-    """Options of `HelperOptions(build, ...)`; blocked ranks do not help if empty."""
+    """Options of `HelperOptions(build, ...)`; empty if blocked ranks do not help."""
 
 
 def settings_of(plan: RecoveryPlan, hosts: int = 1) -> RecoverySettings:

@@ -46,7 +46,7 @@ class CodeLocation(msgspec.Struct, frozen=True):
     """Code location of the training thread of a rank."""
 
     kind: str
-    """"call": it waits for other ranks. "backward": it waits or computes. "user": it does neither, nor waits."""
+    """State of the thread. "call": waits for other ranks. "backward": waits or computes. "user": runs user code."""
     where: str
     """File, line and function."""
 
@@ -57,13 +57,13 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     """Generation that it has joined."""
     counts: dict[str, int]
-    """Number of calls that it has begun, by name of the group, and that of the step whose gradients it has."""
+    """Number of calls begun, by name of the group, and the step whose gradients it has."""
     done: dict[str, int] = {}
-    """Number of messages that it has sent along each line, and of updates of the weights."""
+    """Number of messages sent along each line, and of updates of the weights."""
     awaits: dict[str, int] = {}
-    """Number that it waits for another rank to have done, by the same names."""
+    """Number that it waits for another rank to reach, by the same names."""
     unchanged_s: float
-    """Seconds since any of these changed."""
+    """Seconds since the last change of any of these."""
     place: CodeLocation
 
 
@@ -85,13 +85,13 @@ def _is_in(name: str, parts: Iterable[str]) -> bool:
     return any(part in name for part in parts)
 
 
-def is_waiting_for(one: RankProgress, other: RankProgress) -> bool:
+def is_waiting_for(waiting: RankProgress, other: RankProgress) -> bool:
     """Whether a rank has begun a call, or joined a generation, that another has not reached."""
-    if one.generation != other.generation:
-        return one.generation > other.generation
-    late_calls = (count > other.counts.get(name, count) for name, count in one.counts.items())
+    if waiting.generation != other.generation:
+        return waiting.generation > other.generation
+    late_calls = (count > other.counts.get(name, count) for name, count in waiting.counts.items())
     return any(late_calls) or any(
-        number > other.done.get(name, number) for name, number in one.awaits.items()
+        number > other.done.get(name, number) for name, number in waiting.awaits.items()
     )
 
 

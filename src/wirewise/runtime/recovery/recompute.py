@@ -1,10 +1,10 @@
 """Recomputation of lost pipeline stages from messages logged by the others: survivors never roll back.
 
-Every rank resumes from the last update that it has done; a replacement from its checkpoint. A message of an update that
-its sender has done comes from the sender's log, a message of an update that its receiver has done is not sent, all
-others travel. So stages that are lost together, neighbours too, need the logs of the living ones alone. Random numbers
-of a module depend on seed, update and microbatch, and batches are read by position, so the weights are bit by bit those
-of a training without faults.
+Every rank resumes from the last update that it has done; a replacement from its checkpoint. A message of an update
+that its sender has completed is read from the sender's log, a message of an update that its receiver has completed is
+not sent, and all others are sent. Stages that are lost together, including neighbours, therefore need the logs of the
+surviving ones only. Random numbers of a module depend on seed, update and microbatch, and batches are read by
+position, so the weights are bit by bit those of a training without faults.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class RecoveryJournal(MessageJournal):
         return LoggedMessages([*self._folders, *([] if self._fetched is None else [self._fetched])], rank)
 
     @property
-    def catching_up(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether this rank is behind another one."""
         return self.log.committed < max(self._done, default=0)
 
@@ -190,7 +190,7 @@ class RecoveryJournal(MessageJournal):
         """Get the agreed result, logging it, or from a log if another rank has already done the update."""
         if self.knows(update):
             assert self._past is not None
-            found = self._past.take_agreed(number, update)
+            found = self._past.read_agreed(number, update)
         else:
             found = settle()
         self.log.append(MessageKey(self.log.rank, ALL_RANKS, number, update), found.detach().cpu().clone())
@@ -203,7 +203,7 @@ class RecoveryJournal(MessageJournal):
     def commit(self, updates: int) -> None:
         """Write the pending messages and the watermark; waiting ranks see that this one makes progress."""
         if updates > self.log.committed:
-            catching_up = self.catching_up
+            catching_up = self.is_behind
             self.log.commit(updates)
             if catching_up:
                 self._store.add(self._key("progress"), 1)
@@ -262,9 +262,9 @@ class RecoveryJournal(MessageJournal):
             time.sleep(_LOOK_S)
             came = self._store.add(here, 0)
 
-    def _key(self, what: str) -> str:
+    def _key(self, label: str) -> str:
         generation, number = self._begun
-        return f"wirewise/recompute/{generation}/{number}/{what}"
+        return f"wirewise/recompute/{generation}/{number}/{label}"
 
 
 class _LineCounts:

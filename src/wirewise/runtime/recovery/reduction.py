@@ -36,9 +36,9 @@ class ReductionConfig(NamedTuple):
     """Configuration of gradient reduction, and what outlives generations."""
 
     sync: Sync
-    """Strategy; a `Backward` has its plan."""
+    """Reduction strategy; a `Backward` has its plan."""
     pools: Pools | None = None
-    """Error-feedback state; None without codecs."""
+    """Error-feedback state. None without codecs."""
     shards: ShardGroups | None = None
     """FSDP2's shard groups, in which FSDP2 reduces. None if models are not sharded."""
 
@@ -92,20 +92,20 @@ class Reduction:
                 model, plan, transport, unused=sync.unused, compression=sync.compression, pools=way.pools
             )
 
-    def begin(self, place: int) -> None:
+    def begin(self, index: int) -> None:
         """Prepare for one of the own shares, by its index among them."""
-        if place == 0:
+        if index == 0:
             self._before = self._copies() if len(self.own) > 1 else []
         else:
             self._fill(self._before)
         # Gradients are None when a step begins.
-        self._standing = None if place == 0 else [_standing(p) for p in self._parameters]
+        self._standing = None if index == 0 else [_standing(p) for p in self._parameters]
 
-    def missing(self, place: int) -> Literal["", "all", "some"]:
+    def missing(self, index: int) -> Literal["", "all", "some"]:
         """Whether forward and backward of a share left gradients missing that the others wait for.
 
         Args:
-            place: Index among the own shares.
+            index: Index among the own shares.
         """
         if self._processes == 1 or self._fold is not None:
             return ""
@@ -114,20 +114,20 @@ class Reduction:
         before = self._standing or [_NO_GRADIENT] * len(self._parameters)
         if all(_standing(p) == old for p, old in zip(self._parameters, before, strict=True)):
             return "" if self._takes_zeros else "all"
-        if isinstance(self.model, DistributedDataParallel) and place == 0:
+        if isinstance(self.model, DistributedDataParallel) and index == 0:
             # It would refuse the next batch for them, after an update with gradients that are not reduced.
             return "some" if any(p.requires_grad and p.grad is None for p in self._parameters) else ""
         return ""
 
-    def during(self, place: int, updates: Updates | None) -> AbstractContextManager[None]:
+    def share_context(self, index: int, updates: Updates | None) -> AbstractContextManager[None]:
         """Context of forward and backward of a share: only the last share's gradients are communicated.
 
         Args:
-            place: Index among the own shares.
+            index: Index among the own shares.
             updates: Updates to apply afterwards. None if the step is already committed and its batch is only
                 recomputed.
         """
-        last = place == len(self.own) - 1
+        last = index == len(self.own) - 1
         if last and self._planned and updates is not None:
             return updates.in_backward(self._reduce)
         if self._fold is not None or last or self._planned:
@@ -137,11 +137,11 @@ class Reduction:
         assert isinstance(self.model, DistributedDataParallel)
         return self.model.no_sync()
 
-    def end(self, place: int) -> None:
+    def end(self, index: int) -> None:
         """Accumulate the gradients and buffers of a share."""
         if self._fold is not None:
             self._fold.keep()
-        if place == 0 and len(self.own) > 1:
+        if index == 0 and len(self.own) > 1:
             self._after = self._copies()
 
     def finish(self) -> None:

@@ -10,11 +10,11 @@ from wirewise import options as opt
 __all__ = ["ACCEPTED", "ResumeOptions", "accepted_names"]
 
 ACCEPTED = "WIREWISE_ACCEPT_CHANGES"
-"""Environment variable with the names that a job accepts, with commas between them."""
+"""Environment variable with the names of accepted changes, comma-separated."""
 
 
 class ResumeOptions(opt.Options, frozen=True, kw_only=True):
-    """How a restarted job resumes from its checkpoints."""
+    """Options for resuming a restarted job from its checkpoints."""
 
     accept_changes: Annotated[
         str,

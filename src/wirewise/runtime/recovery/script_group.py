@@ -23,7 +23,7 @@ from wirewise.runtime.script_calls import intercept
 __all__ = ["Mode", "ScriptCollectives"]
 
 Mode = Literal["live", "muted", "alone"]
-"""Collectives are executed; do nothing; or are refused but for barriers, before the loop of a replacement."""
+"""Handling of collectives: execute; skip; or, before the loop of a replacement, refuse all but barriers."""
 
 _in_force: ScriptCollectives | None = None
 

@@ -1,7 +1,7 @@
 """Random numbers of a batch as a function of its position, in this process or in a loader worker.
 
-Augmentation in a dataset or in its `collate_fn` draws from the generators of torch, numpy and Python, or from one that
-the dataset holds. All of them are seeded before each batch, so that a batch that is drawn again, by another process or
+Augmentation in a dataset or in its `collate_fn` uses the generators of torch, numpy and Python, or from one that the
+dataset holds. All of them are seeded before each batch, so that a batch that is loaded again, by another process or
 another worker, is the same.
 """
 

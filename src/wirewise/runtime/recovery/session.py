@@ -10,8 +10,9 @@ and the step in progress is completed or repeated. The training is bit-identical
 batches and random numbers are functions of step and share (`batches`), buffers follow the first rank at every step,
 and gradients are reduced over the same number of ranks as before.
 
-What the script changes after the block, in `objects` or in `param_groups`, is part of the step: the state is taken when
-the next batch is asked for. Changes of an attempt that failed are undone there, and the attempt is repeated (`phases`).
+What the script changes after the block, in `objects` or in `param_groups`, is part of the step: the state is stored
+when the next batch is requested. Changes of an attempt that failed are undone there, and the attempt is repeated
+(`phases`).
 """
 
 from __future__ import annotations
@@ -66,7 +67,12 @@ from wirewise.runtime.recovery.snapshots import Snapshots, fetch, mirror, write_
 from wirewise.runtime.recovery.state import TrainingState
 from wirewise.runtime.recovery.sync import Backward, Buckets
 from wirewise.runtime.recovery.touched import TouchedParameters
-from wirewise.runtime.recovery.transfer import check_alike, copied_light, copy_heavy, gather_values
+from wirewise.runtime.recovery.transfer import (
+    check_alike,
+    copy_parameters,
+    copy_replicated_state,
+    gather_values,
+)
 from wirewise.runtime.startup import start_group
 from wirewise.runtime.transport import transport_of
 from wirewise.runtime.trees import digest_of
@@ -77,7 +83,7 @@ _log = logger("recovery")
 
 
 class CheckpointSettings(NamedTuple):
-    """Checkpoints, and the job that they are of."""
+    """Settings of checkpoints, and the job whose state they store."""
 
     checkpoints: Checkpoints
     record: JobRecord
@@ -285,7 +291,7 @@ class Training:
             self._touched.detect_changes()
             self._updates.seal()
         self._drawn = False
-        self._stop = EarlyStop(self.position, "" if half else digest_of(self._state.heavy()))
+        self._stop = EarlyStop(self.position, "" if half else digest_of(self._state.parameter_state()))
         self._member.at_end(self._end_early)
 
     def _end_early(self) -> None:
@@ -299,7 +305,7 @@ class Training:
         assert self._member is not None
         self._stop.check_whole()
         while not self._member.finish(self._stop.step, early=True, cause=self._left_by):
-            self._stop.check_unchanged(digest_of(self._state.heavy()))
+            self._stop.check_unchanged(digest_of(self._state.parameter_state()))
             self._recover(PeerError("another rank was lost when this one had left its loop"))
             self._stop.check_repeated(self._passing, self._updates.committed_step)
         self._leave()
@@ -371,7 +377,7 @@ class Training:
                     optimizer.zero_grad(set_to_none=True)
             reduction.begin(place)
             points.notify_point("forward")
-            with reduction.during(place, None if self._passing else self._updates):
+            with reduction.share_context(place, None if self._passing else self._updates):
                 yield
                 if failure := self._script_failure():
                     raise failure
@@ -400,14 +406,14 @@ class Training:
             return PeerError(str(error))
         return error
 
-    def _wait_in_script(self, work: Any, what: str) -> None:
+    def _wait_in_script(self, work: Any, label: str) -> None:
         """Wait for a collective of the script, and raise where it was aborted."""
         assert self._member is not None
         transport = self._member.device_transport
-        transport.wait_for(work, what)
+        transport.wait_for(work, label)
         if transport.aborts:
             self._placement.synchronize()
-            transport.check_group(what)
+            transport.check_group(label)
 
     def _check_device(self) -> None:
         """Wait for the gradients of a device, and raise if their group was aborted: they would be anything."""
@@ -638,7 +644,7 @@ class Training:
         updates = self._updates
         if not self._holds_state or updates.committed_step == NOTHING:
             return RankRecord(rank=self.rank, stage=self.rank % self._width), None
-        heavy = None if updates.begun else digest_of(self._state.heavy())
+        heavy = None if updates.begun else digest_of(self._state.parameter_state())
         record = RankRecord(
             rank=self.rank,
             stage=self.rank % self._width,
@@ -666,7 +672,7 @@ class Training:
         """Come to the step of a decision; sources do so before others copy from them."""
         own = how[self.rank]
         if action.kind in ("keep", "finish", "restore"):
-            self._updates.bring_to(decision.step)
+            self._updates.restore_step(decision.step)
             if own.phase == "after" and not own.sources:
                 self._updates.seal()
             elif action.kind == "keep" and not own.sources:
@@ -675,16 +681,16 @@ class Training:
             assert self._checkpoints is not None
             step, tree = self._checkpoints.load(self._transport)
             self._resume_from(step, tree)
-        weights = copy_heavy(self._state, self._transport, self.rank, how, ranks)
+        weights = copy_parameters(self._state, self._transport, self.rank, how, ranks)
         if self._snapshots is not None and self._others is not None:
             fetch(self._snapshots, self._others, decision.step, self._transport)
-        light = copied_light(self._updates, self._transport, how, ranks)
+        light = copy_replicated_state(self._updates, self._transport, how, ranks)
         if light is not None:
             if self._holds_state and self._updates.committed_step == decision.step - 1 >= 0:
                 self._updates.announce(decision.step)
             else:
                 self._unannounced = own.phase == "before"
-            self._state.load_light(light)
+            self._state.load_replicated_state(light)
         if action.kind == "copy" and self._snapshots is not None and (decision.step or self._snapshots.steps):
             # All ranks have written this step, or none has committed it.
             self._state.load_own(self._snapshots.read(decision.step))
@@ -699,6 +705,6 @@ class Training:
             mirror(self._snapshots, self._others, step, self._transport)
 
     def _check_alike(self, heavy: str | None, phase: Phase) -> None:
-        heavy = digest_of(self._state.heavy()) if heavy is None else heavy
-        light = digest_of(self._state.replicated_light())
+        heavy = digest_of(self._state.parameter_state()) if heavy is None else heavy
+        light = digest_of(self._state.replicated_state())
         check_alike(self._transport, self._width, self._updates.committed_step, (phase, heavy, light))

@@ -36,18 +36,18 @@ _ELEMENTWISE = (SGD, Adam, AdamW, RMSprop)
 
 
 class ShardGroups:
-    """Shards of a training, and their groups in the present generation.
+    """Shards of a training, and their groups in the current generation.
 
     Args:
         way: Function that shards the model, and number of ranks that hold each shard.
-        clip: Largest norm of all gradients together; None: any.
+        clip: Maximum norm of all gradients together. None for no clipping.
 
     Attributes:
         width: Number of shards, each on every `width`-th rank; 1 before the first `connect`.
         built: Digest of the model before sharding.
 
     Raises:
-        InputError: A torch that cannot go on after an interrupted pass.
+        InputError: This version of torch cannot continue after an interrupted pass.
     """
 
     def __init__(self, way: Shards, clip: float | None = None) -> None:
@@ -64,7 +64,8 @@ class ShardGroups:
         """Raise for a training that cannot be sharded.
 
         Raises:
-            InputError: Parameters off the CPU, a scaler, or an optimizer that needs more than a shard or has begun.
+            InputError: Parameters are not on the CPU, there is a scaler, or an optimizer needs more than a shard or
+                has state already.
         """
         if kinds := {p.device.type for p in state.model.parameters()} - {"cpu"}:
             raise InputError(
@@ -97,13 +98,13 @@ class ShardGroups:
         Args:
             state: State of the training.
             transport: Transport between all ranks, over torch's default group.
-            guard: Function that has groups interrupted when a rank is lost.
+            guard: Function that registers groups to be interrupted when a rank is lost.
 
         Returns:
             True if parameters are now other objects, as this was the first time.
 
         Raises:
-            InputError: The ranks do not form that many replicas, or `shard` did something that cannot be protected.
+            InputError: The ranks do not form that many replicas, or `shard` made changes that cannot be protected.
         """
         ranks = transport.world_size
         if ranks % self._replicas or ranks == self._replicas:

@@ -20,7 +20,7 @@ from wirewise.errors import InputError
 from wirewise.runtime.pipeline.dtensors import local_part, with_part
 from wirewise.runtime.recovery.attributes import Attributes, decoded, encode_value
 from wirewise.runtime.transport import PendingExchange, Transport, transport_of
-from wirewise.runtime.trees import Tree, copied, digest_of, pack, raw_bytes, unpack
+from wirewise.runtime.trees import Tree, copy_into, digest_of, pack, raw_bytes, unpack
 
 __all__ = ["Stateful", "TrainingState", "copy_state", "copy_tree"]
 
@@ -32,7 +32,7 @@ class Stateful(Protocol):
     """Object whose state can be saved and loaded, such as a sampler's position or `data_parallel.Pools`."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """State as nested dictionaries, lists, tensors, numbers and texts."""
+        """State as nested dictionaries, lists, tensors, numbers and strings."""
         ...
 
     def load_state_dict(self, state: Any, /) -> Any:
@@ -88,8 +88,8 @@ class TrainingState:
                     "model's parameters"
                 )
 
-    def heavy(self) -> Tree:
-        """Parameters and the state of the optimizers' parameters, this rank's shards: references, not copies."""
+    def parameter_state(self) -> Tree:
+        """Parameters and their optimizer state, this rank's shards: references, not copies."""
         return {
             "parameters": self.parameters(),
             "optimizers": [
@@ -120,8 +120,8 @@ class TrainingState:
         }
 
     def parts(self) -> dict[str, Tree]:
-        """State that replicas have alike, but for parameters and their averages, by the names of messages."""
-        tree = self.replicated_light()
+        """Replicated state other than parameters and their averages, by its names in messages."""
+        tree = self.replicated_state()
         found: dict[str, Tree] = {f"buffer {name!r}": one for name, one in tree["buffers"].items()}
         found.update({f"objects[{name!r}]": one for name, one in tree["named"].items()})
         found.update({f"extra state of {name!r}": one for name, one in tree["modules"].items()})
@@ -135,13 +135,13 @@ class TrainingState:
             found.update({f"attribute {name!r} of {owner}": one for name, one in values.items()})
         return {**found, "scaler": tree["scaler"], "frozen parameters": tree["frozen"]}
 
-    def replicated_light(self) -> Tree:
+    def replicated_state(self) -> Tree:
         """Replicated state other than parameters and their averages, by its names in messages."""
         return {**self.light(), "attributes": self.attributes.of(Optimizer)}
 
     def shared(self) -> Tree:
         """State shared by all replicas; tensors are references if the objects return these."""
-        return {"heavy": self.heavy(), "light": self.light()}
+        return {"heavy": self.parameter_state(), "light": self.light()}
 
     def own(self) -> Tree:
         """State of this rank alone."""
@@ -152,7 +152,7 @@ class TrainingState:
         }
 
     @torch.no_grad()
-    def load_heavy(self, tree: Tree) -> None:
+    def load_parameter_state(self, tree: Tree) -> None:
         """Load parameters and their optimizer state, in place if possible.
 
         Raises:
@@ -164,7 +164,7 @@ class TrainingState:
                 for parameter, state in zip(group["params"], states, strict=True):
                     _take(one, parameter, state)
 
-    def load_light(self, tree: Tree) -> None:
+    def load_replicated_state(self, tree: Tree) -> None:
         """Load the rest of the shared part."""
         for one, groups in zip(self.optimizers, tree["groups"], strict=True):
             for group, settings in zip(one.param_groups, groups, strict=True):
@@ -178,7 +178,9 @@ class TrainingState:
         for one, state in zip(self.optimizers, tree["optimizers"], strict=True):
             _load_beside_parameters(one, state)
         for name, state in tree["modules"].items():
-            self._modules[name].set_extra_state(decoded(copied(state), self._modules[name].get_extra_state()))
+            self._modules[name].set_extra_state(
+                decoded(copy_into(state), self._modules[name].get_extra_state())
+            )
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad == (name in tree["frozen"]):
                 parameter.requires_grad_(name not in tree["frozen"])
@@ -191,8 +193,8 @@ class TrainingState:
 
     def load_shared(self, tree: Tree) -> None:
         """Load the result of `shared` of this or another rank."""
-        self.load_heavy(tree["heavy"])
-        self.load_light(tree["light"])
+        self.load_parameter_state(tree["heavy"])
+        self.load_replicated_state(tree["light"])
 
     def load_own(self, tree: Tree) -> None:
         """Load the result of `own`."""
@@ -222,7 +224,7 @@ class TrainingState:
 
     def digest(self) -> str:
         """Digest of the shared part, sixteen hex digits, equal on bit-identical replicas."""
-        return digest_of({"heavy": self.heavy(), "light": self.replicated_light()})
+        return digest_of({"heavy": self.parameter_state(), "light": self.replicated_state()})
 
     def parameters(self) -> dict[str, Tensor]:
         """Parameters by name, this rank's shards."""
@@ -346,16 +348,16 @@ def _fill_from(transport: Transport, sources: Sequence[int], buffers: list[Tenso
                     span.copy_(part)
 
 
-def _send(transport: Transport, targets: Sequence[int], what: str, data: Tensor) -> None:
-    exchange = transport.open(what, _TAG, {})
+def _send(transport: Transport, targets: Sequence[int], label: str, data: Tensor) -> None:
+    exchange = transport.open(label, _TAG, {})
     for target in targets:
         exchange.send(target, data)
     exchange.launch()
     exchange.wait_sends()
 
 
-def _receive(transport: Transport, source: int, what: str, data: Tensor) -> None:
-    transport.exchange(what, _TAG, {}, {source: data})
+def _receive(transport: Transport, source: int, label: str, data: Tensor) -> None:
+    transport.exchange(label, _TAG, {}, {source: data})
 
 
 def _spans(tensors: Sequence[Tensor], sources: int) -> Iterator[list[Tensor]]:
@@ -375,7 +377,7 @@ def _spans(tensors: Sequence[Tensor], sources: int) -> Iterator[list[Tensor]]:
         yield held
 
 
-def _fill(what: str, own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+def _fill(label: str, own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
     """Copy tensors by name.
 
     Raises:
@@ -389,7 +391,7 @@ def _fill(what: str, own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
                 for one in (theirs, mine)
             ]
             raise InputError(
-                f"{what} {name!r} is {told[0]} in the state and {told[1]} here; give all ranks one model"
+                f"{label} {name!r} is {told[0]} in the state and {told[1]} here; give all ranks one model"
             )
     with torch.no_grad():
         for name, tensor in own.items():
@@ -442,7 +444,7 @@ def _load_beside_parameters(optimizer: Optimizer, state: Mapping[Any, Tree]) -> 
     for key in [key for key in held if not isinstance(key, Tensor) and key not in state]:
         del held[key]
     for key, one in state.items():
-        held[key] = decoded(copied(one), held.get(key))
+        held[key] = decoded(copy_into(one), held.get(key))
 
 
 def _load_named(objects: Mapping[str, Stateful], states: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""How the gradients of a protected training are reduced: strategies of `protect(sync=...)`."""
+"""Strategies of `protect(sync=...)`, by which the gradients of a protected training are reduced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["DDP", "Backward", "Buckets", "Fold", "Shards", "Sync", "check_sync",
 
 @dataclass(frozen=True)
 class Buckets:
-    """Reduce gradients in wirewise's own buckets, each once it is full; update when all are reduced.
+    """Strategy that reduces gradients in wirewise's own buckets, each once full, and updates when all are reduced.
 
     Args:
         plan: Buckets and their codecs. Defaults to the buckets of DistributedDataParallel, without codecs.
@@ -32,7 +32,7 @@ class Buckets:
         consistency: How an interrupted update is completed or undone (`Updates`).
 
     Raises:
-        InputError: Values that do not fit each other.
+        InputError: The arguments contradict each other.
     """
 
     plan: FusionPlan | None = None
@@ -63,13 +63,13 @@ class Buckets:
 
 @dataclass(frozen=True)
 class DDP:
-    """Reduce gradients by torch's DistributedDataParallel, whose model is `Training.model`.
+    """Strategy that reduces gradients by torch's DistributedDataParallel, whose model is `Training.model`.
 
     Args:
         consistency: How an interrupted update is completed or undone (`Updates`).
 
     Raises:
-        InputError: An unknown consistency.
+        InputError: The consistency is unknown.
     """
 
     _: KW_ONLY
@@ -84,13 +84,13 @@ class DDP:
 
 @dataclass(frozen=True)
 class Fold:
-    """Add all shares of a batch in one fixed order, so that results do not depend on the number of ranks.
+    """Strategy that sums all shares of a batch in a fixed order, so that results do not depend on the number of ranks.
 
     Args:
         consistency: How an interrupted update is completed or undone (`Updates`).
 
     Raises:
-        InputError: An unknown consistency.
+        InputError: The consistency is unknown.
     """
 
     _: KW_ONLY
@@ -105,7 +105,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Backward:
-    """Update each bucket as soon as it is reduced, while back-propagation goes on.
+    """Strategy that updates each bucket as soon as it is reduced, while back-propagation continues.
 
     Every trained parameter needs a gradient in each step.
 
@@ -114,7 +114,7 @@ class Backward:
         consistency: How an interrupted update is completed or undone (`Updates`).
 
     Raises:
-        InputError: A plan with codecs, or an unknown consistency.
+        InputError: The plan has codecs, or the consistency is unknown.
     """
 
     plan: FusionPlan | None = None
@@ -134,9 +134,9 @@ class Backward:
 
 @dataclass(frozen=True)
 class Shards:
-    """Shard parameters by torch's FSDP2, which reduces gradients; a lost rank takes its shard from a replica.
+    """Strategy that shards parameters by torch's FSDP2, which also reduces gradients.
 
-    The model is called within `Training.step()` only.
+    The shard of a lost rank is copied from a replica. The model is called within `Training.step()` only.
 
     Args:
         shard: Function of the model and a mesh, of replicas by shards, that calls `fully_shard` on modules of the
@@ -144,7 +144,7 @@ class Shards:
         replicas: Number of ranks that hold each shard, at least 2.
 
     Raises:
-        InputError: No function, or fewer than two replicas.
+        InputError: `shard` is not callable, or `replicas` is below 2.
     """
 
     shard: Callable[[Any, DeviceMesh], object]
@@ -169,14 +169,14 @@ class Shards:
 
 
 Sync: TypeAlias = Buckets | DDP | Fold | Backward | Shards
-"""A way to reduce gradients."""
+"""Strategy for reducing gradients."""
 
 
 def check_sync(sync: object) -> None:
-    """Raise for what is no strategy, such as a class in place of its object.
+    """Raise unless the value is a strategy, for example if a class was passed in place of an object.
 
     Raises:
-        InputError: Anything but an object of a class of `Sync`.
+        InputError: The value is not an object of a class of `Sync`.
     """
     if not isinstance(sync, get_args(Sync)):
         names = ", ".join(f"{kind.__name__}(...)" for kind in get_args(Sync))

@@ -15,16 +15,16 @@ from wirewise.runtime.recovery.phases import Continuation
 from wirewise.runtime.recovery.state import TrainingState, copy_tree
 from wirewise.runtime.transport import Transport
 
-__all__ = ["check_alike", "copied_light", "copy_heavy", "gather_values"]
+__all__ = ["check_alike", "copy_parameters", "copy_replicated_state", "gather_values"]
 
 _Value = TypeVar("_Value")
 
 
-def copy_heavy(
+def copy_parameters(
     state: TrainingState,
     transport: Transport,
     rank: int,
-    how: Mapping[int, Continuation],
+    continuations: Mapping[int, Continuation],
     ranks: Sequence[int],
 ) -> bool:
     """Copy parameters and averages from replicas to ranks without them; returns whether this rank is one.
@@ -33,32 +33,32 @@ def copy_heavy(
         state: State of this rank.
         transport: Transport between the processes of the generation.
         rank: Index of this rank.
-        how: Continuation of each rank.
+        continuations: Continuation of each rank.
         ranks: Ranks of the processes, in the order of the transport.
     """
-    copies = {other: one.weights for other, one in how.items() if one.weights}
+    copies = {other: one.weights for other, one in continuations.items() if one.weights}
     for own in sorted(set(copies.values())):
         sources = [ranks.index(source) for source in own]
         targets = [ranks.index(target) for target, its in copies.items() if its == own]
-        tree = copy_tree(state.heavy, transport, sources, targets)
+        tree = copy_tree(state.parameter_state, transport, sources, targets)
         if tree is not None:
-            state.load_heavy(tree)
+            state.load_parameter_state(tree)
     return rank in copies
 
 
-def copied_light(
-    updates: Updates, transport: Transport, how: Mapping[int, Continuation], ranks: Sequence[int]
+def copy_replicated_state(
+    updates: Updates, transport: Transport, continuations: Mapping[int, Continuation], ranks: Sequence[int]
 ) -> Any:
     """Copy the rest of the step's state, in the phase that this rank needs. None if it keeps its own."""
     result = None
     phases: tuple[Phase, ...] = ("before", "after")
     for phase in phases:
-        copies = {rank: one for rank, one in how.items() if one.phase == phase and one.sources}
+        copies = {rank: one for rank, one in continuations.items() if one.phase == phase and one.sources}
         if not copies:
             continue
         sources = [ranks.index(rank) for rank in next(iter(copies.values())).sources]
         targets = [ranks.index(rank) for rank in copies]
-        tree = copy_tree(partial(updates.light_of, phase), transport, sources, targets)
+        tree = copy_tree(partial(updates.replicated_state_of, phase), transport, sources, targets)
         result = tree if tree is not None else result
     return result
 
@@ -73,7 +73,7 @@ def check_alike(transport: Transport, width: int, step: int, own: tuple[Phase, s
         own: Phase of this rank, and digests of its parameters and averages and of the rest.
 
     Raises:
-        PeerError: They differ.
+        PeerError: Digests of replicas differ.
     """
     found = gather_values(transport, own, tuple[Phase, str, str])
     heavies: dict[tuple[int, Phase], str] = {}

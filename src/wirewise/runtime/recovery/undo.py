@@ -47,7 +47,7 @@ class AppliedUpdate(NamedTuple):
     """Inputs of one parameter's update."""
 
     gradient: Tensor
-    """Gradient as it entered the update, a copy: negated if maximized, with L2 weight decay."""
+    """Copy of the gradient as it entered the update: negated if maximized, with L2 weight decay."""
     settings: dict[str, Any]
     """Settings of the parameter's group in this update, such as its learning rate."""
     known: frozenset[str]

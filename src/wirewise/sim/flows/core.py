@@ -28,15 +28,15 @@ class FlowRun(NamedTuple):
     """Result of a simulated run."""
 
     start_s: Vector
-    """When each op could start, [n]."""
+    """Time at which each op could start, [n]."""
     end_s: Vector
-    """[n]."""
+    """End of each op, [n]."""
     peak: int
-    """Most flows that shared one direction of an interface."""
+    """Maximum number of flows that shared one direction of an interface."""
     events: int
-    """Times at which rates were set."""
+    """Number of times at which rates were set."""
     history: Vector
-    """Op, from when, until when, bytes a second, if recorded, [records, 4]."""
+    """Op, start, end and bytes per second of each record, if recorded, [records, 4]."""
 
 
 class _State(NamedTuple):
@@ -54,19 +54,19 @@ class _State(NamedTuple):
 
 
 @outer
-def run(graph: Graph, place: Ints, capacity: Vector, policy: int, record: bool) -> FlowRun:
+def run(graph: Graph, host_of_task: Ints, capacity: Vector, policy: int, record: bool) -> FlowRun:
     """Simulate the flows of placed tasks.
 
     Args:
         graph: Graph of all iterations.
-        place: Host of each task, [T].
+        host_of_task: Host of each task, [T].
         capacity: Bandwidth out of each host, then into each, in bytes per second, [2 H].
         policy: Index of a policy (`rates`).
         record: Whether to record the history of rates.
     """
     n = len(graph.size)
     start, end = np.full(n, np.nan), np.full(n, np.nan)
-    state = _new_state(graph, place, capacity)
+    state = _new_state(graph, host_of_task, capacity)
     history = np.empty((64 if record else 0, 4))
     records, events, peak = 0, 0, 0
     now = since = 0.0
@@ -228,7 +228,7 @@ def _end_until(later: float, now: float, state: _State, end: Vector) -> bool:
 
 
 @outer
-def longest_path_s(graph: Graph, place: Ints, capacity: Vector) -> float:
+def longest_path_s(graph: Graph, host_of_task: Ints, capacity: Vector) -> float:
     """Length of the longest chain of ops without contention of flows, in seconds."""
     n, hosts = len(graph.size), len(capacity) // 2
     pending, reached = graph.pending.copy(), np.zeros(n)
@@ -240,7 +240,7 @@ def longest_path_s(graph: Graph, place: Ints, capacity: Vector) -> float:
     while size > 0:
         size -= 1
         op = stack[size]
-        source, target = place[graph.source[op]], place[graph.target[op]]
+        source, target = host_of_task[graph.source[op]], host_of_task[graph.target[op]]
         seconds = graph.duration[op]
         if source != target:
             seconds += graph.size[op] / min(capacity[source], capacity[hosts + target])

@@ -33,8 +33,7 @@ class Graph(NamedTuple):
     """Executing or receiving task, [n]."""
     iteration: Ints
     coflow: Ints
-    """The op that waits for a flow, which it shares with all other flows that it waits for; an execution itself.
-    [n]"""
+    """Op that waits for a flow, and for all other flows of its coflow; for an execution, the execution itself. [n]"""
     pending: Ints
     """Number of unfinished predecessors, [n]."""
     indptr: Ints

@@ -41,9 +41,9 @@ class Network(NamedTuple):
     """Interfaces of H hosts: out of host h is index h, into it H + h."""
 
     capacity: Vector
-    """Bytes a second, [2 H]."""
+    """Bytes per second of each interface, [2 H]."""
     left: Vector
-    """Bytes a second that no flow takes, [2 H]."""
+    """Bytes per second that no flow takes, [2 H]."""
     load: Vector
     """Flows, or bytes, on each; scratch. [2 H]"""
 
@@ -52,7 +52,7 @@ class Ready(NamedTuple):
     """Ready flows, among n ops."""
 
     order: Ints
-    """Ops, those first that go first; the first `length` count. [n]"""
+    """Ready ops in the order of their keys; only the first `length` entries are valid. [n]"""
     key: Vector
     """Keys by which they are ordered, [n]."""
     grows: Ints
@@ -64,11 +64,11 @@ class Ready(NamedTuple):
     group: Ints
     """Op that waits for it, [n]."""
     remaining: Vector
-    """Bytes that are left, [n]."""
+    """Remaining bytes, [n]."""
     rate: Vector
-    """Bytes a second, [n]; what `set_rates` sets."""
+    """Bytes per second, [n]; written by `set_rates`."""
     length: Ints
-    """How many are ready, [1]."""
+    """Number of ready flows, [1]."""
 
 
 @inner

@@ -29,7 +29,7 @@ class PlacementBounds(NamedTuple):
     execution_s: float
     """Executions of the busiest task."""
     path_s: float
-    """The longest chain, every flow at the full rate of its interfaces."""
+    """Longest chain, with every flow at the full rate of its interfaces."""
 
     @property
     def seconds(self) -> float:
@@ -60,11 +60,11 @@ class FlowSimulator:
         flows = [("flow", f"{flow.source} to {flow.target}") for flow in self.tasks.flows]
         return [*((task.kind, task.name) for task in self.tasks.tasks), *flows]
 
-    def run(self, places: Ints, policy: FlowPolicy = "iter", *, record: bool = False) -> FlowRun:
+    def run(self, placement: Ints, policy: FlowPolicy = "iter", *, record: bool = False) -> FlowRun:
         """Simulate a placement.
 
         Args:
-            places: Host of each task, [T].
+            placement: Host of each task, [T].
             policy: How flows share interfaces.
             record: Whether to record the rates.
 
@@ -73,67 +73,71 @@ class FlowSimulator:
         """
         if policy not in POLICIES:
             raise InputError(f"unknown flow policy {policy!r}; expected one of: {', '.join(POLICIES)}")
-        found: FlowRun = run(self.graph, self._checked(places), self.capacity, POLICIES.index(policy), record)
+        found: FlowRun = run(
+            self.graph, self._checked(placement), self.capacity, POLICIES.index(policy), record
+        )
         return found
 
-    def seconds(self, places: Ints, policy: FlowPolicy = "iter") -> float:
+    def seconds(self, placement: Ints, policy: FlowPolicy = "iter") -> float:
         """Time of all iterations, in seconds."""
-        return float(self.run(places, policy).end_s.max())
+        return float(self.run(placement, policy).end_s.max())
 
-    def bounds(self, places: Ints) -> PlacementBounds:
+    def bounds(self, placement: Ints) -> PlacementBounds:
         """Lower bounds for any order of the flows."""
-        places, graph = self._checked(places), self.graph
-        crossing = places[graph.source] != places[graph.target]
+        placement, graph = self._checked(placement), self.graph
+        crossing = placement[graph.source] != placement[graph.target]
         hosts = self.links.hosts
         loads = [
-            np.bincount(places[ends][crossing], weights=graph.size[crossing], minlength=hosts)
+            np.bincount(placement[ends][crossing], weights=graph.size[crossing], minlength=hosts)
             for ends in (graph.source, graph.target)
         ]
-        busy = np.bincount(graph.source, weights=graph.duration, minlength=len(places))
+        busy = np.bincount(graph.source, weights=graph.duration, minlength=len(placement))
         return PlacementBounds(
             float((np.concatenate(loads) / self.capacity).max()),
             float(busy.max()),
-            float(longest_path_s(graph, places, self.capacity)),
+            float(longest_path_s(graph, placement, self.capacity)),
         )
 
-    def competitive_ratio(self, places: Ints) -> float:
+    def competitive_ratio(self, placement: Ints) -> float:
         """Maximum number of flows that can share one direction of an interface, at least 1.
 
         An iteration's flows of a sampler can be concurrent with those of `prefetch` - 1 others; gradients and
         parameters cannot.
         """
-        places, graph, steps = self._checked(places), self.graph, self._steps
-        first = slice(len(places) * steps, None, steps)
+        placement, graph, steps = self._checked(placement), self.graph, self._steps
+        first = slice(len(placement) * steps, None, steps)
         source, target = graph.source[first], graph.target[first]
         ahead = np.array([self.tasks.tasks[task].kind in ("store", "sampler") for task in source], bool)
         most = np.where(ahead, min(self.tasks.prefetch, steps), 1.0)
-        used = (places[source] != places[target]) & (graph.size.reshape(-1, steps)[len(places) :] > 0).any(
-            axis=1
-        )
-        loads = [np.bincount(places[end][used], weights=most[used], minlength=1) for end in (source, target)]
+        used = (placement[source] != placement[target]) & (
+            graph.size.reshape(-1, steps)[len(placement) :] > 0
+        ).any(axis=1)
+        loads = [
+            np.bincount(placement[end][used], weights=most[used], minlength=1) for end in (source, target)
+        ]
         return float(max(1.0, *(load.max(initial=0.0) for load in loads)))
 
-    def timeline(self, places: Ints, found: FlowRun) -> Timeline:
+    def timeline(self, placement: Ints, run: FlowRun) -> Timeline:
         """Activity of each host: executions by kind of task, flows on the sending host."""
         lines, spans = self.lines, []
-        for op in np.flatnonzero(found.end_s > found.start_s):
+        for op in np.flatnonzero(run.end_s > run.start_s):
             phase, name = lines[op // self._steps]
             span = Span(
-                rank=int(places[self.graph.source[op]]),
+                rank=int(placement[self.graph.source[op]]),
                 phase=phase,
                 exchange=f"{name}, iteration {op % self._steps}",
-                start_s=float(found.start_s[op]),
-                end_s=float(found.end_s[op]),
+                start_s=float(run.start_s[op]),
+                end_s=float(run.end_s[op]),
             )
             spans.append(span)
         return Timeline(spans=tuple(spans), world_size=self.links.hosts)
 
-    def _checked(self, places: Ints) -> Ints:
-        places = np.asarray(places, np.int64)
+    def _checked(self, placement: Ints) -> Ints:
+        placement = np.asarray(placement, np.int64)
         hosts = self.links.hosts
-        if places.shape != (len(self.tasks.tasks),) or places.min() < 0 or places.max() >= hosts:
+        if placement.shape != (len(self.tasks.tasks),) or placement.min() < 0 or placement.max() >= hosts:
             raise InputError(
-                f"got places {places.tolist()[:8]} of shape {list(places.shape)}; expected a host from 0 to "
+                f"got places {placement.tolist()[:8]} of shape {list(placement.shape)}; expected a host from 0 to "
                 f"{hosts - 1} for each of {len(self.tasks.tasks)} tasks"
             )
-        return places
+        return placement

@@ -36,40 +36,40 @@ SLOT, ARRIVED, WAITING, RUNNING, LOGGED = range(5)
 """Places in `QueueState.counts`."""
 
 DONE = 1e-9
-"""Rounding that sums of progress may leave."""
+"""Rounding error that sums of progress may have."""
 
 STEADY = 1 << 30
-"""More slots than any job takes."""
+"""Number of slots that exceeds any job's."""
 
 
 class QueueState(NamedTuple):
-    """Mutable state; jobs by index in the queue."""
+    """Mutable state of a queue; jobs by index in the queue."""
 
     counts: NDArray[np.int64]
-    """Number of the slot, of jobs that have arrived, wait and run, and of entries of the log, [5]."""
+    """Current slot, number of jobs that have arrived, wait and run, and number of log entries, [5]."""
     waiting: NDArray[np.int64]
-    """Jobs that wait, in order of arrival; the first `counts[WAITING]` count, [J]."""
+    """Waiting jobs in order of arrival; only the first `counts[WAITING]` entries are valid, [J]."""
     running: NDArray[np.int64]
-    """Jobs that run; the first `counts[RUNNING]` count, [J]."""
+    """Running jobs; only the first `counts[RUNNING]` entries are valid, [J]."""
     cluster: NDArray[np.int64]
-    """Cluster of each job that runs, else -1, [J]."""
+    """Cluster of each running job, else -1, [J]."""
     held: NDArray[np.int64]
-    """Processors and accelerators of each job, [J, 2]."""
+    """CPUs and accelerators of each job, [J, 2]."""
     free: NDArray[np.int64]
-    """Processors and accelerators that are free, [A, 2]."""
+    """Free CPUs and accelerators of each cluster, [A, 2]."""
     done: NDArray[np.float64]
-    """Progress, [J]."""
+    """Progress of each job, [J]."""
     served: NDArray[np.float64]
-    """Slots times accelerators, or processors where there are none, that a job has had, [J]."""
+    """Attained service of each job: slots times accelerators, or CPUs if it has none, [J]."""
     since: NDArray[np.int64]
-    """Slot from which on a job has what it has, [J]."""
+    """Slot since which each job has its current resources, [J]."""
     finish: NDArray[np.int64]
-    """Slot at whose start a job was done, else -1, [J]."""
+    """Slot at whose start each job was done, else -1, [J]."""
     changed: NDArray[np.bool_]
-    """Whether a job that had begun was given something else in this slot, [J]."""
+    """Whether the resources of a job that had begun were changed in this slot, [J]."""
     log: NDArray[np.int64]
-    """Job, cluster, processors, accelerators, first slot and slot after the last of each time that a job had the same,
-    [L, 6]; `counts[LOGGED]` may be more, and the rest is lost."""
+    """Job, cluster, CPUs, accelerators, first slot and slot after the last of each period with constant resources, [L,
+    6]; `counts[LOGGED]` may exceed L, and further entries are lost."""
 
 
 def new_state(queue: QueueArrays, log: int = 0) -> QueueState:

@@ -27,30 +27,30 @@ __all__ = [
 CLUSTER, PENDING, ACTIVE, OPTIONS = 6, 7, 6, 6
 """Features of a cluster, of a job that waits, of one that runs, and of an amount that a job may be given."""
 MOST_RUNNING = 32
-"""Jobs of a cluster that are seen."""
+"""Maximum number of a cluster's running jobs in an observation."""
 UNITS = 16
-"""Processors and accelerators that count as 1 in features."""
+"""Numbers of CPUs and accelerators by which features are normalised."""
 
 
 class Views(NamedTuple):
     """Observation of E queues with A clusters, windows of W jobs, and P = A W positions for waiting jobs."""
 
     cluster: NDArray[np.float32]
-    """Free and in all, jobs that wait and run, [E, A, CLUSTER]."""
+    """Features of clusters: free and total resources, waiting and running jobs, [E, A, CLUSTER]."""
     pending: NDArray[np.float32]
-    """Jobs that wait: least and quickest amounts, slots with both, slots waited, [E, P, PENDING]."""
+    """Features of waiting jobs: smallest and fastest amounts, slots with both, slots waited, [E, P, PENDING]."""
     adjacent: NDArray[np.bool_]
     """Windows that hold a job, [E, A, P]."""
     window: NDArray[np.int64]
-    """Place of each job of a window, or -1, [E, A, W]."""
+    """Position of each job of a window, or -1, [E, A, W]."""
     active: NDArray[np.float32]
-    """Jobs that run: amounts, progress, slots left, slots so far, [E, A, MOST_RUNNING, ACTIVE]."""
+    """Features of running jobs: amounts, progress, slots left, slots so far, [E, A, MOST_RUNNING, ACTIVE]."""
     runs: NDArray[np.bool_]
-    """Which places of `active` are taken, [E, A, MOST_RUNNING]."""
+    """Whether a position of `active` is occupied, [E, A, MOST_RUNNING]."""
     job: NDArray[np.int64]
-    """Number of the job at each place, [E, P]."""
+    """Index of the job at each position, [E, P]."""
     counts: NDArray[np.int64]
-    """Places taken, [E]."""
+    """Number of occupied positions, [E]."""
 
 
 def new_views(queues: int, clusters: int, window: int) -> Views:
@@ -70,7 +70,7 @@ def new_views(queues: int, clusters: int, window: int) -> Views:
 
 @outer
 def write_view(
-    believed: QueueArrays,
+    forecast: QueueArrays,
     state: QueueState,
     slots: NDArray[np.int64],
     best: NDArray[np.int64],
@@ -80,7 +80,7 @@ def write_view(
     """Write the observation of a queue.
 
     Args:
-        believed: Jobs and clusters with expected progress.
+        forecast: Jobs and clusters with expected progress.
         state: State of the queue.
         slots: Number of slots of a whole job of each kind, [K, CPUs + 1, accelerators + 1].
         best: Smallest amount as fast as any within given resources, [K, CPUs + 1, accelerators + 1, 2].
@@ -93,37 +93,37 @@ def write_view(
     views.runs[number] = False
     views.counts[number] = 0
     for place in range(state.counts[WAITING]):
-        _see_waiting(believed, state, slots, best, views, number, state.waiting[place], window)
+        _see_waiting(forecast, state, slots, best, views, number, state.waiting[place], window)
     waiting = np.zeros(clusters, np.int64)
     for place in range(state.counts[WAITING]):
         for cluster in range(clusters):
-            waiting[cluster] += believed.reach[state.waiting[place], cluster]
+            waiting[cluster] += forecast.reach[state.waiting[place], cluster]
     running = np.zeros(clusters, np.int64)
     for place in range(state.counts[RUNNING]):
         job = state.running[place]
         cluster = state.cluster[job]
         if running[cluster] < MOST_RUNNING:
-            _see_running(believed, state, views.active[number, cluster, running[cluster]], job)
+            _see_running(forecast, state, views.active[number, cluster, running[cluster]], job)
             views.runs[number, cluster, running[cluster]] = True
         running[cluster] += 1
     for cluster in range(clusters):
         features = views.cluster[number, cluster]
         for what in range(2):
             features[what] = state.free[cluster, what] / UNITS
-            features[2 + what] = believed.room[cluster, what] / UNITS
+            features[2 + what] = forecast.room[cluster, what] / UNITS
         features[4] = np.log1p(waiting[cluster]) / 3
         features[5] = running[cluster] / 8
 
 
 @inner
 def _see_waiting(
-    believed: QueueArrays, state: QueueState, slots: NDArray[np.int64], best: NDArray[np.int64], views: Views,
+    forecast: QueueArrays, state: QueueState, slots: NDArray[np.int64], best: NDArray[np.int64], views: Views,
     number: int, job: int, window: int,
 ) -> None:  # fmt: skip
     at = views.counts[number]
     seen = False
     for cluster in range(views.window.shape[1]):
-        if believed.reach[job, cluster]:
+        if forecast.reach[job, cluster]:
             for place in range(window):
                 if views.window[number, cluster, place] < 0:
                     views.window[number, cluster, place] = at
@@ -132,29 +132,29 @@ def _see_waiting(
                     break
     if not seen:
         return
-    kind = believed.kind[job]
-    c, g = believed.least[kind, 0], believed.least[kind, 1]
+    kind = forecast.kind[job]
+    c, g = forecast.least[kind, 0], forecast.least[kind, 1]
     i, j = best[kind, -1, -1, 0], best[kind, -1, -1, 1]
     features = views.pending[number, at]
     features[0], features[1], features[2] = c / UNITS, g / UNITS, _log(slots[kind, c, g])
     features[3], features[4], features[5] = i / UNITS, j / UNITS, _log(slots[kind, i, j])
-    features[6] = _log(state.counts[SLOT] - believed.arrival[job])
+    features[6] = _log(state.counts[SLOT] - forecast.arrival[job])
     views.job[number, at] = job
     views.counts[number] = at + 1
 
 
 @inner
-def _see_running(believed: QueueArrays, state: QueueState, features: NDArray[np.float32], job: int) -> None:
+def _see_running(forecast: QueueArrays, state: QueueState, features: NDArray[np.float32], job: int) -> None:
     c, g = state.held[job, 0], state.held[job, 1]
     features[0], features[1], features[2] = c / UNITS, g / UNITS, state.done[job]
-    features[3] = _log(slots_left(believed, job, c, g, state.done[job]))
+    features[3] = _log(slots_left(forecast, job, c, g, state.done[job]))
     features[4] = _log(state.counts[SLOT] - state.since[job])
     features[5] = 1.0
 
 
 @outer
 def write_amounts(
-    believed: QueueArrays,
+    forecast: QueueArrays,
     state: QueueState,
     slots: NDArray[np.int64],
     amounts: NDArray[np.int64],
@@ -165,7 +165,7 @@ def write_amounts(
     """Write the features of each amount for one job of each cluster.
 
     Args:
-        believed: Jobs and clusters with expected progress.
+        forecast: Jobs and clusters with expected progress.
         state: State of the queue.
         slots: Number of slots of a whole job of each kind, [K, CPUs + 1, accelerators + 1].
         amounts: CPUs and accelerators of the amounts of each kind, [K, O, 2]; zeros first, which lets a job wait, and
@@ -181,7 +181,7 @@ def write_amounts(
     for cluster in range(len(jobs)):
         if jobs[cluster] < 0:
             continue
-        kind = believed.kind[jobs[cluster]]
+        kind = forecast.kind[jobs[cluster]]
         free_c, free_g = state.free[cluster, 0], state.free[cluster, 1]
         for option in range(1, amounts.shape[1]):
             c, g = amounts[kind, option, 0], amounts[kind, option, 1]

@@ -13,9 +13,9 @@ from wirewise.trace.queues import EdgeCluster, JobKind, JobQueue, QueuedJob
 __all__ = ["EVEN", "UNEVEN", "draw_queue", "edge_kinds", "numbered_clusters"]
 
 EVEN = ((16, 16),) * 3
-"""Processors and accelerators of TapFinger's three equal clusters."""
+"""CPUs and accelerators of TapFinger's three equal clusters."""
 UNEVEN = ((4, 4), (8, 8), (12, 12), (16, 16), (24, 24), (32, 32))
-"""Processors and accelerators of TapFinger's six unequal clusters."""
+"""CPUs and accelerators of TapFinger's six unequal clusters."""
 
 _MOST = 16
 """Processors and accelerators that its kinds have a use for."""

@@ -38,7 +38,7 @@ class ExchangeTimes:
         """Raise unless the times match these exchanges and ranks.
 
         Raises:
-            InputError: Names the exchange.
+            InputError: An exchange is not in the plan, or has a wrong number of times; the message names it.
         """
         for name, seconds in (*self.central_s.items(), *self.marginal_s.items()):
             if name not in exchanges or np.shape(seconds) != (world_size,):

@@ -19,7 +19,7 @@ from wirewise.sim.timeline import Span, Timeline
 __all__ = ["ID_BYTES", "BatchTimes", "lower_cache"]
 
 ID_BYTES = 4
-"""A row's number on the wire."""
+"""Bytes of a row's number on the wire."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class BatchTimes:
     """
 
     row_bytes: int
-    """One row on the wire."""
+    """Bytes of one row on the wire."""
     sample_s: float = 0.0
     """Seconds of sampling, before rows are requested."""
     train_s: float = 0.0

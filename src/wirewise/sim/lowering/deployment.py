@@ -31,7 +31,7 @@ from wirewise.units import format_size
 __all__ = ["WAYS", "lower_deployment", "spread_of"]
 
 WAYS = {"allreduce": ALLREDUCE, "ps": PS, "duplicate": DUPLICATE, "mp": MP}
-"""Numbers of the ways in which gradients meet."""
+"""Codes of the methods of gradient exchange."""
 
 
 def lower_deployment(

@@ -27,7 +27,7 @@ GRAINS: dict[type, Callable[..., Prediction]] = {
     Dataflow: lower_recorded,
     Trace: lower_trace,
 }
-"""How each description of a job is lowered."""
+"""Lowerings by the type of the job."""
 
 
 def lower_fusion(

@@ -15,15 +15,15 @@ __all__ = ["expect", "links_or_none", "refuse", "same_parameters", "same_ranks"]
 Kind = TypeVar("Kind")
 
 
-def expect(what: str, value: Any, kind: type[Kind], plan: Plan) -> Kind:
+def expect(label: str, value: Any, kind: type[Kind], plan: Plan) -> Kind:
     """Return the value, if it has the expected type.
 
     Raises:
-        InputError: Names the actual and the expected type.
+        InputError: The type is wrong; the message names the actual and the expected one.
     """
     if not isinstance(value, kind):
         got = "none" if value is None else f"a {type(value).__name__}"
-        raise InputError(f"got {got} as the {what} of a {plan.family} plan; expected a {kind.__name__}")
+        raise InputError(f"got {got} as the {label} of a {plan.family} plan; expected a {kind.__name__}")
     return value
 
 
@@ -41,25 +41,25 @@ def links_or_none(plan: Plan, links: Any) -> Links | None:
     return found
 
 
-def same_ranks(plan: Plan, ranks: int, what: str) -> None:
+def same_ranks(plan: Plan, ranks: int, label: str) -> None:
     """Raise unless the plan is for this number of ranks.
 
     Raises:
-        PlanError: Names both numbers.
+        PlanError: The numbers differ; the message names both.
     """
     if plan.world_size != ranks:
         raise PlanError(
-            f"the plan was made for world size {plan.world_size}, {what} {ranks} ranks; make the plan again for them"
+            f"the plan was made for world size {plan.world_size}, {label} {ranks} ranks; make the plan again for them"
         )
 
 
-def same_parameters(names: Iterable[str], known: Iterable[str]) -> None:
+def same_parameters(names: Iterable[str], expected: Iterable[str]) -> None:
     """Raise unless a fusion plan's buckets contain exactly the gradients of the job.
 
     Raises:
-        PlanError: Names some that only one of the two has.
+        PlanError: The gradients differ; the message names some that only one of the two has.
     """
-    own, there = set(names), set(known)
+    own, there = set(names), set(expected)
     if own != there:
         more, fewer = sorted(own - there)[:3], sorted(there - own)[:3]
         raise PlanError(
@@ -68,12 +68,12 @@ def same_parameters(names: Iterable[str], known: Iterable[str]) -> None:
         )
 
 
-def refuse(plan: FusionPlan, decisions: Iterable[str], why: str) -> None:
+def refuse(plan: FusionPlan, decisions: Iterable[str], reason: str) -> None:
     """Raise if the plan makes one of these decisions (`FusionPlan.decisions`).
 
     Raises:
-        PlanError: Names the field.
+        PlanError: The plan makes such a decision; the message names its field.
     """
     for name in decisions:
         if name in plan.decisions:
-            raise PlanError(f"{name} is {getattr(plan, name)!r} - at `$.{name}`; {why}")
+            raise PlanError(f"{name} is {getattr(plan, name)!r} - at `$.{name}`; {reason}")

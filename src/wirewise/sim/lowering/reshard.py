@@ -33,9 +33,9 @@ class SliceTimes(NamedTuple):
     """Tree of the part; a single edge for a partial sum to the reducing rank."""
     start_s: float
     sent_s: float
-    """When its sender has sent everything."""
+    """Time at which its sender has sent everything."""
     end_s: float
-    """When its last rank has received everything."""
+    """Time at which its last rank has received everything."""
 
 
 class _Op(NamedTuple):

@@ -1,4 +1,4 @@
-"""Changes arguments that an unmodified script gives to its DataLoader, DistributedDataParallel and optimizer steps."""
+"""Changed arguments of an unmodified script's DataLoader, DistributedDataParallel and optimizer steps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def change(arguments: Mapping[str, bool | int | float | str]) -> Calls:
             `graph_mode`: the mode of each `integrations.pyg.Job`.
 
     Raises:
-        InputError: Another name.
+        InputError: A name is unknown.
     """
     known = (*LOADER, *GRAPH, *WRAPPER, _ACCUMULATION)
     if unknown := [name for name in arguments if name not in known]:

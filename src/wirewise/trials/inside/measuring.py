@@ -1,7 +1,6 @@
 """Measurement of a plan's inputs inside an unmodified script, which is then ended.
 
-The script trains as it is, with DistributedDataParallel; after some steps its ranks time codecs and collectives among
-themselves.
+The script trains unchanged, with DistributedDataParallel; after some steps its ranks time codecs and collectives.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def record(task: Record, may_end: Callable[[], bool] = lambda: True) -> Callable
 
     Args:
         task: Steps to record, and the folder.
-        may_end: Whether the script may be ended when all are, where the task says so.
+        may_end: Whether the script may be ended once all steps are recorded, if the task says so.
 
     Returns:
         A function that closes the recording of this rank; the process has to end then.

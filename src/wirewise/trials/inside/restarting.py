@@ -1,4 +1,4 @@
-"""Times steps of an unmodified script, as it is or with changed arguments, in each of its ranks; then ends it."""
+"""Timing of the steps of an unmodified script, with or without changed arguments, in each of its ranks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_results(folder: str | os.PathLike[str]) -> RestartResult:
     """Merge the results of all ranks: time of the slowest rank in each step.
 
     Raises:
-        PeerError: A rank left none.
+        PeerError: A rank left no result.
     """
     first = decode_json(result_file(folder, 0).read_bytes(), RestartResult)
     files = [result_file(folder, rank) for rank in range(first.ranks)]

@@ -24,31 +24,32 @@ __all__ = [
 _ENTRY = "wirewise.trials.inside.tasks:install"
 _VARIABLE = "WIREWISE_INSIDE"
 TRIAL_VARIABLE = "WIREWISE_TRIAL"
-"""Tells a script that its run is a trial, which ends early; it may leave checkpoints and loggers alone then."""
+"""Variable that tells a script that its run is a trial, which ends early, so that it can skip checkpoints and
+loggers."""
 SETTLING = 2
-"""Steps after a change of plan that do not count."""
+"""Number of steps after a change of plan that are not counted."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
-    """Record every rank; fields as in `profile.Tracer`."""
+    """Task that records every rank; fields as in `profile.Tracer`."""
 
     folder: str
     warmup: int = 5
     steps: int | None = 30
     every: int = 1
     stop: bool = False
-    """End the job when all steps are recorded, instead of letting it train on."""
+    """Whether to end the job when all steps are recorded, instead of training on."""
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True, tag="carry-out"):
-    """Train under a plan in place of DistributedDataParallel."""
+    """Task that trains under a plan in place of DistributedDataParallel."""
 
     plan: str
     """File of a fusion plan."""
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
-    """Measure gradients, codecs and collectives after some steps of the unchanged script; then end it.
+    """Task that measures gradients, codecs and collectives after some steps of the unchanged script, and then ends it.
 
     A recording slows steps down, so the measured steps come after it.
     """
@@ -64,7 +65,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
 
 
 class TryPlans(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
-    """Train under several plans alternately; then end the script."""
+    """Task that trains under several plans alternately, and then ends the script."""
 
     file: str
     """File for rank 0's `trying.TrialMeasurements`, written after each window."""
@@ -73,11 +74,11 @@ class TryPlans(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
     options: dict[str, dict[str, float]] = {}
     """Options of codecs, by codec."""
     windows: int = 2
-    """Windows of each plan, in the order ABBA."""
+    """Number of windows of each plan, in the order ABBA."""
     steps: int = 10
-    """Measured steps of a window."""
+    """Number of measured steps of a window."""
     warmup: int = 5
-    """Steps before the first window; a change of plan needs fewer."""
+    """Number of steps before the first window; a change of plan needs fewer."""
 
     @property
     def order(self) -> list[str]:
@@ -93,7 +94,7 @@ class TryPlans(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
 
 
 class Restart(msgspec.Struct, frozen=True, kw_only=True, tag="restart"):
-    """Time steps of the script with arguments of its own calls changed; then end it."""
+    """Task that times steps of the script with changed arguments of its own calls, and then ends it."""
 
     folder: str
     """Folder for a `restarting.RestartResult` per rank."""

@@ -1,4 +1,4 @@
-"""Executes several plans alternately inside an unmodified script, in place of DistributedDataParallel; then ends it."""
+"""Alternating execution of several plans inside an unmodified script, in place of DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class TrialMeasurements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def try_plans(task: TryPlans) -> None:
-    """Train the first model that the plans are for and DistributedDataParallel wraps under the plans in turn."""
+    """Train the first model that DistributedDataParallel wraps and the plans fit, under the plans alternately."""
     trial = _Trial(task)
-    wrap_ddp(trial.plans[task.order[0]], Compression(options=task.options), trial.begin, others=True)
+    wrap_ddp(trial.plans[task.order[0]], Compression(options=task.options), trial.begin, skip_others=True)
     register_optimizer_step_post_hook(lambda *_: trial.after_step())
 
 

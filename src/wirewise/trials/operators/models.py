@@ -245,12 +245,13 @@ def captured_step(
     """Capture a step of any model; returns the same as `captured_graph`.
 
     Args:
-        model: No width that is a multiple of `PRIME`.
+        model: Model, none of whose widths is a multiple of `PRIME`.
         loss: Loss of the model and a batch.
-        batch: Any nest of tensors, of `PRIME` samples or nodes; a length that is a multiple of it grows with the batch.
+        batch: Any nest of tensors, of `PRIME` samples or nodes; a length that is a multiple of it grows with the
+            batch.
 
     Raises:
-        InputError: The step cannot be captured, or what grows with the batch cannot be told.
+        InputError: The step cannot be captured, or it is ambiguous which sizes grow with the batch.
     """
     leaves = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
     if not any(_grows(leaf.shape) for leaf in leaves):

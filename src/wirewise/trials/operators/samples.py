@@ -72,22 +72,22 @@ def collect(
     seed: int = 0,
     structures: float = 300,
     sizes: int = 10,
-    of_each: int = 5,
+    regions_per_step: int = 5,
     sources: Sequence[str] = (),
     steps: float = inf,
 ) -> Iterator[list[Sample]]:
     """Measure random regions on this machine with one thread; appends the samples of each to `out` as a line.
 
-    What is in `out` already counts, so that a run that was broken off goes on.
+    Samples already in `out` count, so that an interrupted run continues.
 
     Args:
         out: File of JSON lines.
-        seed: Seed of the draws.
+        seed: Seed of the samples.
         structures: Regions in `out` at the end, unless the steps are used up.
         sizes: Batches at which each is measured.
-        of_each: Draws of regions of a captured step; one that was drawn before is left out.
-        sources: What steps are captured of, in turn; none: drawn from all, chains oftener.
-        steps: Captured steps at the most.
+        regions_per_step: Number of regions sampled from a captured step, without duplicates.
+        sources: Sources of the captured steps, in order. Defaults to sampling from all, chains more often.
+        steps: Maximum number of captured steps.
     """
     path = Path(out)
     known = read_samples(path) if path.exists() else []
@@ -96,7 +96,7 @@ def collect(
     while done < structures and draw < steps:
         random = Random(f"{seed}/{draw}")
         source = sources[draw % len(sources)] if sources else random.choice(_DRAWN)
-        regions = _regions(random, source, sizes, of_each)
+        regions = _regions(random, source, sizes, regions_per_step)
         for samples in regions:
             found = [msgspec.structs.replace(one, draw=draw) for one in samples]
             with path.open("ab") as file:
@@ -117,12 +117,12 @@ def collect_step(
         model: Model, none of whose widths is a multiple of `PRIME`.
         loss: Loss of the model and a batch.
         batch: Batch of `PRIME` samples; regions are measured at smaller and larger ones.
-        draws: Number of draws of regions; one that was drawn before is left out.
+        draws: Number of regions to sample, without duplicates.
         sizes: Batches at which each is measured.
-        seed: Seed of the draws.
+        seed: Seed of the samples.
 
     Raises:
-        InputError: The step cannot be captured, or what grows with the batch cannot be told.
+        InputError: The step cannot be captured, or it is ambiguous which sizes grow with the batch.
     """
     module, graph, bounds = captured_step(model, loss, batch)
     torch.set_num_threads(1)
@@ -181,7 +181,7 @@ def _drawn(
 def samples_of(
     module: fx.GraphModule,
     graph: FusionGraph,
-    picked: CapturedRegion,
+    captured: CapturedRegion,
     bounds: dict[str, int],
     random: Random,
     *,
@@ -193,16 +193,16 @@ def samples_of(
     Args:
         module: Captured at a batch of `PRIME`.
         graph: Operators of the module.
-        picked: Operators of the region.
+        captured: Operators of the region.
         bounds: One more than the largest value of each node that has integers, by name.
-        random: Random numbers that sizes are drawn by.
+        random: Random number generator of the sizes.
         source: Name of the module's model.
         sizes: Number of sizes to measure.
 
     Raises:
         InputError: It does not grow with the batch, or cannot be compiled.
     """
-    region = _module(module, graph, picked)
+    region = _module(module, graph, captured)
     batches = _batches(region, random, sizes)
     places = region.graph.find_nodes(op="placeholder")
     calls = (

@@ -16,11 +16,11 @@ from wirewise.planners.fusion.disco.estimator import (
     Estimator,
     LearnedCosts,
     costs_for,
-    shipped,
+    load_shipped,
     vectors_here,
 )
 from wirewise.planners.fusion.disco.features import FEATURES, PRIORS, RegionGraph, region_graph
-from wirewise.planners.fusion.disco.passes import beyond, loops_of, stored_results
+from wirewise.planners.fusion.disco.passes import cache_overflow, loops_of, stored_results
 from wirewise.profile.estimator import batch_of, fit
 from wirewise.trace import FusionGraph, Operator, read_fusion_graph
 from wirewise.trace.operators import MemoryLayout
@@ -206,7 +206,7 @@ def test_what_is_only_allocated_is_not_written():
 
 @pytest.mark.parametrize(("size", "share"), [(1, 0), (2**19, 0), (2**20, 0.5), (2**21, 1), (2**30, 1)])
 def test_how_far_bytes_are_from_a_cache(size, share):
-    assert beyond(size, 2**20) == pytest.approx(share)
+    assert cache_overflow(size, 2**20) == pytest.approx(share)
 
 
 def test_large_regions_read_from_memory():
@@ -269,8 +269,8 @@ def test_the_shipped_estimator_serves_cpus_and_says_so():
     timed = tuple(msgspec.structs.replace(one, time_s=2e-5) for one in graph.operators)
     graph = msgspec.structs.replace(graph, operators=timed, device="cpu")
     chosen = costs_for(graph)
-    assert isinstance(chosen.costs, LearnedCosts) and shipped().about.machine in chosen.why
-    assert chosen.costs((0, 1), (1,)) == shipped().seconds(region_graph(graph, (0, 1), (1,)))
+    assert isinstance(chosen.costs, LearnedCosts) and load_shipped().about.machine in chosen.why
+    assert chosen.costs((0, 1), (1,)) == load_shipped().seconds(region_graph(graph, (0, 1), (1,)))
     # Fused, two operators take neither a tenth of one of them nor ten times both.
     assert 2e-6 < chosen.costs((0, 1), (1,)) < 4e-4
     assert chosen.costs((2,), (2,)) == graph.operators[2].time_s
@@ -283,16 +283,16 @@ def test_the_shipped_estimator_serves_cpus_and_says_so():
 
 @pytest.mark.parametrize("vectors", VECTORS)
 def test_the_shipped_files_are_small_and_say_what_they_are_of(vectors, tmp_path):
-    found = shipped(vectors)
+    found = load_shipped(vectors)
     assert vectors.upper() in found.about.machine
     found.save(tmp_path / "weights.npz")
     assert (tmp_path / "weights.npz").stat().st_size < 500_000
 
 
 def test_weights_go_with_the_vectors_of_the_processor():
-    assert shipped().about == shipped(vectors_here()).about
+    assert load_shipped().about == load_shipped(vectors_here()).about
     with pytest.raises(InputError, match="weights for avx2, avx512, not for 'sve'"):
-        shipped("sve")
+        load_shipped("sve")
 
 
 def test_networks_that_know_other_kinds_are_trained_on():
@@ -326,5 +326,5 @@ def test_small_batches_make_more_steps():
 
 def test_torch_keeps_its_state():
     before = torch.get_rng_state()
-    shipped().seconds(region(1))
+    load_shipped().seconds(region(1))
     assert torch.equal(torch.get_rng_state(), before)

@@ -9,7 +9,7 @@ from tests.planners.parallel import graphs
 from wirewise.errors import PlanError
 from wirewise.planners.parallel.rhino.stages import (
     StageGraph,
-    crossing,
+    communication_cost,
     cut_stages,
     stage_graph,
     stages_of_nodes,
@@ -40,7 +40,7 @@ def contiguous(graph: StageGraph, stages: int, balance: float) -> float:
     for cuts in itertools.combinations(range(1, len(graph.work)), stages - 1):
         stage_of = np.searchsorted(cuts, np.arange(len(graph.work)), side="right")
         if allowed(graph, stage_of, stages, balance):
-            found.append(crossing(graph, stage_of))
+            found.append(communication_cost(graph, stage_of))
     return min(found)
 
 
@@ -48,7 +48,7 @@ def test_p5_a_unet_crosses_less_than_any_cut_of_its_order():
     graph = unet()
     found = cut_stages(graph, 2)
     every = (np.array(s) for s in itertools.product(range(2), repeat=len(graph.work)))
-    best = min(crossing(graph, s) for s in every if allowed(graph, s, 2, 0.08))
+    best = min(communication_cost(graph, s) for s in every if allowed(graph, s, 2, 0.08))
     assert found.cost == pytest.approx(best) == pytest.approx(found.bound)
     assert found.balance <= 1.08 and found.cost < contiguous(graph, 2, 0.08)
 
@@ -72,7 +72,7 @@ def test_p5_never_more_than_the_best_contiguous_cut_and_equal_to_trying_all():
         )
         limit = found.balance - 1 if found.balance > 1.3 else 0.3
         every = itertools.product(range(3), repeat=len(graph.work)) if len(graph.work) <= 8 else ()
-        costs = [crossing(graph, s) for s in every if allowed(graph, s, 3, limit)]
+        costs = [communication_cost(graph, s) for s in every if allowed(graph, s, 3, limit)]
         assert found.cost <= contiguous(graph, 3, min(limit, 0.3)) + 1e-9
         assert not costs or found.balance > 1.3 or found.cost == pytest.approx(min(costs))
 

@@ -59,7 +59,7 @@ def test_factors_are_exchanged_where_batches_are_small():
     ways = [action.communication for action in problem.actions[0] if len(action.groups) == 2]
     assert "duplicate" in ways
     summed, spread = (
-        problem.plan(problem.everywhere(way, proportional=False), "by-hand", 0)
+        problem.plan(problem.uniform_strategy(way, proportional=False), "by-hand", 0)
         for way in ("allreduce", "duplicate")
     )
     assert spread.groups[0].duplicated == ("dense",)

@@ -171,10 +171,11 @@ def _clear(buffer, indices):
 def above(
     values, gradient, momentum, share, masked, kept, offsets, ids, bounds, key, indices, target, numbers
 ):
-    """Compiled version of the reference; bounds are its five tables, int64 [s]; first non-finite segment, or -1.
+    """Select large elements as the reference does; bounds are its five tables, int64 [s].
 
-    With a gradient, values are the residual; it and the momentum are updated first, as in `accumulate_above`. With
-    `kept` (True or None), values are cleared where they are sent, and so is `masked`, the momentum or None.
+    With a gradient, values are the residual; it and the momentum are updated first, as in `accumulate_above`. Returns
+    the first non-finite segment, or -1. With `kept` (True or None), values are cleared where they are sent, and so is
+    `masked`, the momentum or None.
     """
     wanted, least, most, samples, aims = bounds
     room = 0

@@ -67,9 +67,10 @@ def _code(values, kept, step, levels, key, place, codes):
 
 @entry
 def write_blocks(gradient, memory, tables, bits, key, out, steps):
-    """Write signed codes of 8 or 4 bits and the step of each block; memory = v - sent; first non-finite segment, or -1.
+    """Write signed codes of 8 or 4 bits and the step of each block; returns the first non-finite segment, or -1.
 
-    A block is read once: v overwrites its memory, and stays in cache while step and codes are computed.
+    The memory becomes v - sent. A block is read once: v overwrites its memory, and stays in cache while step and codes
+    are computed.
     """
     offsets, starts, ids = tables
     levels, block, codes = (1 << (bits - 1)) - 1, 0, np.empty(SCALED, dtype=np.int8)

@@ -171,13 +171,13 @@ def write_ternary(gradient, memory, offsets, starts, ids, tops, inverses, key, o
 
 
 @kernel
-def levels_of(values, kept, inverse, step, most, key, target):
+def levels_of(values, kept, inverse, step, maximum, key, target):
     """Quantize to signed int8 levels of one scale, with random rounding; with `kept`, values become the remainder."""
     for j in range(len(values)):
         v = values[j]
         bits = as_bits(v)
         magnitude = as_float(np.uint32(bits & ABS))
-        fixed = np.uint32(min(np.int32(np.float32(magnitude * inverse)), most))
+        fixed = np.uint32(min(np.int32(np.float32(magnitude * inverse)), maximum))
         word = np.uint32(_word(key, j) >> _DRAW)
         level = np.int32(np.uint32(np.uint32(fixed + word) >> np.uint32(24)))
         signed = np.int32(-level) if np.uint32(bits >> _SIGN) else level

@@ -1,4 +1,4 @@
-"""Numba kernels of low-rank factors; `reference_factors.py` says what a matrix and its factors are.
+"""Numba kernels of low-rank factors; matrices and factors are as in `reference_factors.py`.
 
 BLAS libraries are tuned for wide factors. A product with thin factors is bound by reading the matrix, if each element
 is used for all columns of the factor while it is in cache. Columns are processed in fours, padded with 0.

@@ -35,7 +35,7 @@ __all__ = [
 
 ABS = np.uint32(0x7FFFFFFF)
 EXPONENT = np.uint32(0x7F800000)
-"""Bits of |v| from here on are infinity or NaN."""
+"""Least bits of |v| that represent infinity or NaN."""
 _HALF_MAX = np.float32(65504.0)
 LARGEST = np.float32(np.finfo(np.float32).max)
 _STRETCH = 256
@@ -113,12 +113,12 @@ def _peak_bits(gradient, memory):
 
 
 @kernel
-def limit(values, most):
-    """Clip magnitudes to `most`, keeping NaN; returns the largest bits of |v| after clipping."""
+def limit(values, maximum):
+    """Clip magnitudes to `maximum`, keeping NaN; returns the largest bits of |v| after clipping."""
     top = np.uint32(0)
     for i in range(len(values)):
-        if abs(values[i]) > most:
-            values[i] = np.float32(np.copysign(most, values[i]))
+        if abs(values[i]) > maximum:
+            values[i] = np.float32(np.copysign(maximum, values[i]))
         top = max(top, np.uint32(as_bits(values[i]) & ABS))
     return top
 
@@ -131,14 +131,14 @@ def infinite(gradient):
 
 
 @kernel
-def sum_into(memory, gradient, most):
-    """Write v, clipped to `most`, to the memory; returns the largest bits of |v|, or of a non-finite gradient."""
+def sum_into(memory, gradient, maximum):
+    """Write v, clipped to `maximum`, to the memory; returns the largest bits of |v|, or of a non-finite gradient."""
     top = np.uint32(0)
     for j in range(len(memory)):
         v = np.float32(gradient[j] + memory[j])
         memory[j] = v
         top = max(top, np.uint32(as_bits(v) & ABS))
-    return top if top <= as_bits(most) else max(limit(memory, most), infinite(gradient))
+    return top if top <= as_bits(maximum) else max(limit(memory, maximum), infinite(gradient))
 
 
 @entry

@@ -34,7 +34,7 @@ from wirewise.codec.gradients.kernels.reference_factors import (
 )
 from wirewise.codec.gradients.kernels.reference_select import above, accumulate, add_sparse, draw, take
 from wirewise.codec.gradients.segments import Segments
-from wirewise.codec.kernels.reference import divided
+from wirewise.codec.kernels.reference import divide_ieee
 from wirewise.codec.kernels.triton_gpu import check_device
 
 __all__ = [
@@ -110,13 +110,13 @@ def _by_segment(blocks: Tensor, segments: Segments, reduce: str) -> Tensor:
 
 
 def _peaks(
-    gradient: Tensor, memory: Tensor | None, segments: Segments, size: int, most: float = torch.inf
+    gradient: Tensor, memory: Tensor | None, segments: Segments, size: int, maximum: float = torch.inf
 ) -> Tensor:
-    """Bits of the largest |v| of each block of so many elements, int32 [blocks]; sums are cut to `most`."""
+    """Bits of the largest |v| of each block of so many elements, int32 [blocks]; sums are cut to `maximum`."""
     table = _table(segments, size, 8, gradient.device)
     tops = torch.empty(len(table), dtype=torch.int32, device=gradient.device)
     kept = gradient if memory is None else memory
-    arguments = (gradient, kept, table, most, tops)
+    arguments = (gradient, kept, table, maximum, tops)
     gpu_codes.block_peaks[(len(table),)](*arguments, KEEP=memory is not None, BLOCK=size, **_EXACT)
     return tops
 
@@ -222,16 +222,16 @@ def _codes(
     segments: Segments,
     steps: Tensor,
     inverse: Tensor,
-    most: int,
+    maximum: int,
     bits: int,
     size: int,
     key: int | None,
     out: Tensor,
 ) -> None:
-    """Codes of blocks of `size` elements, at most `most`, and what is left of v."""
+    """Codes of blocks of `size` elements, at most `maximum`, and what is left of v."""
     table, ids = _table(segments, size, bits, gradient.device), _ids(segments, gradient.device)
     kept = gradient if memory is None else memory
-    arguments = (gradient, kept, table, ids, inverse, steps, key or 0, most << 24, MOST, out)
+    arguments = (gradient, kept, table, ids, inverse, steps, key or 0, maximum << 24, MOST, out)
     modes = {"OWN": size == SCALED, "DRAWN": key is not None, "KEEP": memory is not None, "BITS": bits}
     gpu_codes.write_codes[(len(table),)](*arguments, **modes, BYTES=size * bits // 8, **_EXACT)
 
@@ -246,7 +246,7 @@ def write_levels(
     out: Tensor,
 ) -> None:
     inverse = torch.where(norms > 0, float(levels << 24) / norms, 0.0)
-    _codes(gradient, memory, segments, divided(norms, levels), inverse, levels, 8, BLOCK, key, out)
+    _codes(gradient, memory, segments, divide_ieee(norms, levels), inverse, levels, 8, BLOCK, key, out)
 
 
 def write_blocks(

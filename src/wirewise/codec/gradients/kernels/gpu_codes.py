@@ -83,12 +83,14 @@ def _block(table_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def block_peaks(gradient_ptr, memory_ptr, table_ptr, most, out_ptr, KEEP: tl.constexpr, BLOCK: tl.constexpr):
+def block_peaks(
+    gradient_ptr, memory_ptr, table_ptr, maximum, out_ptr, KEEP: tl.constexpr, BLOCK: tl.constexpr
+):
     """Bits of the largest |v| of each block, int32; those of NaN are above those of infinity."""
     _, first, local, mask = _block(table_ptr, BLOCK)
     v = _value(gradient_ptr, memory_ptr, first + local, mask, KEEP)
     # Sums are cut to `most`, infinity leaves them as they are; a comparison with NaN is false.
-    v = tl.where(v > most, most, tl.where(v < -most, -most, v))
+    v = tl.where(v > maximum, maximum, tl.where(v < -maximum, -maximum, v))
     top = tl.max(tl.where(mask, v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0), axis=0)
     tl.store(out_ptr + tl.program_id(0), top)
 
@@ -132,20 +134,20 @@ def write_cast(
     memory_ptr,
     table_ptr,
     largest,
-    most,
+    maximum,
     out_ptr,
     bad_ptr,
     KEEP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Write v, clipped to `most`, as float16, or bfloat16 if `out_ptr` is int16; and the first non-finite segment."""
+    """Write v, clipped to `maximum`, as float16 (bfloat16 if `out_ptr` is int16), and the first non-finite segment."""
     segment, first, local, mask = _block(table_ptr, BLOCK)
     v = _value(gradient_ptr, memory_ptr, first + local, mask, KEEP)
     if KEEP:
         v = tl.where(v > largest, largest, tl.where(v < -largest, -largest, v))
     top = tl.max(tl.where(mask, v.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0), axis=0)
     tl.atomic_min(bad_ptr, segment, mask=top >= 0x7F800000)
-    sent = tl.where(v > most, most, tl.where(v < -most, -most, v))
+    sent = tl.where(v > maximum, maximum, tl.where(v < -maximum, -maximum, v))
     if out_ptr.dtype.element_ty == tl.int16:
         # bfloat16 by hand, to the nearest and to even: conversions in Triton's interpreter cut off.
         raw = sent.to(tl.int32, bitcast=True)
@@ -236,7 +238,7 @@ def write_codes(
     inverse_ptr,
     step_ptr,
     key,
-    most,
+    maximum,
     limit,
     out_ptr,
     OWN: tl.constexpr,
@@ -254,7 +256,7 @@ def write_codes(
     v = _value(gradient_ptr, memory_ptr, place, mask, KEEP)
     if OWN and KEEP:
         v = tl.where(v > limit, limit, tl.where(v < -limit, -limit, v))
-    fixed = tl.minimum((tl.abs(v) * tl.load(inverse_ptr + scale)).to(tl.int32), most)
+    fixed = tl.minimum((tl.abs(v) * tl.load(inverse_ptr + scale)).to(tl.int32), maximum)
     noise = tl.full((8 // BITS, BYTES), 1 << 23, tl.int32)
     if DRAWN:
         noise = _draw(key, ids_ptr, segment, column + local)
@@ -328,10 +330,12 @@ def add_codes(
 
 
 @triton.jit
-def compensate(gradient_ptr, rest_ptr, momentum_ptr, share, most, size, BLOCK: tl.constexpr):
+def compensate(gradient_ptr, rest_ptr, momentum_ptr, share, maximum, size, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = place < size
     u = tl.load(momentum_ptr + place, mask=mask) * share + tl.load(gradient_ptr + place, mask=mask)
     w = tl.load(rest_ptr + place, mask=mask) + u
-    tl.store(momentum_ptr + place, tl.where(u > most, most, tl.where(u < -most, -most, u)), mask=mask)
-    tl.store(rest_ptr + place, tl.where(w > most, most, tl.where(w < -most, -most, w)), mask=mask)
+    tl.store(
+        momentum_ptr + place, tl.where(u > maximum, maximum, tl.where(u < -maximum, -maximum, u)), mask=mask
+    )
+    tl.store(rest_ptr + place, tl.where(w > maximum, maximum, tl.where(w < -maximum, -maximum, w)), mask=mask)

@@ -47,9 +47,9 @@ class Bounds(NamedTuple):
     least: np.ndarray
     most: np.ndarray
     samples: np.ndarray
-    """Elements that are drawn, with replacement; 0: the wanted ones are found exactly."""
+    """Number of elements sampled, with replacement; 0 if the wanted elements are found exactly."""
     aims: np.ndarray
-    """The threshold that is tried first is the `aims`-th largest sample."""
+    """Rank, among the samples in descending order, of the first threshold tried."""
 
 
 class SelectedElements(NamedTuple):
@@ -74,9 +74,9 @@ def values_of(gradient: Tensor, memory: Tensor | None) -> Tensor:
     return gradient if memory is None else gradient + memory
 
 
-def first_bad(good: Tensor) -> int:
+def first_bad(valid: Tensor) -> int:
     """Index of the first segment that is False in bool [s], or -1."""
-    wrong = torch.nonzero(~good)
+    wrong = torch.nonzero(~valid)
     return int(wrong[0]) if len(wrong) else -1
 
 

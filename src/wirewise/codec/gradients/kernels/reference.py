@@ -37,7 +37,7 @@ from wirewise.codec.gradients.kernels.reference_select import (
     take,
 )
 from wirewise.codec.gradients.segments import Segments
-from wirewise.codec.kernels.reference import divided
+from wirewise.codec.kernels.reference import divide_ieee
 
 __all__ = [
     "REFUSES_LATE",
@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 REFUSES_LATE = False
-"""Whether kernels that move a memory still refuse a gradient that is not finite, though it was said to be checked."""
+"""Whether kernels that update a memory still refuse a gradient that is not finite, though it was declared checked."""
 _LARGEST = torch.finfo(torch.float32).max
 
 
@@ -98,9 +98,9 @@ def halves(gradient: Tensor, memory: Tensor | None, segments: Segments) -> tuple
 def write_cast(
     gradient: Tensor, memory: Tensor | None, segments: Segments, out: Tensor, dtype: torch.dtype
 ) -> int:
-    """Round v to 16 bits, clipped to the largest finite value; memory = v - sent; first non-finite segment, or -1.
+    """Round v to 16 bits, clipped to the largest finite value; returns the first non-finite segment, or -1.
 
-    Sums are clipped to float32's largest value.
+    The memory becomes v - sent. Sums are clipped to float32's largest value.
     """
     v = gradient if memory is None else (gradient + memory).clamp(-_LARGEST, _LARGEST)
     bad = first_not_finite(v, None, segments)
@@ -126,7 +126,7 @@ def write_signs(
 
 
 def write_plain_signs(gradient: Tensor, segments: Segments, out: Tensor) -> int:
-    """Write the signs of the gradient as `write_signs` does; first non-finite segment, or -1."""
+    """Write the signs of the gradient as `write_signs` does; returns the first non-finite segment, or -1."""
     one = torch.ones(len(segments), device=gradient.device)
     write_signs(gradient, None, segments, -one, one, out)
     return first_not_finite(gradient, None, segments)
@@ -155,7 +155,7 @@ def write_levels(
     """Write signed levels floor(|v| * levels / norm + u) as bytes, u in [0, 1) with 24 bits; memory = v - sent."""
     v = values_of(gradient, memory)
     inverse = torch.where(norms > 0, float(levels << 24) / norms, 0.0)
-    steps = divided(norms, levels)
+    steps = divide_ieee(norms, levels)
     for s, part in enumerate(slices(segments)):
         fixed = (v[part].abs() * inverse[s]).to(torch.int64).clamp_max(levels << 24)
         level = (fixed + (words(key, segments, s, v.device) >> 8)) >> 24

@@ -7,15 +7,15 @@ from torch import Tensor
 
 from wirewise.codec.gradients.kernels.pieces import first_bad, from_planes, slices, to_planes, words
 from wirewise.codec.gradients.segments import Segments
-from wirewise.codec.kernels.reference import divided
+from wirewise.codec.kernels.reference import divide_ieee
 
 __all__ = ["LEAST_STEP", "MOST", "SCALED", "add_blocks", "steps_of", "write_blocks"]
 
 SCALED = 256
-"""Elements that share a scale; a segment is cut into so many at a time, the last block is shorter."""
+"""Number of elements that share a scale; the last block of a segment may be shorter."""
 LEAST_STEP = 2.0**-100
 MOST = float(torch.finfo(torch.float32).max) * (1 - 2.0**-7)
-"""Sums are cut to it, so that the largest code times its step, which was rounded up, is finite."""
+"""Bound to which sums are clipped, so that the largest code times its step, which was rounded up, is finite."""
 _HALF = 1 << 23
 
 
@@ -24,7 +24,7 @@ def steps_of(tops: Tensor, bits: int) -> Tensor:
 
     A step is at least one whose inverse is finite with 24 binary places.
     """
-    ratio = divided(tops, (1 << (bits - 1)) - 1)
+    ratio = divide_ieee(tops, (1 << (bits - 1)) - 1)
     raised = ((ratio.clamp_min(LEAST_STEP).view(torch.int32) + 0xFFFF) & ~0xFFFF).view(torch.float32)
     return torch.where(tops > 0, raised, 0.0)
 

@@ -22,7 +22,7 @@ from wirewise.codec.gradients.segments import Segments
 __all__ = ["TRIES", "above", "accumulate", "accumulate_above", "add_sparse", "draw", "largest", "take"]
 
 TRIES = 4
-"""Times that a threshold may be adapted."""
+"""Maximum number of times that a threshold is adapted."""
 
 
 def largest(
@@ -77,7 +77,7 @@ def _distinct(key: int, row: int, size: int, wanted: int, device: torch.device) 
 
 
 def accumulate(gradient: Tensor, memory: Tensor, segments: Segments) -> int:
-    """Add the gradient to the memory, clipped to float32's largest value; first non-finite segment, or -1."""
+    """Add the gradient to the memory, clipped to float32; returns the first non-finite segment, or -1."""
     most = torch.finfo(torch.float32).max
     return first_not_finite(memory.add_(gradient).clamp_(-most, most), None, segments)
 

@@ -1,6 +1,6 @@
 """MSCCL: programs lowered to thread blocks, written as XML, checked, and executed on the CPU."""
 
-from wirewise.collective.exporters.msccl.interpreter import Memory, execute, stuck
+from wirewise.collective.exporters.msccl.interpreter import Memory, deadlocked_steps, execute
 from wirewise.collective.exporters.msccl.layout import Layout
 from wirewise.collective.exporters.msccl.lowering import lower
 from wirewise.collective.exporters.msccl.model import (
@@ -37,12 +37,12 @@ __all__ = [
     "ThreadBlock",
     "Violation",
     "check",
+    "deadlocked_steps",
     "dumps",
     "execute",
     "largest_call_bytes",
     "loads",
     "lower",
     "result_unknown",
-    "stuck",
     "violations",
 ]

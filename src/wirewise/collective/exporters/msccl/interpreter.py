@@ -28,7 +28,7 @@ from wirewise.collective.exporters.msccl.model import (
 )
 from wirewise.errors import ProgramError
 
-__all__ = ["Memory", "buffers", "execute", "find_unwritten", "min_chunks_per_send", "stuck"]
+__all__ = ["Memory", "buffers", "deadlocked_steps", "execute", "find_unwritten", "min_chunks_per_send"]
 
 Array = npt.NDArray[Any]
 Memory = dict[str, Array]
@@ -98,7 +98,7 @@ def execute(
     return memory
 
 
-def stuck(algorithm: Algorithm, fifo: int | None = 1, chunks_a_send: int = 1) -> list[str]:
+def deadlocked_steps(algorithm: Algorithm, fifo: int | None = 1, chunks_a_send: int = 1) -> list[str]:
     """Steps that deadlock if a connection holds `fifo` sends of `chunks_a_send` chunks; empty if none does.
 
     One chunk per send is the worst case; it occurs if a chunk fills a slot.
@@ -121,14 +121,14 @@ def min_chunks_per_send(algorithm: Algorithm, fifo: int | None = 1) -> int | Non
 
     Args:
         algorithm: Algorithm to execute.
-        fifo: Maximum number of unreceived sends per connection, as in `stuck`.
+        fifo: Maximum number of unreceived sends per connection, as in `deadlocked_steps`.
     """
     least, most = 1, max((s.chunks for gpu in algorithm.gpus for b in gpu.blocks for s in b.steps), default=1)
-    if stuck(algorithm, fifo, most):
+    if deadlocked_steps(algorithm, fifo, most):
         return None
     while least < most:
         middle = (least + most) // 2
-        least, most = (middle + 1, most) if stuck(algorithm, fifo, middle) else (least, middle)
+        least, most = (middle + 1, most) if deadlocked_steps(algorithm, fifo, middle) else (least, middle)
     return least
 
 
@@ -145,8 +145,8 @@ def find_unwritten(algorithm: Algorithm, fifo: int | None = 1, chunks_a_send: in
     """Track the undefined initial content of outputs and scratch buffers through the algorithm.
 
     Args:
-        algorithm: Algorithm that terminates; see `stuck`.
-        fifo: Maximum number of unreceived sends per connection, as in `stuck`.
+        algorithm: Algorithm that terminates; see `deadlocked_steps`.
+        fifo: Maximum number of unreceived sends per connection, as in `deadlocked_steps`.
         chunks_a_send: Maximum number of a step's chunks per send.
     """
     # A chunk is one truth value, "undefined", and a sum is undefined where one of its terms is.

@@ -20,7 +20,7 @@ import msgspec
 from wirewise.collective.check import check
 from wirewise.collective.exporters.msccl.dependences import StepDraft, with_waits
 from wirewise.collective.exporters.msccl.fusion import fuse_steps
-from wirewise.collective.exporters.msccl.interpreter import stuck
+from wirewise.collective.exporters.msccl.interpreter import deadlocked_steps
 from wirewise.collective.exporters.msccl.layout import Layout
 from wirewise.collective.exporters.msccl.model import Algorithm, Gpu, Place, Protocol, Step, limits, sizes
 from wirewise.collective.program import Message, Program
@@ -97,19 +97,19 @@ def lower(
     return found
 
 
-def more_channels(now: int, instances: int, longest: int, most: int) -> int | None:
+def more_channels(now: int, instances: int, longest: int, maximum: int) -> int | None:
     """Number of channels per copy to try next. None if thread blocks are short enough, or no more channels exist.
 
     Args:
         now: Number of channels tried last.
         instances: Number of copies.
         longest: Length of the longest thread block.
-        most: Maximum length allowed.
+        maximum: Maximum length allowed.
     """
     limit = max(1, limits("microsoft").channels // instances)
-    if longest <= most or now >= limit:
+    if longest <= maximum or now >= limit:
         return None
-    return min(limit, now * math.ceil(longest / most))
+    return min(limit, now * math.ceil(longest / maximum))
 
 
 def _lowered(form: Algorithm, layout: Layout, instances: int, channels: int, fuse: bool) -> Algorithm:
@@ -127,7 +127,7 @@ def _lowered(form: Algorithm, layout: Layout, instances: int, channels: int, fus
     for joined in (True, False):
         if joined <= fuse:
             found = made(longest, joined)
-            if not stuck(found, fifo=1):
+            if not deadlocked_steps(found, fifo=1):
                 return found
     return made(1, False)
 

@@ -41,8 +41,8 @@ PROTOCOLS: dict[Protocol, _Slots] = {
     "LL": _Slots(32_768, 8),
     "LL128": _Slots(576_000, 8),
 }
-"""Bytes that one send moves at most, and sends that wait in a connection at most (default buffers, 8 NCCL steps;
-a Simple send takes 4 of them)."""
+"""Maximum bytes of a send, and maximum number of sends in flight per connection, by protocol (default buffers, 8 NCCL
+steps; a Simple send takes 4 of them)."""
 
 
 class Kind(NamedTuple):
@@ -96,7 +96,7 @@ class ThreadBlock(NamedTuple):
     """Steps in order, with at most one peer to send to and one to receive from."""
 
     send: int
-    """Rank; -1: none."""
+    """Rank that it sends to, or -1."""
     receive: int
     channel: int
     steps: tuple[Step, ...]
@@ -116,7 +116,7 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     collective: Collective | Literal["custom"]
-    """"custom": any other call, of which only form, order and waiting are checked."""
+    """Name of the collective; "custom" for any other call, of which only form, order and waiting are checked."""
     channels: int
     chunks_per_loop: int
     """Chunks of the larger buffer."""
@@ -125,7 +125,7 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True):
     out_of_place: bool = False
     min_bytes: int = 0
     max_bytes: int = 0
-    """0: no limit."""
+    """Largest buffer of a call that uses the algorithm, in bytes; 0 for no limit."""
     gpus: tuple[Gpu, ...]
 
 
@@ -140,7 +140,7 @@ class Limits(NamedTuple):
     blocks_per_channel: int = 32
     """Maximum number of sending, and of receiving, thread blocks of a channel."""
     chunks: int = 71
-    """Most chunks of a step."""
+    """Maximum number of chunks of a step."""
     awaited_block: int = 127
     """Highest thread block that others can wait for: its number is stored in 8 bits."""
     nodes: int = 4096

@@ -18,10 +18,10 @@ from wirewise.collective.exporters.msccl.form import Violation, form_violations
 from wirewise.collective.exporters.msccl.interpreter import (
     Array,
     buffers,
+    deadlocked_steps,
     execute,
     find_unwritten,
     min_chunks_per_send,
-    stuck,
 )
 from wirewise.collective.exporters.msccl.model import KINDS, PROTOCOLS, Algorithm, Dialect
 from wirewise.collective.exporters.msccl.races import find_races
@@ -189,7 +189,7 @@ def _deadlock(algorithm: Algorithm, fifo: int | None, most_bytes: int) -> Violat
     slots = PROTOCOLS[algorithm.protocol].slots if fifo is None else fifo
     held = "one send" if slots == 1 else f"{slots} sends"
     whose = f", as NCCL's do with protocol {algorithm.protocol}" if fifo is None else ""
-    waits = f"{stuck(algorithm, fifo)[0]} for ever if a connection holds {held} of one chunk each{whose}"
+    waits = f"{deadlocked_steps(algorithm, fifo)[0]} for ever if a connection holds {held} of one chunk each{whose}"
     mend = "give sends and receives their own thread blocks, or put waits in one order"
     if most_bytes:
         now = f"is {algorithm.max_bytes}" if algorithm.max_bytes else "says no limit"

@@ -25,7 +25,7 @@ from wirewise.planners.collective.blink.fewer import fewest_trees
 from wirewise.planners.collective.blink.hybrid import Channel, equal_finish
 from wirewise.planners.collective.blink.servers import three_phases
 from wirewise.planners.collective.problem import CollectiveProblem
-from wirewise.planners.collective.trees import Tree, all_reduce_by_trees, reduce_by_trees, rooted, spread
+from wirewise.planners.collective.trees import Tree, all_reduce_by_trees, reduce_by_trees, reroot, spread
 
 __all__ = [
     "Channel",
@@ -175,13 +175,13 @@ def _uses(
 
 def _outwards(parents: Sequence[int], root: int, weight: Fraction) -> Tree:
     edges = tuple((above, rank) for rank, above in enumerate(parents) if above >= 0)
-    return rooted(Tree(root, weight, edges), root)
+    return reroot(Tree(root, weight, edges), root)
 
 
 def _centred(tree: Tree) -> Tree:
     """Tree of the same edges from the root from which it is lowest."""
     ranks = sorted({tree.root, *(target for _, target in tree.edges)})
-    return min((rooted(tree, rank) for rank in ranks), key=lambda one: one.height)
+    return min((reroot(tree, rank) for rank in ranks), key=lambda one: one.height)
 
 
 def _both_ways(

@@ -97,7 +97,7 @@ def shortest_tree(length: NDArray[np.float64], root: int) -> NDArray[np.int64]:
 
 
 @njit()
-def _multiplicative(capacity, root, epsilon, delta, both, most):  # type: ignore[no-untyped-def]
+def _multiplicative(capacity, root, epsilon, delta, both, maximum):  # type: ignore[no-untyped-def]
     n = len(capacity)
     length = np.full((n, n), FAR)
     total = 0.0
@@ -106,8 +106,8 @@ def _multiplicative(capacity, root, epsilon, delta, both, most):  # type: ignore
             if capacity[u, v] > 0:
                 length[u, v] = delta / capacity[u, v]
                 total += delta * (0.5 if both else 1.0)
-    trees, amounts, count = np.empty((most, n), np.int64), np.empty(most), 0
-    while total < 1.0 and count < most:
+    trees, amounts, count = np.empty((maximum, n), np.int64), np.empty(maximum), 0
+    while total < 1.0 and count < maximum:
         tree = shortest_tree(length, root)
         amount = np.inf
         for v in range(n):

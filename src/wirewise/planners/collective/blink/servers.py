@@ -14,12 +14,12 @@ from itertools import accumulate
 
 from wirewise.collective import Network, Program, Transfer
 from wirewise.errors import PlanError
-from wirewise.planners.collective.trees import Tree, rooted
+from wirewise.planners.collective.trees import Tree, reroot
 
 __all__ = ["three_phases"]
 
 Packing = Callable[[Sequence[int]], list[Tree]]
-"""Makes undirected trees of the ranks of a server; any of their ranks may become the root."""
+"""Function that packs undirected trees among the ranks of a server; any of these ranks may become the root."""
 
 
 def three_phases(network: Network, servers: Sequence[Sequence[int]], packing: Packing) -> Program:
@@ -45,7 +45,7 @@ def three_phases(network: Network, servers: Sequence[Sequence[int]], packing: Pa
                     next(t for t, to in zip(found, _ends(found), strict=True) if start < to)
                     for found in local
                 ]
-                turned = [rooted(tree, root) for tree, root in zip(trees, roots, strict=True)]
+                turned = [reroot(tree, root) for tree, root in zip(trees, roots, strict=True)]
                 chunks.append((end - start, turned, owner))
     height = max(tree.height for _, trees, _ in chunks for tree in trees)
     transfers = [

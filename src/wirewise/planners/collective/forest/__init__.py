@@ -24,9 +24,9 @@ from wirewise.collective import Network, Program
 from wirewise.collective.bounds import bound, busiest_edge_s, tightest_cut
 from wirewise.collective.maxflow import capacities
 from wirewise.errors import PlanError, TopologyError, WirewiseError
-from wirewise.planners.collective.combine import backwards
+from wirewise.planners.collective.combine import reverse_program
 from wirewise.planners.collective.deadline import Deadline, DeadlineReached
-from wirewise.planners.collective.forest.flows import Division, divided, route_capacities
+from wirewise.planners.collective.forest.flows import Division, divide_edges, route_capacities
 from wirewise.planners.collective.forest.packing import TreeBatch, grow
 from wirewise.planners.collective.forest.rates import exact_rate, is_feasible_rate, with_trees
 from wirewise.planners.collective.forest.scatter import scatter_programs
@@ -37,8 +37,8 @@ from wirewise.planners.collective.trees import (
     Tree,
     all_reduce_by_trees,
     loads_of,
-    quickest_trees,
     reduce_by_trees,
+    shortest_path_trees,
     spread,
 )
 from wirewise.sim.programs import simulate
@@ -62,11 +62,11 @@ class Forest(NamedTuple):
     """Trees, and the capacities that they use."""
 
     trees: tuple[Tree, ...]
-    """The weights of each root's trees add up to 1."""
+    """Trees; the weights of each root's trees add up to 1."""
     loads: tuple[float, ...]
     """Load of each edge of the network if each root sends at its rate."""
     packed: bool = True
-    """Whether trees are packed; False if time was up: a shortest-path tree for each root."""
+    """Whether trees are packed; False if the time limit was reached, and each root has a shortest-path tree."""
 
     def seconds(self, network: Network) -> float:
         """Time of the busiest edge for one byte per unit of rate, in seconds."""
@@ -126,7 +126,7 @@ def _flowing(problem: CollectiveProblem, time_limit_s: float) -> Program:
         found = scatter_programs(problem, time_limit_s)
     else:
         turned = replace(problem, network=problem.network.reversed, collective="scatter")
-        found = [backwards(one) for one in scatter_programs(turned, time_limit_s)]
+        found = [reverse_program(one) for one in scatter_programs(turned, time_limit_s)]
     return min(found, key=lambda one: with_best_segments(one, problem.network, problem.size_bytes)[1])
 
 
@@ -161,7 +161,7 @@ def forests(
     except DeadlineReached:
         pass
     if not made:
-        trees = quickest_trees(network, tuple(roots), group)
+        trees = shortest_path_trees(network, tuple(roots), group)
         made.append(Forest(trees, loads_of(network, trees, roots), packed=False))
     return made
 
@@ -236,7 +236,9 @@ def _all_reduce(problem: CollectiveProblem, time_limit_s: float, most_trees: int
     phases = all_reduce_by_trees(problem, _name(down), up.trees, down.trees)
     needs_s = busiest_edge_s(phases, network, size_bytes)
     least_s = bound(network, "all_reduce", size_bytes, members=problem.members).seconds
-    division = divided(network, problem.group, time_limit_s) if needs_s > least_s * (1 + _WORTH) else None
+    division = (
+        divide_edges(network, problem.group, time_limit_s) if needs_s > least_s * (1 + _WORTH) else None
+    )
     if division is None:
         return _proposed(phases, up, down)
     try:

@@ -26,7 +26,7 @@ from wirewise.planners.collective.demands import pairs
 from wirewise.planners.collective.forest.splitting import paths_of
 from wirewise.planners.solvers import linear
 
-__all__ = ["Division", "divided", "route_capacities"]
+__all__ = ["Division", "divide_edges", "route_capacities"]
 
 _MOST_RANKS = 24
 _PARTS = 1 << 16
@@ -83,7 +83,7 @@ class Division(NamedTuple):
     roots: dict[int, int]
 
 
-def divided(network: Network, group: Sequence[int], time_limit_s: float) -> Division | None:
+def divide_edges(network: Network, group: Sequence[int], time_limit_s: float) -> Division | None:
     """Find the best division of edges and data for an all-reduce. None if not found in time, or not in usable integers.
 
     Args:

@@ -1,9 +1,9 @@
 """Trees grown edge by edge until they use all capacity.
 
 Edmonds' theorem on disjoint branchings, in the form for many roots and batches of equal trees (Bérczi and Frank 2010;
-ForestColl, Zhao et al. 2024). A batch may take an edge for at most so many of its trees that every set of vertices
-keeps enough incoming edges for all trees that have not reached it; one maximum flow gives this number. If it is fewer
-than all, the batch is split.
+ForestColl, Zhao et al. 2024). A batch may use an edge for only as many of its trees as leave every set of vertices
+enough incoming edges for all trees that have not reached it; one maximum flow gives this number. If it is fewer than
+all, the batch is split.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TreeBatch:
 
 
 def grow(
-    found: Capacities, trees: Mapping[int, int], group: Sequence[int], deadline: Deadline
+    capacities: Capacities, trees: Mapping[int, int], group: Sequence[int], deadline: Deadline
 ) -> list[TreeBatch]:
     """Grow spanning trees of the group, with a given number per root, that fit into the capacities.
 
@@ -49,30 +49,30 @@ def grow(
         PlanError: That number of trees does not fit.
         Late: The deadline has passed.
     """
-    left = found.amounts.copy()
+    left = capacities.amounts.copy()
     open_ = [TreeBatch(root, count, [], {root: 0}) for root, count in reversed(list(trees.items()))]
     done = []
     while open_:
         batch = open_.pop()
         while len(batch.depth) < len(group):
             deadline.check()
-            arc, amount = _next(found, left, batch, open_)
+            arc, amount = _next(capacities, left, batch, open_)
             if amount < batch.trees:
                 open_.append(batch.without(amount))
                 batch.trees = amount
             left[arc] -= amount
             batch.arcs.append(arc)
-            batch.depth[int(found.targets[arc])] = batch.depth[int(found.sources[arc])] + 1
+            batch.depth[int(capacities.targets[arc])] = batch.depth[int(capacities.sources[arc])] + 1
         done.append(batch)
     return done
 
 
 def _next(
-    found: Capacities, left: NDArray[np.int64], batch: TreeBatch, others: Sequence[TreeBatch]
+    capacities: Capacities, left: NDArray[np.int64], batch: TreeBatch, others: Sequence[TreeBatch]
 ) -> tuple[int, int]:
     """Arc to take, and for how many trees of the batch."""
-    room, best, tries = _Room(found, left, others), (-1, 0), 0
-    for arc in _candidates(found, left, batch):
+    room, best, tries = _Room(capacities, left, others), (-1, 0), 0
+    for arc in _candidates(capacities, left, batch):
         amount = room.on(arc, min(int(left[arc]), batch.trees))
         if amount == batch.trees:
             return arc, amount
@@ -88,20 +88,20 @@ def _next(
     return best
 
 
-def _candidates(found: Capacities, left: NDArray[np.int64], batch: TreeBatch) -> list[int]:
+def _candidates(capacities: Capacities, left: NDArray[np.int64], batch: TreeBatch) -> list[int]:
     """Arcs that reach a new vertex: near the root first, those with room for all trees first."""
-    depth = np.full(found.vertices, -1)
+    depth = np.full(capacities.vertices, -1)
     depth[list(batch.depth)] = list(batch.depth.values())
-    arcs = np.flatnonzero((left > 0) & (depth[found.sources] >= 0) & (depth[found.targets] < 0))
-    order = np.lexsort((-left[arcs], left[arcs] < batch.trees, depth[found.sources[arcs]]))
+    arcs = np.flatnonzero((left > 0) & (depth[capacities.sources] >= 0) & (depth[capacities.targets] < 0))
+    order = np.lexsort((-left[arcs], left[arcs] < batch.trees, depth[capacities.sources[arcs]]))
     return [int(arc) for arc in arcs[order]]
 
 
 class _Room:
     """Capacity of an arc for a batch, while other batches still have to grow."""
 
-    def __init__(self, found: Capacities, left: NDArray[np.int64], others: Sequence[TreeBatch]) -> None:
-        self._found, count = found, found.vertices
+    def __init__(self, capacities: Capacities, left: NDArray[np.int64], others: Sequence[TreeBatch]) -> None:
+        self._found, count = capacities, capacities.vertices
         self._hub = count
         self._start = np.zeros(count, np.int64)
         grown = []
@@ -110,8 +110,8 @@ class _Room:
                 self._start[other.root] += other.trees
             else:
                 grown.append(other)
-        sources = [found.sources, np.full(count + len(grown), count)]
-        targets = [found.targets, np.arange(count), count + 1 + np.arange(len(grown))]
+        sources = [capacities.sources, np.full(count + len(grown), count)]
+        targets = [capacities.targets, np.arange(count), count + 1 + np.arange(len(grown))]
         for number, other in enumerate(grown, count + 1):
             sources.append(np.full(len(other.depth), number))
             targets.append(np.array(list(other.depth), np.int64))
@@ -122,10 +122,10 @@ class _Room:
         ).astype(np.int64)
         self._others = sum(other.trees for other in others)
 
-    def on(self, arc: int, most: int) -> int:
-        """Trees that may take the arc, at most `most`."""
+    def on(self, arc: int, maximum: int) -> int:
+        """Trees that may take the arc, at most `maximum`."""
         source, target = int(self._found.sources[arc]), int(self._found.targets[arc])
         amounts = self._amounts.copy()
         amounts[len(self._found.sources) + source] = UNBOUNDED >> 8
-        flow = self._graph.flow(amounts, self._hub, target, self._others + most)
-        return max(0, min(most, flow - self._others))
+        flow = self._graph.flow(amounts, self._hub, target, self._others + maximum)
+        return max(0, min(maximum, flow - self._others))

@@ -41,60 +41,64 @@ class ScaledNetwork(NamedTuple):
         return ScaledNetwork(larger, self.trees * factor, self.scale * factor)
 
 
-def exact_rate(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int]) -> ScaledNetwork:
+def exact_rate(capacities: Capacities, supply: NDArray[np.int64], sinks: Sequence[int]) -> ScaledNetwork:
     """Compute the largest rate exactly; arguments as in `tightest_cut`."""
-    ratio = tightest_cut(found, supply, sinks).ratio
+    ratio = tightest_cut(capacities, supply, sinks).ratio
     return ScaledNetwork(
-        found._replace(amounts=found.amounts * ratio.numerator), ratio.denominator, ratio.numerator
+        capacities._replace(amounts=capacities.amounts * ratio.numerator), ratio.denominator, ratio.numerator
     )
 
 
 def with_trees(
-    found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], most: int, deadline: Deadline
+    capacities: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], maximum: int, deadline: Deadline
 ) -> ScaledNetwork:
-    """Find the fewest trees per root, up to `most`, within half a percent of the best rate tried.
+    """Find the fewest trees per root, up to `maximum`, within half a percent of the best rate tried.
 
     Raises:
-        PlanError: `most` is below 1.
+        PlanError: `maximum` is below 1.
     """
-    if most < 1:
-        raise PlanError(f"got {most} trees a root at most; expected at least 1")
-    ratio = tightest_cut(found, supply, sinks).ratio
-    if ratio.denominator <= most:
-        return exact_rate(found, supply, sinks)
-    best = _fixed(found, supply, sinks, 1, float(ratio))
-    for trees in (*(count for count in _COUNTS[1:] if count < most), most):
+    if maximum < 1:
+        raise PlanError(f"got {maximum} trees a root at most; expected at least 1")
+    ratio = tightest_cut(capacities, supply, sinks).ratio
+    if ratio.denominator <= maximum:
+        return exact_rate(capacities, supply, sinks)
+    best = _fixed(capacities, supply, sinks, 1, float(ratio))
+    for trees in (*(count for count in _COUNTS[1:] if count < maximum), maximum):
         if deadline.left_s <= 0:
             break
         # Rounding down loses, so that no number of trees can be quicker than the exact rate.
         if float(ratio) < best.scale / best.trees * _WORTH:
-            tried = _fixed(found, supply, sinks, trees, float(ratio) * trees)
+            tried = _fixed(capacities, supply, sinks, trees, float(ratio) * trees)
             if tried.scale / tried.trees < best.scale / best.trees * _WORTH:
                 best = tried
     return best
 
 
-def is_feasible_rate(found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], trees: int) -> bool:
+def is_feasible_rate(
+    capacities: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], trees: int
+) -> bool:
     """Whether `trees` trees per unit of supply fit: flow from all roots together to every sink is large enough."""
     roots, total = np.flatnonzero(supply), trees * int(supply.sum())
-    hub = found.vertices
+    hub = capacities.vertices
     graph = FlowGraph(
         hub + 1,
-        np.concatenate([np.full(len(roots), hub), found.sources]),
-        np.concatenate([roots, found.targets]),
+        np.concatenate([np.full(len(roots), hub), capacities.sources]),
+        np.concatenate([roots, capacities.targets]),
     )
-    amounts = np.concatenate([supply[roots] * trees, found.amounts])
+    amounts = np.concatenate([supply[roots] * trees, capacities.amounts])
     return all(graph.flow(amounts, hub, sink, total) >= total for sink in sinks)
 
 
 def _fixed(
-    found: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], trees: int, least: float
+    capacities: Capacities, supply: NDArray[np.int64], sinks: Sequence[int], trees: int, least: float
 ) -> ScaledNetwork:
     """Smallest scale at which `trees` trees fit, by bisection from the `least` that it can be."""
 
     def at(scale: float) -> Capacities:
         # Just below a whole number counts as it: rates and scales are floats here.
-        return found._replace(amounts=np.floor(found.amounts * scale * (1 + 1e-12)).astype(np.int64))
+        return capacities._replace(
+            amounts=np.floor(capacities.amounts * scale * (1 + 1e-12)).astype(np.int64)
+        )
 
     low, high = least * (1 - 1e-9), least * (1 + 1e-9)
     while not is_feasible_rate(at(high), supply, sinks, trees):

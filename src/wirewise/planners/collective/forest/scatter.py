@@ -83,7 +83,7 @@ def _flow(
     graph = FlowGraph(
         network.ranks + 1, np.append(source, sinks), np.append(target, np.full(len(sinks), network.ranks))
     )
-    arcs = graph.on_arcs(np.append(room, np.full(len(sinks), _PARTS)), root, network.ranks)
+    arcs = graph.arc_flows(np.append(room, np.full(len(sinks), _PARTS)), root, network.ranks)
     flow: list[int] = arcs[: len(ends)].tolist()
     return flow
 

@@ -187,17 +187,17 @@ class _Transport:
         self.uses = np.bincount(used, minlength=len(self.ends)).astype(np.int64)
         """Pairs of each path."""
 
-    def flow(self, most: Sequence[int], base: int = 0) -> int:
-        """How much passes, where each pair has got `base` before and may get `most`; far below 0: too much."""
+    def flow(self, maximum: Sequence[int], base: int = 0) -> int:
+        """How much passes, where each pair has got `base` before and may get `maximum`; far below 0: too much."""
         ends = self.ends - base * self.uses
-        if len(ends) and min(ends.min(), *most) < 0:
+        if len(ends) and min(ends.min(), *maximum) < 0:
             return -UNBOUNDED
-        return self._graph.flow(np.concatenate([ends, most]), 0, self._sink)
+        return self._graph.flow(np.concatenate([ends, maximum]), 0, self._sink)
 
-    def on_pairs(self, most: Sequence[int], base: int) -> NDArray[np.int64]:
+    def on_pairs(self, maximum: Sequence[int], base: int) -> NDArray[np.int64]:
         """Total of each pair; arguments as in `flow`."""
         ends = self.ends - base * self.uses
-        return self._graph.on_arcs(np.concatenate([ends, most]), 0, self._sink)[len(ends) :] + base
+        return self._graph.arc_flows(np.concatenate([ends, maximum]), 0, self._sink)[len(ends) :] + base
 
 
 def _evenly(paths: Paths, pairs: Sequence[Pair], useful: int = 0) -> Paths:
@@ -217,9 +217,9 @@ def _evenly(paths: Paths, pairs: Sequence[Pair], useful: int = 0) -> Paths:
     return split
 
 
-def _least(holds: Callable[[int], bool], most: int) -> int:
-    """Smallest number for which a condition holds that holds for all larger ones; at most `most`."""
-    low, high = 0, most
+def _least(holds: Callable[[int], bool], maximum: int) -> int:
+    """Smallest number for which a condition holds that holds for all larger ones; at most `maximum`."""
+    low, high = 0, maximum
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
@@ -273,19 +273,19 @@ class _Slack:
         self._supply, self._sinks = supply * trees, sinks
         self._total = int(self._supply.sum())
 
-    def at_most(self, amounts: Sequence[int], start: int, vertex: int, end: int, most: int) -> int:
+    def at_most(self, amounts: Sequence[int], start: int, vertex: int, end: int, maximum: int) -> int:
         """Capacity that may move from the edges start-vertex and vertex-end to an edge start-end."""
         for sink in self._sinks:
-            if most and sink not in (start, end):
-                most = self._spare(amounts, (start, end), (vertex, sink), most)
+            if maximum and sink not in (start, end):
+                maximum = self._spare(amounts, (start, end), (vertex, sink), maximum)
         ends_at_sink = {start, end} & set(self._sinks)
         for sink in self._sinks if not ends_at_sink else sorted(ends_at_sink)[:1]:
-            if most:
-                most = self._spare(amounts, (vertex,), (start, end, sink), most)
-        return most
+            if maximum:
+                maximum = self._spare(amounts, (vertex,), (start, end, sink), maximum)
+        return maximum
 
     def _spare(
-        self, amounts: Sequence[int], with_roots: Sequence[int], with_sinks: Sequence[int], most: int
+        self, amounts: Sequence[int], with_roots: Sequence[int], with_sinks: Sequence[int], maximum: int
     ) -> int:
         held = self._supply.copy()
         held[list(with_roots)] = UNBOUNDED >> 8
@@ -293,5 +293,5 @@ class _Slack:
         out[list(with_sinks)] = UNBOUNDED >> 8
         arcs = np.concatenate([np.asarray(amounts, np.int64), held, out])
         return max(
-            0, min(most, self._graph.flow(arcs, self._hub, self._end, self._total + most) - self._total)
+            0, min(maximum, self._graph.flow(arcs, self._hub, self._end, self._total + maximum) - self._total)
         )

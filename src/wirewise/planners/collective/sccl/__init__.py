@@ -16,7 +16,7 @@ from fractions import Fraction
 from wirewise import work
 from wirewise.collective import Program
 from wirewise.errors import PlanError
-from wirewise.planners.collective.combine import by_mirror, is_symmetric
+from wirewise.planners.collective.combine import is_symmetric, plan_by_mirroring
 from wirewise.planners.collective.demands import block_bytes
 from wirewise.planners.collective.greedy import synthesize as greedy
 from wirewise.planners.collective.problem import CollectiveProblem, Proposal
@@ -98,7 +98,7 @@ def propose(
         made.append(program)
         return program
 
-    return Proposal(by_mirror(problem, plan), tuple(notes))
+    return Proposal(plan_by_mirroring(problem, plan), tuple(notes))
 
 
 _Answer = tuple[Point, Program | None]

@@ -57,7 +57,7 @@ def point_of(program: Program, problem: CollectiveProblem) -> Point:
 
 
 def fewest_steps(problem: CollectiveProblem) -> int:
-    """Minimum number of steps: hops to the furthest target."""
+    """Minimum number of steps: hops to the farthest target."""
     far = hops(problem.network)
     return max((int(far[d.source, t]) for d in demands(problem) for t in d.targets), default=0)
 
@@ -205,7 +205,7 @@ def _splits(point: Point) -> list[tuple[int, ...]]:
 
 
 def _feasible(
-    rows: csr_array, least: NDArray[np.float64], most: NDArray[np.float64], limit_s: float
+    rows: csr_array, least: NDArray[np.float64], maximum: NDArray[np.float64], limit_s: float
 ) -> NDArray[np.float64] | None:
     """A solution; empty: there is none; None if not known within the limit."""
     columns = rows.shape[1]
@@ -214,7 +214,7 @@ def _feasible(
         budget_s=limit_s,
         integrality=np.ones(columns),
         bounds=Bounds(0, 1),
-        constraints=LinearConstraint(rows, least, most),
+        constraints=LinearConstraint(rows, least, maximum),
     )
     if result.x is not None:
         return np.asarray(result.x)

@@ -17,12 +17,12 @@ from wirewise import work
 from wirewise.collective import REDUCING, Collective, Network, Program
 from wirewise.collective.relations import blocks
 from wirewise.errors import InputError, PlanError
-from wirewise.planners.collective.combine import MIRRORS, joined
+from wirewise.planners.collective.combine import MIRRORS, join_phases
 from wirewise.planners.collective.deadline import Deadline, DeadlineReached
 from wirewise.planners.collective.demands import block_bytes
 from wirewise.planners.collective.greedy import synthesize as matched
 from wirewise.planners.collective.problem import CollectiveProblem
-from wirewise.planners.collective.taccl.derive import derived
+from wirewise.planners.collective.taccl.derive import derive_topology
 from wirewise.planners.collective.taccl.instance import instance
 from wirewise.planners.collective.taccl.logical import Logical, logical
 from wirewise.planners.collective.taccl.profiles import PROFILES, SKETCHES, LoadedProfile
@@ -90,7 +90,7 @@ def synthesize(
         return matched(problem, time_limit_s=time_limit_s / 10, seed=seed)
     if problem.collective != "all_reduce":
         return found[0].program
-    return joined(*(result.program for result in found))
+    return join_phases(*(result.program for result in found))
 
 
 def results(
@@ -187,19 +187,19 @@ def _choices(
     one = block_bytes(problem)
     # Ranks that each block goes to.
     reach = len(problem.group) - 1 if moving in ("broadcast", "all_gather") else 1
-    relayed, straight = (derived(network, one, direct=direct).hops for direct in (False, True))
+    relayed, straight = (derive_topology(network, one, direct=direct).hops for direct in (False, True))
     for direct in (False, True) if straight != relayed else (False,):
         for chunkup in _CHUNKUPS:
             sends = blocks(moving, len(problem.group)) * chunkup * reach
             if chunkup == 1 or sends <= _MOST_SENDS:
-                yield partial(derived, network, one / chunkup, direct=direct), chunkup
+                yield partial(derive_topology, network, one / chunkup, direct=direct), chunkup
 
 
 def _sketched(
     problem: CollectiveProblem, network: Network, sketch: Sketch, profile: Profile | LoadedProfile | None
 ) -> Logical:
     if profile is None:
-        return derived(network, block_bytes(problem) / sketch.chunkup, sketch=sketch)
+        return derive_topology(network, block_bytes(problem) / sketch.chunkup, sketch=sketch)
     if isinstance(profile, LoadedProfile):
         profile = profile.at(block_bytes(problem) / sketch.chunkup)
         made = logical(profile.profile, sketch, profile.unit_s)

@@ -21,7 +21,7 @@ __all__ = ["MOST_TOGETHER", "GroupedSchedule", "group", "least_finish"]
 
 # Together, chunks of 1 KiB took 0.34 of the time that they took apart between hosts of ndv2-sk-1.
 MOST_TOGETHER = 6
-"""Most chunks of a message, as published."""
+"""Maximum number of chunks in a message, as published."""
 _EXHAUSTIVE_BITS = 10
 _TIMED_S = 2e-5
 """Work of timing a send."""
@@ -35,7 +35,7 @@ class GroupedSchedule(NamedTuple):
 
     schedule: Schedule
     apart: int
-    """Finish without any chunks together."""
+    """Finish time without merged chunks."""
     bound: int
     """Lower bound on the time of schedules with these routes and link orders."""
     tried: int
@@ -44,10 +44,10 @@ class GroupedSchedule(NamedTuple):
 
 def group(
     instance: RoutingInstance,
-    places: Mapping[Send, tuple[int, ...]],
+    positions: Mapping[Send, tuple[int, ...]],
     *,
     time_limit_s: float = 10.0,
-    most: int = MOST_TOGETHER,
+    maximum: int = MOST_TOGETHER,
     own_apart: bool = False,
     upwards: bool = False,
 ) -> GroupedSchedule:
@@ -55,13 +55,13 @@ def group(
 
     Args:
         instance: Chunks and topology.
-        places: Position of each send, from `ordering.order`.
+        positions: Position of each send, from `ordering.order`.
         time_limit_s: Time limit in seconds, after which the best result is returned.
-        most: Maximum number of chunks per message.
+        maximum: Maximum number of chunks per message.
         own_apart: Whether a sender's own chunks and forwarded ones are kept separate (heuristic 11).
         upwards: Whether chunks are reduced up the trees.
     """
-    search = _Search(instance, places, most, own_apart, upwards)
+    search = _Search(instance, positions, maximum, own_apart, upwards)
     stop = work.spent_s() + time_limit_s
     apart = best = search.timed((True,) * search.bits)
     for cuts in search.choices(stop):
@@ -71,10 +71,10 @@ def group(
         if work.spent_s() > stop:
             break
     best = min(best, justify(instance, best), key=lambda s: s.finish)
-    return GroupedSchedule(best, apart.finish, least_finish(instance, list(places), most), search.tried)
+    return GroupedSchedule(best, apart.finish, least_finish(instance, list(positions), maximum), search.tried)
 
 
-def least_finish(instance: RoutingInstance, sends: list[Send], most: int = MOST_TOGETHER) -> int:
+def least_finish(instance: RoutingInstance, sends: list[Send], maximum: int = MOST_TOGETHER) -> int:
     """Lower bound on the finish of schedules with these routes: load of links and ports, plus paths around."""
     top = instance.topology
     into = {(c, t): s for c, s, t in sends}
@@ -87,7 +87,7 @@ def least_finish(instance: RoutingInstance, sends: list[Send], most: int = MOST_
     for pair, own in _grouped(sends, lambda send: (send[1:],)).items():
         hop = top.hops[pair]
         # Together chunks pay one latency, at most `most` of them; within a host each pays its own.
-        messages = -(-len(own) // most) if hop.remote else len(own)
+        messages = -(-len(own) // maximum) if hop.remote else len(own)
         busy = len(own) * hop.beta + (messages if top.alpha_occupies else 1) * hop.alpha
         first = min(head.get((c, s), 0) for c, s, _ in own)
         # On parallel links messages overlap, so that their sum bounds nothing.
@@ -123,11 +123,11 @@ class _Search:
         self,
         instance: RoutingInstance,
         places: Mapping[Send, tuple[int, ...]],
-        most: int,
+        maximum: int,
         own_apart: bool,
         upwards: bool,
     ) -> None:
-        self._instance, self._places, self._most, self._upwards = instance, places, most, upwards
+        self._instance, self._places, self._most, self._upwards = instance, places, maximum, upwards
         top = instance.topology
         self._local = [send for send in places if not top.hops[send[1:]].remote]
         self._lines = defaultdict[Pair, list[Send]](list)

@@ -19,7 +19,7 @@ from wirewise.planners.collective.taccl.logical import (
 )
 from wirewise.planners.collective.taccl.sketch import Sketch
 
-__all__ = ["derived", "hosts"]
+__all__ = ["derive_topology", "hosts"]
 
 _UNITS = 200
 """Units of time that the quickest pair takes for a chunk."""
@@ -27,7 +27,7 @@ _GAP = 1.8
 """Pairs within hosts are at least so many times as wide as those between."""
 
 
-def derived(
+def derive_topology(
     network: Network, chunk_bytes: float, *, direct: bool = False, sketch: Sketch | None = None
 ) -> Logical:
     """Derive pairs from routes, ports from shared edges, relays from network ports, and symmetries by trial.

@@ -24,7 +24,7 @@ _Key = TypeVar("_Key", bound=tuple[int, ...])
 _DEMAND_S = 2e-4
 """Work of finding the pairs, or the distances, of a chunk."""
 Tree = dict[int, int]
-"""Tree of one chunk: from whom each rank gets it."""
+"""Tree of one chunk: the sender from which each rank gets it."""
 
 
 class ChunkDemand(NamedTuple):

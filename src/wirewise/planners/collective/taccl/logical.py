@@ -77,7 +77,7 @@ class Logical:
     connections: int = 0
     """Whether to prefer few connections (1), many (-1), or neither (0)."""
     spread: int = 0
-    """Whether the most used link of a host should be used little (1), the least used one much (-1), or neither."""
+    """Whether the most used link of a host should be used little (1), the least used one much (-1), or neither (0)."""
     alpha_occupies: bool = True
     """Whether a link is occupied during the latency too, as in TACCL, or only during the transmission."""
     detours: bool = False

@@ -42,7 +42,7 @@ HEURISTICS: dict[int, _Rule] = {
     15: lambda f, ready: (ready, -f.to_travel),
 }
 """Rules by number: the least key goes next. 5 places hops from the last to the first; 11 orders as 10, and stage 3
-keeps a rank's own chunks and those of others apart; 12 is for sums, which go up the trees."""
+keeps a rank's own chunks and those of others apart; 12 is for sums, which are reduced up the trees."""
 _BY_GREEDY_TIME_ONLY = frozenset({14, 15})
 
 

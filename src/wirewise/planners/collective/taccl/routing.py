@@ -39,7 +39,7 @@ class Routing(NamedTuple):
     """Lower bound of the objective."""
     seconds: float
     size: tuple[int, int] = (0, 0)
-    """Columns and rows of the program; none: the cut proved the matching best."""
+    """Columns and rows of the program. None if the cut proved the matching optimal."""
 
     @property
     def gap(self) -> float:
@@ -130,26 +130,26 @@ def route(
 
 
 def preferred(
-    instance: RoutingInstance, found: Routing, *, time_limit_s: float = 10.0, seed: int = 0
+    instance: RoutingInstance, routing: Routing, *, time_limit_s: float = 10.0, seed: int = 0
 ) -> Routing:
     """Find a routing of the same time with the sketch's preferred connections and short paths.
 
     The paper prices connections in the same objective, at 0.01 time units. Arguments as in `route`.
     """
     started, deadline = work.spent_s(), Deadline(time_limit_s)
-    program = _stated(instance, found.bound, found.time, deadline)
+    program = _stated(instance, routing.bound, routing.time, deadline)
     if program is None:
-        return found
+        return routing
     program.prefer()
-    made = program.solve(deadline.left_s, seed, found.trees)
-    trees = found.trees if made is None else made[0]
-    return found._replace(trees=trees, seconds=work.spent_s() - started, size=program.model.size)
+    made = program.solve(deadline.left_s, seed, routing.trees)
+    trees = routing.trees if made is None else made[0]
+    return routing._replace(trees=trees, seconds=work.spent_s() - started, size=program.model.size)
 
 
-def _stated(instance: RoutingInstance, bound: int, most: int, deadline: Deadline) -> _Program | None:
+def _stated(instance: RoutingInstance, bound: int, maximum: int, deadline: Deadline) -> _Program | None:
     """The program; None if it is so large that time ends before it is written down."""
     try:
-        return _Program(instance, bound, most, deadline)
+        return _Program(instance, bound, maximum, deadline)
     except DeadlineReached:
         return None
 

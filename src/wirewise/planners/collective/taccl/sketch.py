@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Matrix = tuple[tuple[float, ...], ...]
-"""Indexed [target][source]."""
+"""Matrix indexed [target][source]."""
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 # Class of the link between two GPUs of an NDv2, that is a DGX-1 with V100: 1 two NVLinks, 2 one NVLink, 0 none.
@@ -108,10 +108,11 @@ class Intranode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Links within a host, in a sketch."""
 
     strategy: Literal["switch", "minmax", "maxmin", "none"]
-    """Whether GPUs share switches; minmax and maxmin: the links' use is levelled down or up; none: nothing more."""
+    """Whether GPUs share switches, and how the use of links is balanced: minmax and maxmin reduce or raise it; none
+    leaves it."""
     switches: tuple[tuple[int, ...], ...] = ()
     switch_hyperedge_strategy: tuple[Literal["uc-min", "uc-max", "free"], ...] = ()
-    """Connections through each switch: few connections through it (large sizes), many (small sizes), or as it comes."""
+    """Preference for connections through each switch: few (large sizes), many (small sizes), or none."""
 
 
 class Internode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,7 +122,7 @@ class Internode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     internode_conn: dict[int, tuple[int, ...]] | Literal["fully-connected", "direct-map"]
     """GPUs that send to other hosts, each with the GPUs there that receive from it."""
     gpus_to_sender_rev_map: dict[int, tuple[int, ...]] = {}
-    """GPUs whose chunks each sender sends; none: any sender sends any chunk."""
+    """GPUs whose chunks each sender sends. None if any sender may send any chunk."""
     enforce_ordering: bool = False
     """Whether a sender sends its own chunks before those of others."""
 

@@ -181,7 +181,7 @@ def _candidates(
             # Rules often agree: on dgx-1v 22 of 31 orders differ. The same order is replayed once.
             key = tuple(places.items())
             known = grouped.get(key)
-            found = known or group(instance, places, time_limit_s=0.0, most=1, upwards=upwards)
+            found = known or group(instance, places, time_limit_s=0.0, maximum=1, upwards=upwards)
             grouped[key] = found
             plain.append((found, f"{name}, order {rule}", places, rule))
             if known is None:

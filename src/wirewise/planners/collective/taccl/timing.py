@@ -38,7 +38,7 @@ class Schedule:
 
     @property
     def together(self) -> int:
-        """Most chunks in a message."""
+        """Maximum number of chunks in a message."""
         return max((len(m.chunks) for m in self.messages), default=0)
 
 
@@ -68,7 +68,7 @@ class Clocks:
 def schedule(
     instance: RoutingInstance,
     messages: Sequence[ChunkMessage],
-    wishes: Sequence[object],
+    priorities: Sequence[object],
     upwards: bool = False,
 ) -> Schedule:
     """Schedule messages by priority, the smallest first among those that are ready.
@@ -76,17 +76,20 @@ def schedule(
     Args:
         instance: Chunks and topology.
         messages: Sends of trees, some merged.
-        wishes: Priority of each message, comparable. Equal priorities are scheduled together, to preserve symmetry.
+        priorities: Priority of each message, comparable. Equal priorities are scheduled together, to preserve symmetry.
         upwards: Whether a message waits for those that leave its target, rather than for the one into its source.
     """
     before = _before(messages, upwards)
     kinds = [instance.kind(m.pair, m.chunks) for m in messages]
-    starts, finish = place(instance.topology, messages, before, list(zip(wishes, kinds, strict=True)))
+    starts, finish = place(instance.topology, messages, before, list(zip(priorities, kinds, strict=True)))
     return Schedule(tuple(messages), tuple(starts), finish, upwards)
 
 
 def place(
-    top: Logical, messages: Sequence[ChunkMessage], before: Sequence[Sequence[int]], wishes: Sequence[object]
+    top: Logical,
+    messages: Sequence[ChunkMessage],
+    before: Sequence[Sequence[int]],
+    priorities: Sequence[object],
 ) -> tuple[list[int], int]:
     """Schedule the messages; returns their start times and the last arrival. Arguments as in `schedule`."""
     clocks, starts, ready = Clocks(top), [0] * len(messages), [0] * len(messages)
@@ -94,7 +97,7 @@ def place(
     for number, earlier in enumerate(before):
         for other in set(earlier):
             after[other].append(number)
-    open_ = [(wishes[n], n) for n, count in enumerate(left) if count == 0]
+    open_ = [(priorities[n], n) for n, count in enumerate(left) if count == 0]
     heapq.heapify(open_)  # type: ignore[arg-type]
     finish = 0
     while open_:
@@ -107,30 +110,30 @@ def place(
             ready[other] = max(ready[other], end)
             left[other] -= 1
             if left[other] == 0:
-                heapq.heappush(open_, (wishes[other], other))  # type: ignore[misc]
+                heapq.heappush(open_, (priorities[other], other))  # type: ignore[misc]
     return starts, finish
 
 
-def justify(instance: RoutingInstance, found: Schedule, rounds: int = 2) -> Schedule:
+def justify(instance: RoutingInstance, timed: Schedule, rounds: int = 2) -> Schedule:
     """Shift a schedule to its end and back to its start, which closes gaps; returns the best of the rounds.
 
     Forward and backward improvement (Li and Willis, 1992): messages are scheduled backwards in the order of their
     ends, then forwards in the resulting order.
     """
-    best = found
-    top, messages = instance.topology, found.messages
-    forth, back = _before(messages, found.upwards), _before(messages, not found.upwards)
+    best = timed
+    top, messages = instance.topology, timed.messages
+    forth, back = _before(messages, timed.upwards), _before(messages, not timed.upwards)
     kinds = [instance.kind(m.pair, m.chunks) for m in messages]
     takes = [top.hops[m.pair].time(len(m.chunks)) for m in messages]
     for _ in range(rounds):
-        latest = [(-s - t, k) for s, t, k in zip(found.starts, takes, kinds, strict=True)]
+        latest = [(-s - t, k) for s, t, k in zip(timed.starts, takes, kinds, strict=True)]
         late, _ = place(top, messages, back, latest)
         earliest = [(-s - t, k) for s, t, k in zip(late, takes, kinds, strict=True)]
         starts, finish = place(top, messages, forth, earliest)
-        found = Schedule(messages, tuple(starts), finish, found.upwards)
+        timed = Schedule(messages, tuple(starts), finish, timed.upwards)
         if finish >= best.finish:
             break
-        best = found
+        best = timed
     return best
 
 
@@ -150,7 +153,7 @@ def _before(messages: Sequence[ChunkMessage], upwards: bool) -> list[list[int]]:
     return before
 
 
-def program(instance: RoutingInstance, found: Schedule, problem: CollectiveProblem) -> Program:
+def program(instance: RoutingInstance, timed: Schedule, problem: CollectiveProblem) -> Program:
     """Build the program of a schedule.
 
     Messages are assigned to steps in the order of their starts. A step ends before a message that depends on it, that
@@ -159,12 +162,12 @@ def program(instance: RoutingInstance, found: Schedule, problem: CollectiveProbl
 
     Args:
         instance: Chunks and topology of the schedule.
-        found: The schedule. Reductions go up its trees, against the direction of its pairs.
+        timed: The schedule. Reductions go up its trees, against the direction of its pairs.
         problem: Problem that the program implements.
     """
-    steps, transfers, sums = _Steps(instance), [], found.upwards
-    kinds = [instance.kind(m.pair, m.chunks) for m in found.messages]
-    for _, _, message in sorted(zip(found.starts, kinds, found.messages, strict=True)):
+    steps, transfers, sums = _Steps(instance), [], timed.upwards
+    kinds = [instance.kind(m.pair, m.chunks) for m in timed.messages]
+    for _, _, message in sorted(zip(timed.starts, kinds, timed.messages, strict=True)):
         step = steps.of(message, sums)
         s, t = message.pair[::-1] if sums else message.pair
         transfers += [Transfer(chunk, s, t, step, sums) for chunk in message.chunks]

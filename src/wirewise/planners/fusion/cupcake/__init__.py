@@ -18,7 +18,7 @@ from wirewise.errors import InputError, PlanError
 from wirewise.planners.fusion.cupcake.cuts import cuts, lower_bound_s
 from wirewise.planners.fusion.cupcake.easing import reduce_work
 from wirewise.planners.fusion.cupcake.labels import search
-from wirewise.planners.fusion.cupcake.linear import linear, lines
+from wirewise.planners.fusion.cupcake.linear import lines, solve_linear
 from wirewise.planners.fusion.cupcake.plane import applies, plane
 from wirewise.planners.fusion.cupcake.problem import (
     CompressionProblem,
@@ -29,7 +29,7 @@ from wirewise.planners.fusion.cupcake.problem import (
     step_s,
     times,
 )
-from wirewise.planners.fusion.cupcake.rules import RULES, bucket, by_rule, even, layer_wise, mg_wfbp
+from wirewise.planners.fusion.cupcake.rules import RULES, bucket, by_rule, even_groups, layer_wise, mg_wfbp
 from wirewise.planners.fusion.cupcake.splitting import Split, choose, parse_split, with_splits
 from wirewise.planners.fusion.cupcake.trials import (
     LEAST_GAIN,
@@ -209,7 +209,9 @@ def solve(problem: CompressionProblem, *, room: int | None = None) -> Grouping:
     if straight is not None:
         starts = _starts(problem)
         limit = min(step_s(problem, groups) for groups in starts) - problem.forward_s
-        best = min([linear(problem, straight, limit), *starts], key=lambda groups: step_s(problem, groups))
+        best = min(
+            [solve_linear(problem, straight, limit), *starts], key=lambda groups: step_s(problem, groups)
+        )
         return _solution(problem, best, 0.0, True, 0)
     return _by_plane(problem, room) if applies(problem) else _by_labels(problem, room)
 
@@ -218,7 +220,7 @@ def _by_plane(problem: CompressionProblem, room: int | None) -> Grouping:
     n, options = len(problem.elements), range(len(problem.options))
     if room is None:
         room = int(min(max(0.4 * _WORK / n**2, 64), _PLANE_ROOMS[-1]))
-    few = [even(problem, option, min(count, n)) for option in options for count in (1, 8, n)]
+    few = [even_groups(problem, option, min(count, n)) for option in options for count in (1, 8, n)]
     best = min(few, key=lambda groups: step_s(problem, groups))
     rooms = [width for width in _PLANE_ROOMS if width <= room] or [room]
     best, bound, labels = plane(problem, best, _CLOSE, rooms)
@@ -262,7 +264,7 @@ def _starts(problem: CompressionProblem) -> list[list[GradientGroup]]:
     counts = [1, 2, 4, 8, 16, 32]
     found = []
     for option in range(len(problem.options)):
-        found += [even(problem, option, count) for count in counts if count <= len(problem.elements)]
+        found += [even_groups(problem, option, count) for count in counts if count <= len(problem.elements)]
         found += [
             layer_wise(problem, option),
             mg_wfbp(problem, option),

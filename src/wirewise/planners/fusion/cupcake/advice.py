@@ -32,7 +32,7 @@ from wirewise.plans.fusion import LOSSES, FusionPlan
 from wirewise.results import CompressionAdvice
 from wirewise.units import format_size
 
-__all__ = ["NO_STEPS", "advice_on"]
+__all__ = ["NO_STEPS", "recommend"]
 
 _DDP_BUCKETS = "bucket:25"
 NO_STEPS: Mapping[str, Sequence[float]] = MappingProxyType({})
@@ -41,8 +41,8 @@ _MOST_OFF = 0.15
 """A prediction of the step as it is that is further off than this share tells nothing about plans."""
 
 
-def advice_on(
-    found: TrainingMeasurements,
+def recommend(
+    measurements: TrainingMeasurements,
     codecs: Sequence[str],
     measure: Callable[[Mapping[str, FusionPlan]], Mapping[str, float]],
     steps: Mapping[str, Sequence[float]] = NO_STEPS,
@@ -50,25 +50,25 @@ def advice_on(
     """Recommend a plan; returns the advice, whose plan is not yet saved, and the plan.
 
     Args:
-        found: Measurements of the command's ranks.
+        measurements: Measurements of the command's ranks.
         codecs: Codecs to choose from.
         measure: Returns measured step times under plans, in seconds by plan name; predicted times decide if it
             returns none.
         steps: Step times under these plans, in seconds, filled once `measure` has returned; empty for no intervals.
     """
     ways = candidates([*codecs, "none"])
-    made = {way: cupcake(_problem(found, own), least_gain=0.0) for way, own in ways.items()}
+    made = {way: cupcake(_problem(measurements, own), least_gain=0.0) for way, own in ways.items()}
     without, best = made["none"], min(made.values(), key=lambda plan: plan.predicted_step_s)
     predicted = {way: plan.predicted_step_s for way, plan in made.items()}
     plans = {**made, **_controls(made)}
     # References come first, as a script may end before all plans had their turns.
     order = dict.fromkeys(["none", *(way for way in plans if way not in made), *trial_candidates(made)])
     tried = measure({way: plans[way] for way in order})
-    plain = _problem(found, ("none",))
+    plain = _problem(measurements, ("none",))
     predicted_ddp_s = step_s(plain, by_rule(plain, _DDP_BUCKETS))
-    error = predicted_ddp_s / found.step_s - 1.0
+    error = predicted_ddp_s / measurements.step_s - 1.0
     steps_s = tried or predicted
-    reference = _reference(plans, tried, steps, found)
+    reference = _reference(plans, tried, steps, measurements)
     plain_s = reference.step_s if tried else without.predicted_step_s
     best_way = min(steps_s, key=steps_s.__getitem__)
     saved = gain(steps_s[best_way], plain_s)
@@ -78,8 +78,8 @@ def advice_on(
     compresses = known and saved >= LEAST_GAIN and (interval is None or interval[0] > 0)
     way = fastest({way: plans[way] for way in steps_s}, steps_s, LEAST_GAIN) if compresses else reference.way
     taken = plans[way]
-    regrouped = gain(tried[reference.way], found.step_s) if tried else 0.0
-    regrouped_interval = _interval(steps.get(reference.way, ()), found.seconds)
+    regrouped = gain(tried[reference.way], measurements.step_s) if tried else 0.0
+    regrouped_interval = _interval(steps.get(reference.way, ()), measurements.seconds)
     if not known:
         verdict = "unknown"
     elif taken.compresses:
@@ -89,13 +89,13 @@ def advice_on(
     else:
         verdict = "keep"
     source = f"measured against {reference.name}{_format_interval(interval)}" if tried else "predicted"
-    latency_s, rate = _line(found.costs)
+    latency_s, rate = _line(measurements.costs)
     advice = CompressionAdvice(
         verdict=verdict,
-        sentence=_sentence(verdict, saved, taken, found.step_s, predicted_ddp_s, source, regrouped),
-        ranks=found.ranks,
-        gradient_bytes=4 * sum(tensor.elements for tensor in found.trace.tensors),
-        measured_step_s=found.step_s,
+        sentence=_sentence(verdict, saved, taken, measurements.step_s, predicted_ddp_s, source, regrouped),
+        ranks=measurements.ranks,
+        gradient_bytes=4 * sum(tensor.elements for tensor in measurements.trace.tensors),
+        measured_step_s=measurements.step_s,
         predicted_ddp_s=predicted_ddp_s,
         prediction_error=error,
         predicted_plain_s=without.predicted_step_s,
@@ -108,10 +108,10 @@ def advice_on(
         compress=taken.compresses,
         latency_s=latency_s,
         bandwidth_bytes_per_s=rate,
-        break_even_bytes_per_s=_break_even(found, latency_s, codecs),
+        break_even_bytes_per_s=_break_even(measurements, latency_s, codecs),
         plan="",
         lines=(),
-        notes=tuple(_notes(found, taken)),
+        notes=tuple(_notes(measurements, taken)),
     )
     return advice, taken
 
@@ -144,13 +144,15 @@ def _reference(
     plans: Mapping[str, FusionPlan],
     tried: Mapping[str, float],
     steps: Mapping[str, Sequence[float]],
-    found: TrainingMeasurements,
+    measurements: TrainingMeasurements,
 ) -> _Reference:
     """The shortest step without codecs: of a plan that was tried, or of the script as it is."""
     plain = [way for way in tried if not plans[way].compresses]
     way = min(plain, key=tried.__getitem__, default="none")
-    if tried.get(way, found.step_s) >= found.step_s:
-        return _Reference(way, "the script as it is, in the run before", found.step_s, found.seconds)
+    if tried.get(way, measurements.step_s) >= measurements.step_s:
+        return _Reference(
+            way, "the script as it is, in the run before", measurements.step_s, measurements.seconds
+        )
     name = "the same runtime without codecs"
     if way != "none":
         name += f", by {' and '.join(sorted({bucket.scheme for bucket in plans[way].buckets}))}"
@@ -171,13 +173,13 @@ def _interval(own: Sequence[float], plain: Sequence[float]) -> tuple[float, floa
     return 1.0 - high, 1.0 - low
 
 
-def _notes(found: TrainingMeasurements, taken: FusionPlan) -> Iterator[str]:
+def _notes(measurements: TrainingMeasurements, taken: FusionPlan) -> Iterator[str]:
     """Models that were left out, and what a lossy codec may cost beside time."""
-    if found.others:
-        names = ", ".join(f"{one.name} ({format_size(one.gradient_bytes)})" for one in found.others)
+    if measurements.others:
+        names = ", ".join(f"{one.name} ({format_size(one.gradient_bytes)})" for one in measurements.others)
         yield (
             f"the script has further models in DistributedDataParallel, {names}; they train as they are, and the "
-            f"advice is on the one with most bytes of gradients, {found.trace.model}"
+            f"advice is on the one with most bytes of gradients, {measurements.trace.model}"
         )
     for name in sorted({bucket.codec for bucket in taken.buckets} - {"none"}):
         yield (
@@ -187,16 +189,18 @@ def _notes(found: TrainingMeasurements, taken: FusionPlan) -> Iterator[str]:
 
 
 def _problem(
-    found: TrainingMeasurements,
+    measurements: TrainingMeasurements,
     codecs: Sequence[str],
     costs: GradientCosts | None = None,
     bandwidth_bytes_per_s: float | None = None,
 ) -> CompressionProblem:
-    links = None if bandwidth_bytes_per_s is None else Links.uniform(found.ranks, bandwidth_bytes_per_s)
-    problem = compression_problem(
-        found.trace, links, codec=codecs, costs=costs or found.costs, ranks=found.ranks
+    links = (
+        None if bandwidth_bytes_per_s is None else Links.uniform(measurements.ranks, bandwidth_bytes_per_s)
     )
-    return replace(problem, forward_s=found.forward_s)
+    problem = compression_problem(
+        measurements.trace, links, codec=codecs, costs=costs or measurements.costs, ranks=measurements.ranks
+    )
+    return replace(problem, forward_s=measurements.forward_s)
 
 
 def _line(costs: GradientCosts) -> tuple[float, float]:
@@ -207,12 +211,14 @@ def _line(costs: GradientCosts) -> tuple[float, float]:
     return float(seconds[0]), share / slope
 
 
-def _break_even(found: TrainingMeasurements, latency_s: float, codecs: Sequence[str]) -> float | None:
+def _break_even(measurements: TrainingMeasurements, latency_s: float, codecs: Sequence[str]) -> float | None:
     """Break-even over links of any rate, with what a collective costs here beside its bytes."""
-    costs = msgspec.structs.replace(found.costs, launch_s=latency_s, latency_s=0.0, schemes={}, concurrent=())
+    costs = msgspec.structs.replace(
+        measurements.costs, launch_s=latency_s, latency_s=0.0, schemes={}, concurrent=()
+    )
 
     def problem_of(bandwidth_bytes_per_s: float) -> CompressionProblem:
-        return _problem(found, [*codecs, "none"], costs, bandwidth_bytes_per_s)
+        return _problem(measurements, [*codecs, "none"], costs, bandwidth_bytes_per_s)
 
     return break_even(problem_of, lambda problem: solve(problem, room=16).step_s)
 

@@ -35,7 +35,7 @@ class Cuts(NamedTuple):
     """Bounds T - A >= share[r] @ label + rest_s[r, j] for a label of the first j tensors, for any continuation."""
 
     share: Vector
-    """[cuts, 6]"""
+    """Coefficients of a label, [cuts, 6]."""
     rest_s: Vector
     """[cuts, tensors + 1]; 0 at the end, where the largest cut is the step itself."""
 

@@ -24,7 +24,7 @@ _TRIED = 500
 def reduce_work(
     problem: CompressionProblem, groups: Sequence[GradientGroup], slack: float
 ) -> list[GradientGroup]:
-    """Reduce the work of groups by the best change at a time: another option of a group, or merging two neighbours.
+    """Reduce the work of groups greedily, one change at a time: another option of a group, or merging two neighbours.
 
     No change lengthens the step by more than the work it saves: merging two messages saves little, and ends later.
 

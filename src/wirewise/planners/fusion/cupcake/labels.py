@@ -29,11 +29,11 @@ class LabelSearch(NamedTuple):
     """Result of a search."""
 
     groups: list[GradientGroup] | None
-    """The best groups; nothing below the limit if None."""
+    """The best groups. None if no plan ends before the limit."""
     labels: int
     """Number of labels that were kept."""
     complete: bool
-    """Whether no label was dropped for want of room."""
+    """Whether no label was dropped to stay within `room`."""
 
 
 class _Store:

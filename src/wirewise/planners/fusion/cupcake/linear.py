@@ -20,7 +20,7 @@ from wirewise.planners.arrays import Vector
 from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup
 from wirewise.sim.compiled import outer
 
-__all__ = ["Lines", "linear", "lines", "spans"]
+__all__ = ["Lines", "lines", "solve_linear", "spans"]
 
 
 class Lines(NamedTuple):
@@ -38,12 +38,15 @@ def lines(problem: CompressionProblem) -> Lines | None:
     (option,), whole = problem.options, float(problem.element_sums[-1])
     if option.decode != "inline":
         return None
-    encode, send = option.encode_s.straight(whole), (option.communicate_s + option.decode_s).straight(whole)
+    encode, send = (
+        option.encode_s.linear_coefficients(whole),
+        (option.communicate_s + option.decode_s).linear_coefficients(whole),
+    )
     return Lines(encode, send) if encode is not None and send is not None else None
 
 
-def linear(problem: CompressionProblem, costs: Lines, limit_s: float = np.inf) -> list[GradientGroup]:
-    """Find the groups that end first.
+def solve_linear(problem: CompressionProblem, costs: Lines, limit_s: float = np.inf) -> list[GradientGroup]:
+    """Find the grouping with the earliest end.
 
     Args:
         problem: Gradients, codecs and links.

@@ -47,7 +47,7 @@ class Option:
     codec: str
     scheme: str
     decode: str
-    """Where: one of `DECODES`."""
+    """Thread that decodes, one of `DECODES`."""
     encode_s: Curve
     communicate_s: Curve
     decode_s: Curve
@@ -66,7 +66,7 @@ class CompressionProblem:
     """Step of data-parallel training whose gradients are sent in groups of adjacent tensors.
 
     Raises:
-        InputError: Names the first invalid value.
+        InputError: A value is invalid; the message names the first one.
     """
 
     elements: Sequence[int]
@@ -75,18 +75,18 @@ class CompressionProblem:
     """Seconds of back-propagation since the previous tensor was ready, [tensors]."""
     options: tuple[Option, ...]
     alone: tuple[Option, ...] = ()
-    """Options of plans that compress nothing, whose collectives need not wait for each other; the ways are those of
-    `options` without a codec, in their order. None: the same options."""
+    """Options of plans without compression, whose collectives need not wait for each other: those of `options` without
+    a codec, in their order. None if they are the same."""
     forward_s: float = 0.0
-    """Forward pass and optimizer."""
+    """Seconds of the forward pass and the optimizer."""
     names: Sequence[str] = ()
     """Names of the tensors. Defaults to their indices."""
     splits: Mapping[str, int] = field(default_factory=dict)
     """Tensors that are in pieces, which have names of `plans.splits`, and the elements of each piece but the last."""
     ranks: int = 2
     encode_contention: float | None = None
-    """Fraction of the encoding time that delays back-propagation, if encoding has a thread of its own; None if it runs
-    on the computing thread, which it delays by all of its time."""
+    """Fraction of the encoding time that delays back-propagation, if encoding has a thread of its own. None if it runs
+    on the compute thread, which it delays by all of its time."""
 
     def __post_init__(self) -> None:
         n = len(self.elements)
@@ -155,7 +155,7 @@ def compression_problem(
     Args:
         job: Gradients of the model.
         links: Links between the ranks. None to use the collective times measured in the costs.
-        codec: A codec to choose from beside none, "auto" for all of the costs, or names, of which "none" allows no
+        codec: A codec to choose from besides none, "auto" for all of the costs, or names, of which "none" allows no
             compression.
         costs: Costs of the codecs. Defaults to `V100`.
         ranks: Expected number of ranks. Defaults to those of the links, or of the measured collectives.

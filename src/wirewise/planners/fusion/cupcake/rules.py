@@ -10,7 +10,7 @@ import numpy as np
 from wirewise.errors import PlanError
 from wirewise.planners.fusion.cupcake.problem import CompressionProblem, GradientGroup, step_s
 
-__all__ = ["RULES", "bucket", "by_rule", "even", "layer_wise", "mergecomp", "mg_wfbp"]
+__all__ = ["RULES", "bucket", "by_rule", "even_groups", "layer_wise", "mergecomp", "mg_wfbp"]
 
 Rule = Callable[[CompressionProblem, int], list[GradientGroup]]
 
@@ -25,8 +25,8 @@ def layer_wise(problem: CompressionProblem, option: int) -> list[GradientGroup]:
     return [GradientGroup(i, i, option) for i in range(len(problem.elements))]
 
 
-def even(problem: CompressionProblem, option: int, count: int) -> list[GradientGroup]:
-    """Divide into `count` groups of about equally many tensors."""
+def even_groups(problem: CompressionProblem, option: int, count: int) -> list[GradientGroup]:
+    """Divide into `count` groups with nearly equal numbers of tensors."""
     n = len(problem.elements)
     parts = np.array_split(np.arange(n), min(count, n))
     return [GradientGroup(int(part[0]), int(part[-1]), option) for part in parts]
@@ -112,12 +112,12 @@ def _at_cuts(n: int, option: int, cuts: tuple[int, ...]) -> list[GradientGroup]:
 
 RULES: dict[str, Callable[..., list[GradientGroup]]] = {
     "layer-wise": layer_wise,
-    "even": even,
+    "even": even_groups,
     "bucket": bucket,
     "mg-wfbp": mg_wfbp,
     "mergecomp": mergecomp,
 }
-"""Rules by name; `even` takes a number of groups and `bucket` mebibytes behind a colon."""
+"""Rules by name; `even_groups` takes a number of groups and `bucket` a number of MiB after a colon."""
 
 
 def by_rule(problem: CompressionProblem, name: str) -> list[GradientGroup]:

@@ -23,7 +23,7 @@ from wirewise.units import parse_size
 __all__ = ["Split", "choose", "parse_split", "with_splits"]
 
 Split = int | Literal["auto", "none"]
-"""Tensors of more elements travel in pieces; "auto": if that gains enough, by the limit that gains most."""
+"""Size in elements above which tensors are sent in pieces; "auto" for the size that gains most, if it gains enough."""
 
 # Pieces gain up to 6.1 % (VGG16, DGC, 1 Gbit/s), and nothing where the wire is always busy.
 _LEAST_GAIN = 0.02

@@ -21,13 +21,13 @@ _COARSER = 20.0
 
 @outer
 def extend(
-    place: int, u: Vector, v: Vector, starts: Ints, ready: Vector, sums: Vector, knots: Vector, swap: bool,
+    position: int, u: Vector, v: Vector, starts: Ints, ready: Vector, sums: Vector, knots: Vector, swap: bool,
     other_u: Vector, other_v: Vector, bound: float, limit: float, room: int, real: bool,
 ) -> tuple[Vector, Vector, Ints, bool]:  # fmt: skip
     """Compute the staircase of a position from those of all positions before it.
 
     Args:
-        place: Position: number of tensors already covered.
+        position: Position: number of tensors already covered.
         u: First entries of the labels of all earlier positions, concatenated.
         v: Second entries of these labels.
         starts: Start of each position's labels, then the end.
@@ -54,11 +54,11 @@ def extend(
     # v* of the last and u* of the first label are the least, so nothing at or beyond these can end before the limit.
     last_u = limit - (other_v[-1] if len(other_v) else 0.0)
     last_v = limit - (other_u[0] if len(other_u) else 0.0)
-    for i in range(place - 1, -1, -1):
+    for i in range(position - 1, -1, -1):
         begin, end = starts[i], starts[i + 1]
         if begin == end:
             continue
-        gap, size = ready[place] - ready[i], sums[place] - sums[i]
+        gap, size = ready[position] - ready[i], sums[position] - sums[i]
         for option in range(options):
             a = gap + _seconds(knots[option, 0], at[option], 0, size)
             b = _seconds(knots[option, 1], at[option], 1, size)

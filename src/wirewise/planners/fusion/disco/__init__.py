@@ -95,7 +95,7 @@ def plan_operators(
         seed=knobs.seed,
         baseline_s=known[EAGER].step_s,
     )
-    unfused = model.times(model.in_buckets(model.alone(), model.buckets(state)))
+    unfused = model.times(model.with_buckets(model.alone(), model.buckets(state)))
     return PlannedOperators(plan, model.times(state), known, found, unfused)
 
 

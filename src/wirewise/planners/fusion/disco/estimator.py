@@ -35,7 +35,7 @@ __all__ = [
     "Estimator",
     "LearnedCosts",
     "costs_for",
-    "shipped",
+    "load_shipped",
     "vectors_here",
 ]
 
@@ -44,14 +44,14 @@ Array = NDArray[np.float32]
 LAYERS, HEADS = 6, 4
 """Half of the heads look at what an operator reads, half at what reads it."""
 MOST_LOG = 3.0
-"""Log of the largest share of its prior that an operator can take; the least is one over it."""
+"""Log of the largest fraction of its prior that an operator can take; the smallest is its inverse."""
 
 LAUNCH_S = 7e-6
-"""Seconds to launch a compiled region; weights hold a factor to it."""
+"""Seconds to launch a compiled region; the weights hold a factor of it."""
 
 _SHIPPED = Path(__file__).parent / "data"
 VECTORS = ("avx2", "avx512")
-"""Vectors of the processors that weights come for."""
+"""Vector extensions of CPUs for which weights are shipped."""
 
 _FORMAT = "wirewise-region-estimator-3"
 _MOST_BYTES = 10_000_000
@@ -68,7 +68,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...]
     """Kinds of operators, in the order of their numbers, from 1 on; number 0 stands for all others."""
     members: int = 1
-    """Networks, whose mean counts."""
+    """Number of networks, whose mean is the prediction."""
     regions: int = 0
     format: str = _FORMAT
 
@@ -120,7 +120,7 @@ class Estimator:
         """Read a file written by `save`; no code in the file is run.
 
         Raises:
-            InputError: The file is unreadable or holds something else; the message names it.
+            InputError: The file is unreadable or malformed; the message names it.
         """
         try:
             if Path(path).stat().st_size > _MOST_BYTES:
@@ -226,7 +226,7 @@ def costs_for(graph: FusionGraph, estimator: Estimator | None = None) -> ChosenC
     """
     device = graph.device.partition(":")[0]
     if estimator is None and device == "cpu":
-        estimator = shipped()
+        estimator = load_shipped()
     if estimator is None or estimator.about.device != device:
         why = f"there are no weights of the estimator for device {device!r}, so regions cost what a formula says"
         return ChosenCosts(AnalyticCosts(graph), why)
@@ -235,7 +235,7 @@ def costs_for(graph: FusionGraph, estimator: Estimator | None = None) -> ChosenC
     return ChosenCosts(LearnedCosts(graph, estimator), why)
 
 
-def shipped(vectors: str | None = None) -> Estimator:
+def load_shipped(vectors: str | None = None) -> Estimator:
     """Load the estimator shipped with wirewise, for CPUs.
 
     Doubling the vector width changes loop costs and which loops are vectorized; weights for one width predict only a

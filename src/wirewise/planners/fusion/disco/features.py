@@ -14,7 +14,7 @@ from wirewise.planners.fusion.disco.passes import (
     OWN_CACHE,
     Loop,
     OperatorLoops,
-    beyond,
+    cache_overflow,
     loops_of,
     name_of,
     stored_results,
@@ -40,9 +40,9 @@ _OWN, _LAYOUT, _REGION, _LOOP, _WALK, _LEVELS = 17, 12, 4, 8, 12, 5
 FEATURES = _OWN + _LAYOUT + _REGION + _LOOP + len(CATEGORIES) + len(_WORK) + _WALK + 2 * _LEVELS
 """Number of features of a node."""
 PRIORS = 7
-"""Guesses at what a node takes, whose weighted sum counts: own time, values walked, bytes across the border, values in
-loops that use no vectors, bytes that come from the last cache, and from memory, values that one loop stores for
-another."""
+"""Prior estimates of a node's cost, whose weighted sum is the prediction: own time, values walked, bytes that enter or
+leave the region, values in scalar loops, bytes from the last-level cache, bytes from memory, values that one loop
+stores for another."""
 
 _UNMEASURED_S, _DISPATCH_S = 5e-6, 2e-6
 """Own time of an operator that was not measured, and what of it only choosing the kernel takes."""
@@ -68,13 +68,13 @@ class RegionGraph(NamedTuple):
     """Region as input of the network; its n nodes are its operators, then the outside operators that it reads."""
 
     nodes: Array
-    """[n, FEATURES]."""
+    """Features of each node, [n, FEATURES]."""
     kinds: tuple[str, ...]
     """Kinds of the nodes, without namespace and overload."""
     reads: NDArray[np.bool_]
     """Whether a node (row) reads another (column), [n, n]."""
     prior_s: Array
-    """[n, PRIORS]; own times and values count once for each loop."""
+    """Prior estimates of each node, [n, PRIORS]; own times and values count once for each loop."""
 
 
 class _Region(NamedTuple):
@@ -105,7 +105,7 @@ def region_graph(graph: FusionGraph, operators: tuple[int, ...], outputs: tuple[
     """Build the network input of a region.
 
     Args:
-        graph: Graph of the operators; one without a measured time counts as one launch.
+        graph: Graph of the operators; without a measured time, an operator counts as one launch.
         operators: Indices of the region's operators, ascending.
         outputs: Operators whose results leave the region.
     """
@@ -147,7 +147,7 @@ def _prior_s(region: _Region, number: int) -> tuple[float, ...]:
     computed = region.loops[number].computed if number in region.loops else 0
     values = trip_count(one) * computed if own_s and one.category != "matmul" else 0
     crosses = number in region.leaving or number in region.used
-    stored, lone = number in region.stored, number in region.walks and region.walks[number].lone
+    stored, lone = number in region.stored, number in region.walks and region.walks[number].is_scalar
     if one.category not in ("matmul", "opaque"):
         own_s = min(own_s, _UNMEASURED_S + values * _MOST_S_PER_VALUE)
     narrow = one.output_bytes < 4 * one.elements
@@ -158,8 +158,8 @@ def _prior_s(region: _Region, number: int) -> tuple[float, ...]:
         0.0 if lone else values * _S_PER_VALUE,
         border_s if crosses else 0.0,
         values * _S_PER_LONE_VALUE if lone else 0.0,
-        moved_s * beyond(region.moved_bytes, OWN_CACHE),
-        moved_s * beyond(region.moved_bytes, LAST_CACHE),
+        moved_s * cache_overflow(region.moved_bytes, OWN_CACHE),
+        moved_s * cache_overflow(region.moved_bytes, LAST_CACHE),
         held * _S_PER_BYTE if stored else 0.0,
     )
 
@@ -192,8 +192,8 @@ def _rows(region: _Region, members: tuple[int, ...], read_by: list[int]) -> Arra
                 *together.get(number, [0.0] * _LOOP),
                 *work,
                 *_walk(region, number, loops),
-                *(beyond(region.moved_bytes, cache) for cache in _CACHES),
-                *(beyond(region.held[number], cache) for cache in _CACHES),
+                *(cache_overflow(region.moved_bytes, cache) for cache in _CACHES),
+                *(cache_overflow(region.held[number], cache) for cache in _CACHES),
             ]
         )
     return np.array(found, dtype=np.float32)
@@ -273,7 +273,7 @@ def _walk(region: _Region, number: int, loops: int) -> list[float]:
     walk = region.walks[number]
     return [
         walk.strided_share,
-        walk.lone,
+        walk.is_scalar,
         log(1 + walk.strided),
         log(1 + walk.accesses),
         _log(walk.moved_bytes),

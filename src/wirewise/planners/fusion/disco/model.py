@@ -34,13 +34,13 @@ class State:
 
     fusion: Fusion
     bucket: Ints
-    """Number of the bucket of each gradient, the least of its gradients' numbers, [gradients]."""
+    """Number of the bucket of each gradient: the smallest index of its gradients, [gradients]."""
     seconds: Vector
     """Seconds of each region by its number, 0 for numbers without a region, [operators]."""
     signatures: NDArray[np.uint64]
     """Signature of each region by its number, equal for equal regions, [operators]."""
     ready_s: Vector
-    """Seconds of computing until each gradient is there, [gradients]."""
+    """Seconds of compute until each gradient is ready, [gradients]."""
 
     @property
     def key(self) -> bytes:
@@ -69,7 +69,7 @@ class Region(NamedTuple):
 
     number: int
     operators: tuple[int, ...]
-    """Copies among them."""
+    """Indices of the operators, copies among them."""
     outputs: tuple[int, ...]
     start_s: float
     end_s: float
@@ -167,7 +167,7 @@ class StepModel:
             found.setdefault(bucket[gradient], []).append(gradient)
         return sorted(found.values(), key=lambda one: ready[one[-1]])
 
-    def in_buckets(self, state: State, groups: Iterable[Sequence[int]]) -> State:
+    def with_buckets(self, state: State, groups: Iterable[Sequence[int]]) -> State:
         """State with other buckets, given as lists of gradients."""
         bucket = [0] * len(state.bucket)
         for group in groups:

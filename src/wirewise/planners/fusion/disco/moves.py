@@ -44,7 +44,7 @@ def all_reduces(model: StepModel, state: State, count: int, random: Random) -> S
         # It is ready when the later one was.
         groups[late] = groups[early] + groups[late]
         del groups[early]
-    return model.in_buckets(state, groups)
+    return model.with_buckets(state, groups)
 
 
 def group_buckets(model: StepModel, state: State) -> State:
@@ -57,7 +57,7 @@ def group_buckets(model: StepModel, state: State) -> State:
     ready[1:], sums[1:] = state.ready_s[order], model.arrays.size_bytes[order].cumsum()
     wire = (model.all_reduce.latency_s, model.all_reduce.s_per_byte)
     found = spans(ready, sums, Lines((0.0, 0.0), wire))
-    return model.in_buckets(state, [order[first:end].tolist() for first, end in found])
+    return model.with_buckets(state, [order[first:end].tolist() for first, end in found])
 
 
 def _of_kind(kind: int, model: StepModel, state: State, count: int, random: Random) -> State:
@@ -92,4 +92,4 @@ METHODS: dict[str, Callable[[StepModel, State, int, Random], State]] = {
     "split": partial(_of_kind, CUT),
     "mixed": _mixed,
 }
-"""Moves by name: each gives the state after so many changes."""
+"""Moves by name: functions that return the state after a number of random changes."""

@@ -21,7 +21,7 @@ __all__ = [
     "OWN_CACHE",
     "Loop",
     "OperatorLoops",
-    "beyond",
+    "cache_overflow",
     "loops_of",
     "name_of",
     "stored_results",
@@ -202,7 +202,7 @@ class Loop(NamedTuple):
     strided: int
     """Number of non-contiguous input tensors."""
     moved_bytes: int
-    """Read and written."""
+    """Bytes read and written."""
 
     @property
     def strided_share(self) -> float:
@@ -210,14 +210,14 @@ class Loop(NamedTuple):
         return self.strided / (_STEPS * len(self.operators) + self.accesses)
 
     @property
-    def lone(self) -> bool:
+    def is_scalar(self) -> bool:
         """Whether the loop is scalar, not vectorised."""
         return self.strided_share >= _MOST_STRIDED
 
 
-def trip_count(one: Operator) -> int:
+def trip_count(operator: Operator) -> int:
     """Number of values that an operator's loop iterates over."""
-    return one.elements * (one.layout.reduced if one.category == "reduction" else 1)
+    return operator.elements * (operator.layout.reduced if operator.category == "reduction" else 1)
 
 
 def walks_of(
@@ -225,7 +225,7 @@ def walks_of(
     operators: tuple[int, ...],
     written: set[int],
     loops: Mapping[int, OperatorLoops],
-    held: Mapping[int, int],
+    result_bytes: Mapping[int, int],
 ) -> dict[int, Loop]:
     """First loop of each operator of a region that has one.
 
@@ -234,7 +234,7 @@ def walks_of(
         operators: Indices of the region's operators, ascending.
         written: Operators whose results are written to memory.
         loops: Loops of the operators.
-        held: Result size of each operator in bytes, outside operators included.
+        result_bytes: Result size of each operator in bytes, outside operators included.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for i in operators:
@@ -253,13 +253,13 @@ def walks_of(
             inner=max(1, *(one.inner for one in layouts)),
             accesses=len(reads) + len(writes),
             strided=backwards + sum(min(one.strided, 3) for one in layouts),
-            moved_bytes=sum(held[i] for i in reads | writes)
+            moved_bytes=sum(result_bytes[i] for i in reads | writes)
             + sum(graph.operators[i].outside_bytes for i in members),
         )
         found |= dict.fromkeys(members, walk)
     return found
 
 
-def beyond(size_bytes: float, cache: int) -> float:
+def cache_overflow(size_bytes: float, cache: int) -> float:
     """Cache overflow of a size: 0 at half of the cache, 1 at twice the cache."""
     return min(max(log(max(size_bytes, 1) / cache) / log(4) + 0.5, 0.0), 1.0)

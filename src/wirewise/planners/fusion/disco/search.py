@@ -28,10 +28,10 @@ from wirewise.plans.fusion import ddp_buckets
 __all__ = ["BUCKETS", "FUSIONS", "Knobs", "SearchResult", "baselines", "search"]
 
 FUSIONS = ("none", "default", "maximal")
-"""No fusion; producers into their only reader, as XLA does; all that is legal."""
+"""Initial fusions: none; producers into their only reader, as in XLA; and all legal ones."""
 
 BUCKETS: dict[str, float | None] = {"none": 0.0, "default": None, "1MiB": 2.0**20}
-"""Caps; 0: each gradient alone, DistributedDataParallel's if None."""
+"""Bucket caps in bytes; 0 for one gradient per bucket. None for those of DistributedDataParallel."""
 
 _AGAIN = 1.0002
 """Factor of a state's place in the queue each time that it was taken."""
@@ -177,7 +177,7 @@ def greedy(model: StepModel, state: State, *, shared: bool) -> State:
 def capped(model: StepModel, state: State, cap_bytes: float | None) -> State:
     """Bucket gradients in ready order, each bucket closed as soon as it reaches its cap."""
     if cap_bytes == 0.0:
-        return model.in_buckets(state, ([i] for i in range(len(state.bucket))))
+        return model.with_buckets(state, ([i] for i in range(len(state.bucket))))
     order = [one for group in model.buckets(state) for one in group]
     sizes = model.arrays.size_bytes[order].tolist()
-    return model.in_buckets(state, ([order[i] for i in group] for group in ddp_buckets(sizes, cap_bytes)))
+    return model.with_buckets(state, ([order[i] for i in group] for group in ddp_buckets(sizes, cap_bytes)))

@@ -1,12 +1,12 @@
 """Combination of microbatch results to those of the batch, treated as a mesh whose ranks run in sequence.
 
-Along this dimension a tensor is in parts (rows of its microbatch), a sum (what all microbatches have adds up to the
-batch's) or whole (the same in all of them), by the rules that split operators over ranks. Ranks that take turns cannot
-exchange anything, so three things are done instead. What depends on the batch and on no parameter, such as the number
-of targets that count, is computed of the whole batch. What is whole and added to sums, such as a penalty of the
-weights, counts with 1/m. And a mean over rows has its part of the whole mean. Where that is not enough, as where rows
-of different microbatches are compared or normalised with each other, microbatches would train another model: refused.
-Rows that are sorted by their expert and put back are followed (`dispatch`).
+Along this dimension a tensor is split (rows of its microbatch), a partial sum (microbatches add up to the batch) or
+whole (equal in all microbatches), by the rules that shard operators over ranks. As ranks that run in sequence cannot
+communicate, three corrections are made instead. Values that depend on the batch and on no parameter, such as the
+number of counted targets, are computed from the whole batch. Whole values added to partial sums, such as a weight
+penalty, are scaled by 1/m. A mean over rows contributes its fraction of the whole mean. If that is not enough, as when
+rows of different microbatches are compared or normalised with each other, microbatches would train another model, and
+are refused. Rows that are sorted by expert and restored are supported (`dispatch`).
 """
 
 from __future__ import annotations

@@ -11,13 +11,15 @@ from wirewise.plans.fusion import DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES
 from wirewise.plans.parallel import ParallelPlan
 from wirewise.trace.operator_graph import OperatorGraph
 
-__all__ = ["DDP_BYTES", "bucket_variants", "in_buckets"]
+__all__ = ["DDP_BYTES", "assign_buckets", "bucket_variants"]
 
 DDP_BYTES = (DDP_FIRST_BUCKET_BYTES, DDP_BUCKET_BYTES)
-"""Bytes of the first bucket of DistributedDataParallel, and of the others."""
+"""Size of the first bucket of DistributedDataParallel, and of later ones, in bytes."""
 
 
-def in_buckets(plan: ParallelPlan, graph: OperatorGraph, first_bytes: int, other_bytes: int) -> ParallelPlan:
+def assign_buckets(
+    plan: ParallelPlan, graph: OperatorGraph, first_bytes: int, other_bytes: int
+) -> ParallelPlan:
     """Assign gradients to buckets, in the order in which they are computed.
 
     Args:
@@ -50,5 +52,5 @@ def bucket_variants(plan: ParallelPlan, graph: OperatorGraph) -> Iterator[Parall
     """Yield the plan with unbucketed gradients, with buckets of 1 MiB, and with those of DistributedDataParallel."""
     yield plan
     if plan.stages == 1 and plan.microbatches == 1:
-        yield in_buckets(plan, graph, DDP_BYTES[0], DDP_BYTES[0])
-        yield in_buckets(plan, graph, *DDP_BYTES)
+        yield assign_buckets(plan, graph, DDP_BYTES[0], DDP_BYTES[0])
+        yield assign_buckets(plan, graph, *DDP_BYTES)

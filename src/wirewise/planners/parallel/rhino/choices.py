@@ -1,9 +1,9 @@
 """Choices with pairwise costs: exact reductions, then a linear and an integer programme for the rest.
 
-Every variable takes one of its values; costs are of values and of pairs of values, and so is the memory that a limit
-holds. A variable that meets at most two others is taken out by dynamic programming over its values, which is exact
-(Scholz, Eckstein, "Register allocation for irregular architectures", 2002). What is left is solved as a linear
-programme, whose solution mostly is integral; if not, as an integer one that says how far it may be from the best.
+Every variable takes one of its values; costs are of values and of pairs of values, and so is the memory under a limit.
+A variable with at most two neighbours is eliminated by dynamic programming over its values, which is exact (Scholz,
+Eckstein, "Register allocation for irregular architectures", 2002). The rest is solved as a linear program, whose
+solution is mostly integral; if not, as an integer program with a bound on its optimality gap.
 """
 
 from __future__ import annotations
@@ -155,21 +155,21 @@ class ChoiceProblem:
                 break
         return best._replace(bound=min(bound, best.cost))
 
-    def table(self, first: int, second: int, *, most: int, time_limit_s: float = 60.0) -> Matrix:
+    def table(self, first: int, second: int, *, maximum: int, time_limit_s: float = 60.0) -> Matrix:
         """Least cost of all others for each pair of values of two variables; infinite for pairs not evaluated.
 
         Args:
             first: Variable of the rows.
             second: Variable of the columns; if equal to the first, a table with one column.
-            most: Number of values of each variable to evaluate, those cheapest with their neighbours alone.
+            maximum: Number of values of each variable to evaluate, those cheapest with their neighbours alone.
             time_limit_s: Total work of all pairs, in seconds of an unloaded CPU.
         """
         core = _Core(list(self.cost), dict(self.pairs))
         core.reduce({first, second})
         found = np.full((len(self.cost[first]), len(self.cost[second]) if second != first else 1), np.inf)
         ends = work.spent_s() + time_limit_s
-        for row in core.promising(first, most):
-            for column in core.promising(second, most) if second != first else [0]:
+        for row in core.promising(first, maximum):
+            for column in core.promising(second, maximum) if second != first else [0]:
                 taken = {first: row} | ({second: column} if second != first else {})
                 at = core.kept[second][column] if second != first else 0
                 found[core.kept[first][row], at] = core.least(taken, max(ends - work.spent_s(), 0.05))
@@ -287,12 +287,12 @@ class _Core:
         self.removed.append(_Removed(variable, near, best, least))
         return set(near)
 
-    def promising(self, variable: int, most: int) -> list[int]:
+    def promising(self, variable: int, maximum: int) -> list[int]:
         """Values that are cheapest when each neighbour takes what suits it best."""
         least = self.cost[variable].copy()
         for other in self.near[variable]:
             least += (self.table(variable, other) + self.cost[other]).min(axis=1)
-        order = np.argsort(least, kind="stable")[:most]
+        order = np.argsort(least, kind="stable")[:maximum]
         return [int(value) for value in order if np.isfinite(least[value])]
 
     def least(self, taken: dict[int, int], time_limit_s: float) -> float:

@@ -1,10 +1,10 @@
 """Mixture-of-experts dispatch: rows that each microbatch sorts by expert and restores separately.
 
-A sort of rows needs the whole batch, and its result is in another order in microbatches. What is done with it is not:
-rows are picked by the order, computed each for itself or with the weights of its expert, and put back or summed over.
-So a tensor along the order is followed as rows in an order of their own. It may meet rows of the same order alone, and
-leaves it by the inverse of the order, or by sums over all rows. Numbers of rows, which differ between microbatches and
-the batch, may do nothing but pick and put back rows of the microbatch.
+A sort of rows needs the whole batch, and its result has another order in microbatches. Its use does not: rows are
+gathered in this order, computed independently or with the weights of their expert, and scattered back or summed. A
+tensor in such an order is therefore tracked as rows in that order. It may be combined only with rows of the same
+order, and leaves the order by its inverse or by sums over all rows. Row counts, which differ between microbatches and
+the batch, may only be used to gather and scatter rows of the microbatch.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class Order(NamedTuple):
     """Role of a tensor in the order produced by a sort."""
 
     sort: int
-    """Index of the sort, or of a numbering; of counts, the node that made the keys."""
+    """Index of the sort or of a numbering; for counts, the node that computed the keys."""
     kind: Literal["rows", "numbers", "places", "counts"]
-    """Rows in the order; numbers of rows in the order; places in the order of each row; rows of each expert."""
+    """Role: rows in the order; numbers of rows in the order; positions in the order of each row; rows of each
+    expert."""
     divisor: int = 1
     """Number of copies of each selected row, by which indices were divided."""
 
@@ -93,10 +94,10 @@ class Dispatch:
             self._orders[number] = (orders[index],)
 
     def placed(
-        self, number: int, node: OperatorNode, given: Sequence[DimPlacement], grounded: bool
+        self, number: int, node: OperatorNode, available: Sequence[DimPlacement], grounded: bool
     ) -> tuple[DimPlacement, ...] | None:
         """Placements of a node that creates, uses or ends an order. None for other nodes."""
-        found = self._sorted(number, node, given, grounded) or self._used(node, given)
+        found = self._sorted(number, node, available, grounded) or self._used(node, available)
         if found is None:
             return None
         placements, orders = found
@@ -261,8 +262,8 @@ class Dispatch:
         number: int,
         node: OperatorNode,
         needs: Sequence[DimPlacement],
-        made: Sequence[DimPlacement],
-        given: Sequence[DimPlacement],
+        produced: Sequence[DimPlacement],
+        available: Sequence[DimPlacement],
     ) -> None:
         """Propagate the order through an operator on ordered rows.
 
@@ -270,8 +271,8 @@ class Dispatch:
             number: Index of the node.
             node: Node with some input in an order.
             needs: Placements of its inputs as required.
-            made: Placements of its outputs.
-            given: Placements of its inputs as available.
+            produced: Placements of its outputs.
+            available: Placements of its inputs as available.
 
         Raises:
             PlanError: Rows of one order meet others, or row counts are used in arithmetic.
@@ -281,7 +282,7 @@ class Dispatch:
         orders = {order for i in node.inputs if (order := self.order_of(i)) is not None}
         rows = next(iter(orders))
         alone = len(orders) == 1 and rows.kind == "rows"
-        for source, need, own in zip(node.inputs, needs, given, strict=True):
+        for source, need, own in zip(node.inputs, needs, available, strict=True):
             equal = operator_name(self.graph.nodes[source]) in FACTORIES
             if need.kind == "S" and self.order_of(source) is None and not equal:
                 alone = False
@@ -290,7 +291,7 @@ class Dispatch:
         outputs = node.parts or (node.shape,)
         first = self.graph.nodes[rows.sort]
         length = (first.parts or (first.shape,))[0][0] if alone else 0
-        for one, shape in zip(made, outputs, strict=True):
+        for one, shape in zip(produced, outputs, strict=True):
             if one.kind == "S" and (one.factor != 1 or shape[one.dim] != length):
                 alone = False
         if not alone:
@@ -299,7 +300,7 @@ class Dispatch:
                 f"({first.op}): {self.count} microbatches would train another model than the batch; expected one "
                 "microbatch, or rows that are computed each for itself until they are put back"
             )
-        self._orders[number] = tuple(rows if one.kind == "S" else None for one in made)
+        self._orders[number] = tuple(rows if one.kind == "S" else None for one in produced)
 
 
 def _by_role(node: OperatorNode) -> dict[str, int]:

@@ -50,12 +50,12 @@ class ParallelProblem:
     graph: OperatorGraph
     links: Links
     memory_bytes: float = inf
-    """Room of each rank."""
+    """Memory of each rank, in bytes. None if unlimited."""
     states: float = 2.0
     """Number of optimizer states per parameter, each of its size."""
     cuts: Mapping[str, str] = field(default_factory=dict)
-    """How a user cuts parameters by hand, placements by patterns of their names, which is one of the plans that are
-    compared; by default in pairs of matrices (`known.paired_cuts`)."""
+    """Hand-written sharding of parameters, as placements by name pattern, which is one of the compared plans. Defaults
+    to pairs of matrices (`known.paired_cuts`)."""
 
     def __post_init__(self) -> None:
         if self.graph.time_s <= 0:

@@ -27,8 +27,8 @@ def layout_steps(
 ) -> tuple[MoveStep, ...] | None:
     """Steps from one layout of a tensor to another. None if the target has partial sums that the source lacks.
 
-    What is cut is gathered from the last dimension of the mesh to the first, and cut again in the other order: of two
-    dimensions of the mesh that cut one of the tensor, the first cuts first.
+    Shards are gathered from the last mesh dimension to the first, and split again in the opposite order: of two mesh
+    dimensions that shard one tensor dimension, the first one splits first.
 
     Args:
         source: Layout before the conversion.

@@ -12,7 +12,7 @@ __all__ = ["Dims", "Label", "Loops", "Shapes", "operator_name", "spread"]
 
 Label = int | str
 Dims = tuple[Label | None, ...]
-"""Loop of each dimension of a tensor; None where there is no loop, as for a broadcast size of 1."""
+"""Loop of each dimension of a tensor. None for a dimension without a loop, such as a broadcast size of 1."""
 
 
 @dataclass
@@ -38,11 +38,11 @@ class Loops:
 Shapes = Sequence[tuple[int, ...]]
 
 
-def spread(shape: tuple[int, ...], onto: tuple[int, ...]) -> Dims:
+def spread(shape: tuple[int, ...], target: tuple[int, ...]) -> Dims:
     """Loops of a tensor broadcast over another's dimensions, which are the loops."""
-    offset = len(onto) - len(shape)
+    offset = len(target) - len(shape)
     return tuple(
-        d + offset if size == onto[d + offset] and size > 1 else None for d, size in enumerate(shape)
+        d + offset if size == target[d + offset] and size > 1 else None for d, size in enumerate(shape)
     )
 
 

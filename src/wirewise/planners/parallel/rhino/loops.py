@@ -62,7 +62,7 @@ LOSSES = frozenset(
     """mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss
     binary_cross_entropy_with_logits""".split()
 )
-"""Losses that are a sum or a mean of what each element adds; `reduction` says which, a mean by default."""
+"""Losses that are a sum or a mean over elements; `reduction` says which, a mean by default."""
 
 
 def _pointwise(node: OperatorNode, shapes: Shapes) -> Loops:

@@ -11,7 +11,8 @@ __all__ = ["RECOMPUTE", "Recompute", "recomputed_nodes"]
 
 Recompute = Literal["nothing", "cheap operators", "blocks"]
 RECOMPUTE: tuple[Recompute, ...] = ("nothing", "cheap operators", "blocks")
-"""Nothing; pointwise operators, norms and softmax between what computes much; or all between the joints of blocks."""
+"""Recomputation modes: nothing; pointwise operators, norms and softmax between compute-intensive operators; or
+everything between the joints of blocks."""
 
 _RANDOM = frozenset({"native_dropout", "bernoulli", "rand_like", "randn_like", "rand", "randn"})
 _CHEAP = (POINTWISE | VIEWS | frozenset({

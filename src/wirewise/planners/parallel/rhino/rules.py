@@ -1,7 +1,7 @@
 """Sharding strategies of operators along one mesh dimension, derived from loops over tensor dimensions.
 
-Views are described by the blocks of elements that a cut makes, which is why a cut inside a dimension that others are
-merged with is a strided one, and the other way round.
+Views are described by the blocks of elements that a sharding creates; a shard inside a merged dimension is therefore a
+strided one, and vice versa.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Strategy", "strategies", "view_cuts"]
 
 
 class Strategy(NamedTuple):
-    """Strategy to shard an operator along a mesh dimension."""
+    """Strategy for sharding an operator along a mesh dimension."""
 
     inputs: tuple[DimPlacement, ...]
     outputs: tuple[DimPlacement, ...]

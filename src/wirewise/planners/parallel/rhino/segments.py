@@ -1,9 +1,9 @@
 """Segment-wise dynamic programming over points where a single tensor joins the model's front to its back.
 
-What is cut there is decided for both sides; inside a segment choices are solved exactly for each pair of decisions at
-its ends that look cheap. Other edges between segments, as gradients have, count with the least that they can cost; what
-is chosen is then improved one segment at a time, each solved with all others as they are. The least that each segment
-costs whatever its ends are adds up to a bound.
+The sharding at a joint is common to both sides; inside a segment the choices are solved exactly for the cheapest pairs
+of shardings at its ends. Other edges between segments, such as those of gradients, are charged their minimum cost; the
+choices are then improved one segment at a time, with all others fixed. The sum of the minimum costs of the segments is
+a lower bound.
 """
 
 from __future__ import annotations
@@ -114,11 +114,11 @@ def solve_by_segments(
         if head is None and tail is None:
             table = np.array([[free.bound]])
         elif tail is None:
-            table = sub.table(own[head or 0], own[head or 0], most=_MOST_ENDS, time_limit_s=left)
+            table = sub.table(own[head or 0], own[head or 0], maximum=_MOST_ENDS, time_limit_s=left)
         elif head is None:
-            table = sub.table(own[tail], own[tail], most=_MOST_ENDS, time_limit_s=left).T
+            table = sub.table(own[tail], own[tail], maximum=_MOST_ENDS, time_limit_s=left).T
         else:
-            table = sub.table(own[head], own[tail], most=_MOST_ENDS, time_limit_s=left)
+            table = sub.table(own[head], own[tail], maximum=_MOST_ENDS, time_limit_s=left)
         both = before[:, None] + table
         led.append(both.argmin(axis=0))
         before = both.min(axis=0)

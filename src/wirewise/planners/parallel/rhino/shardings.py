@@ -29,7 +29,7 @@ from wirewise.trace.operator_graph import OperatorGraph, OperatorNode
 __all__ = ["LEAVES", "STATE", "JointStrategy", "ShardingProblem", "ShardingSpace", "StepCosts"]
 
 STATE = ("parameter", "buffer", "constant")
-"""Tensors that a step begins with and that no batch changes."""
+"""Tensors that exist before a step and that no batch changes."""
 LEAVES = ("input", *STATE)
 _FACTORS = 2
 """Numbers of blocks of strided cuts that are kept of a dimension."""
@@ -70,7 +70,7 @@ class ShardingSpace(NamedTuple):
     """Strategies and moves of every node."""
 
     strategies: tuple[JointStrategy, ...]
-    """Strategy of each node; for the output, the placements it reads."""
+    """Strategy of each node; for the output, the placements that it reads."""
     moves: tuple[Move, ...]
 
 
@@ -92,7 +92,8 @@ class ShardingProblem:
     boundary: frozenset[int] = frozenset()
     """Nodes whose outputs are kept for recomputation, in addition to those that the backward pass reads."""
     accumulation: Accumulation | None = None
-    """How microbatches add up to the batch. Defaults to computing it on first use."""
+    """Method by which microbatch results are combined into those of the batch. Defaults to computing it on first
+    use."""
     fixed: tuple[tuple[tuple[DimPlacement, ...], ...], ...] = ()
     """Dimensions of the mesh that are decided, for each the first output's placement and the inputs' of every node."""
 
@@ -467,17 +468,17 @@ class ShardingProblem:
         own = self.graph.nodes[number].seconds(one.share / self.microbatches)
         return self.microbatches * (own + sum(map(self.costs.seconds, one.inner))) * again
 
-    def output_bytes(self, number: int, one: JointStrategy) -> float:
+    def output_bytes(self, number: int, strategy: JointStrategy) -> float:
         """Bytes of a rank's shard of a node's outputs, for the whole batch."""
         node = self.graph.nodes[number]
         return sum(
             prod(shape) * node.item_bytes * share_of(layout, self.mesh)
-            for shape, layout in zip(node.parts or (node.shape,), one.outputs, strict=True)
+            for shape, layout in zip(node.parts or (node.shape,), strategy.outputs, strict=True)
         )
 
-    def own_bytes(self, number: int, one: JointStrategy) -> float:
+    def own_bytes(self, number: int, strategy: JointStrategy) -> float:
         """Bytes that a rank keeps for a node: parameters, buffers, and inputs of the backward pass."""
-        node, size = self.graph.nodes[number], self.output_bytes(number, one)
+        node, size = self.graph.nodes[number], self.output_bytes(number, strategy)
         if node.op == "parameter":
             return size * (2.0 + self.states if node.source in self.graph.gradients else 1.0)
         if node.op in STATE:

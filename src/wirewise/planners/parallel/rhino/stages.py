@@ -1,10 +1,10 @@
 """Stages of any model, also non-chains: an integer programme over the operators of its forward pass.
 
-Variables are the stage of every op, an integer, with stage(op) <= stage(user) along every edge, which keeps no order of
-the ops among each other; a flag for every tensor and later stage that takes it, so a tensor that several ops of a stage
-take is sent there once; binaries of op and stage, for the work of each. Minimised are the seconds that tensors between
-stages take, under a limit of each stage's work (Zhang et al., "Rhino", 2023, on non-linear models; the flags per tensor
-and stage are those of hyper-edges).
+Variables are the stage of every op, an integer, with stage(op) <= stage(user) along every edge, which imposes no order
+on the ops; a binary for every tensor and later stage that reads it, so that a tensor read by several ops of a stage is
+sent there once; and binaries of op and stage, for the work of each. The objective is the seconds of tensors between
+stages, under a limit of each stage's work (Zhang et al., "Rhino", 2023, on non-linear models; the flags per tensor and
+stage are those of hyper-edges).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = [
     "BALANCE",
     "StageCut",
     "StageGraph",
-    "crossing",
+    "communication_cost",
     "cut_stages",
     "stage_graph",
     "stages_of_nodes",
 ]
 
 BALANCE = 0.08
-"""How much more work than the mean a stage may have."""
+"""Maximum excess of a stage's work over the mean, as a fraction."""
 _GAP = 1e-4
 _MOST_OPS = 400
 """Ops of an integer programme at most; neighbours are one op until there are no more."""
@@ -61,7 +61,7 @@ class StageCut(NamedTuple):
     """Largest work of a stage over the mean."""
 
 
-def crossing(graph: StageGraph, stage_of: Sequence[int]) -> float:
+def communication_cost(graph: StageGraph, stage_of: Sequence[int]) -> float:
     """Cost of tensors between stages, counted once per receiving stage."""
     return sum(
         size * len({stage_of[user] for user in users} - {stage_of[op]}) for op, size, users in graph.tensors
@@ -95,7 +95,7 @@ def cut_stages(
             work = np.bincount(found[0], graph.work, stages)
             return StageCut(
                 tuple(map(int, found[0])),
-                crossing(graph, found[0]),
+                communication_cost(graph, found[0]),
                 found[1],
                 float(work.max() / work.mean()),
             )

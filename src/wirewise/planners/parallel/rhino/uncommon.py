@@ -159,4 +159,4 @@ UNCOMMON: dict[str, Rule] = {
     "_grouped_mm": _grouped_products,
     **dict.fromkeys(("_linalg_solve_ex", "linalg_lu_solve", "linalg_solve_triangular"), _matrices(3)),
 }  # fmt: skip
-"""Rules by the name of the operator, of others than ATen's with namespace and overload."""
+"""Rules by operator name; with namespace and overload for operators outside ATen."""

@@ -12,7 +12,7 @@ import msgspec
 
 from wirewise.cost.links import Links
 from wirewise.planners.parallel import ParallelProblem
-from wirewise.planners.parallel.rhino.buckets import DDP_BYTES, in_buckets
+from wirewise.planners.parallel.rhino.buckets import DDP_BYTES, assign_buckets
 from wirewise.planners.parallel.rhino.explore import plan_of
 from wirewise.planners.parallel.rhino.known import data_parallel, tensor_parallel
 from wirewise.plans.parallel import Move, MoveKind, MoveStep, ParallelPlan
@@ -22,24 +22,24 @@ __all__ = ["plan_of_way"]
 
 
 def plan_of_way(
-    way: str, graph: OperatorGraph, links: Links, cuts: Mapping[str, str] | None = None
+    method: str, graph: OperatorGraph, links: Links, cuts: Mapping[str, str] | None = None
 ) -> ParallelPlan | None:
     """Express a way as a plan of the step's operators. None if the way is unknown.
 
     Args:
-        way: Name of the way: ddp, fsdp or tensor.
+        method: Name of the way: ddp, fsdp or tensor.
         graph: Training step with the seconds of its operators.
         links: Links between the ranks.
         cuts: Placements of parameters sharded by the way tensor, by name pattern; others are replicated.
     """
     problem = ParallelProblem(graph=graph, links=links, states=1.0)
-    if way == "ddp":
-        plan = plan_of(problem, data_parallel, way)
-        return None if plan is None else in_buckets(plan, graph, *DDP_BYTES)
-    if way == "fsdp":
-        plan = plan_of(problem, partial(data_parallel, cut=True), way)
+    if method == "ddp":
+        plan = plan_of(problem, data_parallel, method)
+        return None if plan is None else assign_buckets(plan, graph, *DDP_BYTES)
+    if method == "fsdp":
+        plan = plan_of(problem, partial(data_parallel, cut=True), method)
         return None if plan is None else _in_blocks(plan, graph)
-    return plan_of(problem, partial(tensor_parallel, cuts=cuts or {}), way) if way == "tensor" else None
+    return plan_of(problem, partial(tensor_parallel, cuts=cuts or {}), method) if method == "tensor" else None
 
 
 def _in_blocks(plan: ParallelPlan, graph: OperatorGraph) -> ParallelPlan:

@@ -39,7 +39,7 @@ def deploy(
     if method == "data-parallel":
         found = problem.baseline()
     elif method == "proportional":
-        found = problem.everywhere("allreduce", proportional=True)
+        found = problem.uniform_strategy("allreduce", proportional=True)
     elif method == "flexflow":
         found = _chain(problem, simulations, seed)
     elif method == "baechi":

@@ -59,10 +59,10 @@ def duplicated_ops(problem: FactorProblem) -> list[int]:
     return np.flatnonzero(found.x[:n] > 0.5).tolist()
 
 
-def gain_s(problem: FactorProblem, chosen: Sequence[int]) -> float:
+def gain_s(problem: FactorProblem, duplicated: Sequence[int]) -> float:
     """Seconds saved by duplicating some ops."""
     x: NDArray[np.bool_] = np.zeros(len(problem.extra_s), bool)
-    x[list(chosen)] = True
+    x[list(duplicated)] = True
     sent = {u for u, v in problem.edges if x[v] and not x[u]}
     own = np.subtract(problem.saved_s, problem.extra_s)[x].sum()
     return float(own - sum(problem.broadcast_s[u] for u in sent))

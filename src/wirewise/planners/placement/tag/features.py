@@ -41,7 +41,7 @@ class Observation(NamedTuple):
     """1 if an action uses a device group, [A, m]."""
 
 
-def observe(problem: DeploymentProblem, strategy: Strategy, place: int) -> Observation:
+def observe(problem: DeploymentProblem, strategy: Strategy, position: int) -> Observation:
     """Compute dimensionless features of a partly decided strategy.
 
     Times are relative to the model's time on the mean device; bytes are the time of a mean port, likewise.
@@ -49,12 +49,12 @@ def observe(problem: DeploymentProblem, strategy: Strategy, place: int) -> Obser
     Args:
         problem: Model and devices.
         strategy: Actions of all op groups, decided or inherited.
-        place: Position of the op group to decide; earlier ones are decided.
+        position: Position of the op group to decide; earlier ones are decided.
     """
     step, scale = problem.step(strategy), _Scale.of(problem)
-    group, count = problem.order[place], len(problem.op_groups)
+    group, count = problem.order[position], len(problem.op_groups)
     decided = np.zeros((count, 2))
-    decided[problem.order[:place], 0] = 1.0
+    decided[problem.order[:position], 0] = 1.0
     decided[group, 1] = 1.0
     chosen = [_Options.of(problem, g) for g in range(count)]
     ways = np.stack([one.fixed[a, :5] for one, a in zip(chosen, strategy, strict=True)])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from wirewise.extras import needed
+from wirewise.extras import import_extra
 from wirewise.trace.stages import StageTrace
 
 __all__ = ["group_modules"]
@@ -46,7 +46,7 @@ def _cut(trace: StageTrace, groups: int, seconds: NDArray[np.float64]) -> NDArra
     root = np.sqrt(seconds)
     weights = np.maximum(1000 * root / max(root.max(), 1e-30), 1).astype(int)
     # Of an extra, which a model of few modules does not need.
-    pymetis = needed("pymetis", "gnn", f"a grouping of {n} modules")
+    pymetis = import_extra("pymetis", "gnn", f"a grouping of {n} modules")
     _, part = pymetis.part_graph(
         groups,
         adjacency=pymetis.CSRAdjacency(starts, [other for m in range(n) for other in neighbours[m]]),

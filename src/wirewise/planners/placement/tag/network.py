@@ -1,7 +1,7 @@
 """The network of TAG: attention over op groups and device groups, and a score for each action of an op group.
 
-S. Zhang et al., TPDS 2023, with fewer weights, and with what can be told of an action beforehand as its features. One
-function serves numpy and, in training, torch.
+S. Zhang et al., TPDS 2023, with fewer weights, and with features of an action that are known beforehand. One function
+serves numpy and, in training, torch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Weights = Mapping[str, Any]
 
 
 def new_weights(seed: int) -> dict[str, NDArray[np.float32]]:
-    """Initial weights."""
+    """Sample the initial weights of the network."""
     random = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, int]] = {"ops": (OP, _WIDTH), "devices": (DEVICE, _WIDTH)}
     for layer in range(_LAYERS):
@@ -81,25 +81,25 @@ def new_weights(seed: int) -> dict[str, NDArray[np.float32]]:
     }
 
 
-def scores(weights: Weights, seen: Observation, xp: Any = np) -> Any:
+def scores(weights: Weights, observation: Observation, xp: Any = np) -> Any:
     """Score of each action, [A]; invariant under relabelling of op groups and device groups.
 
     Args:
         weights: Weights by name, arrays of `xp`.
-        seen: Features, arrays of `xp`.
+        observation: Features, arrays of `xp`.
         xp: Either numpy or torch.
     """
     nodes = {
-        "ops": xp.tanh(seen.ops @ weights["ops"] + weights["ops+"]),
-        "devices": xp.tanh(seen.devices @ weights["devices"] + weights["devices+"]),
+        "ops": xp.tanh(observation.ops @ weights["ops"] + weights["ops+"]),
+        "devices": xp.tanh(observation.devices @ weights["devices"] + weights["devices+"]),
     }
-    back = xp.swapaxes(seen.tensors, 0, 1)
+    back = xp.swapaxes(observation.tensors, 0, 1)
     edges = {
-        "before": (seen.tensors, seen.tensors[..., 0] > 0),
+        "before": (observation.tensors, observation.tensors[..., 0] > 0),
         "behind": (back, back[..., 0] > 0),
-        "placed": (xp.swapaxes(seen.pairs, 0, 1), None),
-        "serves": (seen.pairs, None),
-        "linked": (seen.links, None),
+        "placed": (xp.swapaxes(observation.pairs, 0, 1), None),
+        "serves": (observation.pairs, None),
+        "linked": (observation.links, None),
     }
     for layer in range(_LAYERS):
         into: dict[str, list[Any]] = {"ops": [], "devices": []}
@@ -113,18 +113,18 @@ def scores(weights: Weights, seen: Observation, xp: Any = np) -> Any:
             kind: nodes[kind] + xp.tanh(sum(found) / len(found) @ weights[f"{layer}.{kind}"])
             for kind, found in into.items()
         }
-    actions, devices = seen.places.shape
-    op = nodes["ops"][seen.group]
+    actions, devices = observation.places.shape
+    op = nodes["ops"][observation.group]
     each = xp.concatenate(
         [
             xp.broadcast_to(nodes["devices"][None], (actions, devices, _WIDTH)),
-            seen.places[..., None],
+            observation.places[..., None],
         ],
         axis=2,
     )
     placed = xp.tanh(each @ weights["place"] + weights["place+"])
     whole = xp.concatenate(
-        [placed.mean(axis=1), xp.broadcast_to(op[None], (actions, _WIDTH)), seen.actions], axis=1
+        [placed.mean(axis=1), xp.broadcast_to(op[None], (actions, _WIDTH)), observation.actions], axis=1
     )
     hidden = xp.tanh(whole @ weights["action"] + weights["action+"])
     hidden = xp.tanh(hidden @ weights["mixed"] + weights["mixed+"])
@@ -166,7 +166,7 @@ def read_weights(path: str | os.PathLike[str]) -> dict[str, NDArray[np.float32]]
     """Read the weights in a file.
 
     Raises:
-        InputError: The file is unreadable, or holds something else.
+        InputError: The file is unreadable or malformed.
     """
     wanted = {name: array.shape for name, array in new_weights(0).items()}
     try:

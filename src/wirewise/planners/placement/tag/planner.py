@@ -52,7 +52,7 @@ def plan_tag(
     times = StrategyTimes(problem, simulations)
     starts = [problem.baseline()]
     if simulations > 2:
-        starts += [problem.everywhere(way, proportional=True) for way in ("allreduce", "duplicate")]
+        starts += [problem.uniform_strategy(way, proportional=True) for way in ("allreduce", "duplicate")]
     for start in starts:
         if len(times.known) < simulations:
             times.of(start)

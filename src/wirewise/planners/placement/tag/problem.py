@@ -145,9 +145,9 @@ class DeploymentProblem:
 
     def baseline(self) -> Strategy:
         """Baseline: everything on all devices, even rows, all-reduces; fewer devices if there are fewer rows."""
-        return self.everywhere("allreduce", proportional=False)
+        return self.uniform_strategy("allreduce", proportional=False)
 
-    def everywhere(self, communication: Communication, *, proportional: bool) -> Strategy:
+    def uniform_strategy(self, communication: Communication, *, proportional: bool) -> Strategy:
         """Strategy with one communication scheme and row rule for all op groups on all devices."""
         wanted = Action(tuple(range(len(self.device_groups))), communication, proportional)
         even = wanted._replace(proportional=False)

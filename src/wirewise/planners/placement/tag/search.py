@@ -25,14 +25,14 @@ class StrategyTimes:
 
     Args:
         problem: Problem of the strategies.
-        most: Maximum number of simulations; exceeding it raises `StrategyTimes.BudgetExhausted`.
+        maximum: Maximum number of simulations; exceeding it raises `StrategyTimes.BudgetExhausted`.
     """
 
     class BudgetExhausted(Exception):
         """Simulation budget exhausted."""
 
-    def __init__(self, problem: DeploymentProblem, most: float = inf) -> None:
-        self.problem, self.most = problem, most
+    def __init__(self, problem: DeploymentProblem, maximum: float = inf) -> None:
+        self.problem, self.most = problem, maximum
         self.known: dict[Strategy, float] = {}
 
     def of(self, strategy: Strategy) -> float:
@@ -70,19 +70,19 @@ class _Node:
         self.children: dict[int, _Node] = {}
 
 
-def fill_undecided(problem: DeploymentProblem, decided: Strategy) -> Strategy:
+def fill_undecided(problem: DeploymentProblem, prefix: Strategy) -> Strategy:
     """Complete a strategy by letting undecided op groups follow the first one.
 
     Args:
         problem: Op groups and their possible actions.
-        decided: Actions of the first op groups of the order.
+        prefix: Actions of the first op groups of the order.
     """
-    if not decided:
+    if not prefix:
         return problem.baseline()
     order, actions = problem.order, problem.actions
-    first = actions[order[0]][decided[0]]
+    first = actions[order[0]][prefix[0]]
     chosen = [_like(actions[g], first) for g in range(len(actions))]
-    for g, action in zip(order, decided, strict=False):
+    for g, action in zip(order, prefix, strict=False):
         chosen[g] = action
     return tuple(chosen)
 
