@@ -169,7 +169,7 @@ def test_faults_of_a_timeline_strike_their_hosts() -> None:
 def test_slow_processors_stop_processes_for_a_part_of_the_time() -> None:
     count = "import time\nend = time.time() + 1.0\nn = 0\nwhile time.time() < end: n += 1\nprint(n)"
     with Lab(2) as lab:
-        lab.slow(1, 8, label="cpu")
+        lab.slow(1, 8, resource="cpu")
         # Others may keep the fast host from its processor, or whoever is to stop the slow one.
         for _ in range(4):
             result = lab.run([sys.executable, "-S", "-c", count], launcher="none", timeout_s=30)
@@ -261,7 +261,7 @@ def test_unknown_hosts_and_commands_are_refused() -> None:
         with pytest.raises(LabError, match="by at least 1"):
             lab.slow(0, 0.5)
         with pytest.raises(LabError, match="expected link, cpu or both"):
-            lab.slow(0, 2, label="disk")
+            lab.slow(0, 2, resource="disk")
         with pytest.raises(LabError, match="got host 7"):
             lab.launch(["true"], launcher="none", faults=[HostFault(kind="kill", host=7, at_s=0)])
         with pytest.raises(LabError, match="commands for 1 hosts; expected 2"):

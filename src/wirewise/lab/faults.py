@@ -59,7 +59,7 @@ class HostFault:
     def inject(self, lab: Lab) -> None:
         """Inject the fault now."""
         if self.kind in _WITH_FACTOR:
-            lab.slow(self.host, self.factor, label="cpu" if self.kind == "slow-cpu" else "link")
+            lab.slow(self.host, self.factor, resource="cpu" if self.kind == "slow-cpu" else "link")
         elif self.kind == "link":
             lab.set_link(self.host, self.rate)
         else:

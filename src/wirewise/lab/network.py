@@ -291,7 +291,7 @@ class Lab(HostNetwork):
         """Reconnect a cut host, restore a slowed one's speed, and resume a stopped one."""
         self._check(host)
         self._open().ip("-n", self._bridge, "link", "set", f"port{host}", "master", self._switch(host))
-        self.slow(host, 1.0, label="both")
+        self.slow(host, 1.0, resource="both")
         self._signal(host, signal.SIGCONT)
 
     def _signal(self, host: int, number: int) -> int:
@@ -299,24 +299,24 @@ class Lab(HostNetwork):
         pids = self.processes(host)
         return signal_all(pids, number, partial(namespaces.shares_network, self._holders[host].pid))
 
-    def slow(self, host: int, factor: float, label: str = "link") -> None:
+    def slow(self, host: int, factor: float, resource: str = "link") -> None:
         """Slow a host down by `factor`, relative to its full speed; 1 restores it.
 
         Args:
             host: Index of the host.
             factor: Factor of at least 1.
-            label: "link": its rate is divided. "cpu": its processes are stopped for a part of the time (emulated, see
-                `Throttle`). "both": both.
+            resource: "link": its rate is divided. "cpu": its processes are stopped for a part of the time (emulated,
+                see `Throttle`). "both": both.
         """
         self._check(host)
-        if label not in ("link", "cpu", "both") or not factor >= 1:
-            raise LabError(f"got slow {label!r} by {factor}; expected link, cpu or both, by at least 1")
-        if label != "cpu" and self.pairs is not None:
+        if resource not in ("link", "cpu", "both") or not factor >= 1:
+            raise LabError(f"got slow {resource!r} by {factor}; expected link, cpu or both, by at least 1")
+        if resource != "cpu" and self.pairs is not None:
             self.pairs.slowed[host] = factor
             self._shape_pairs(host)
-        elif label != "cpu":
+        elif resource != "cpu":
             self._shape(host, self.rates[host] / factor, "change")
-        if label != "link":
+        if resource != "link":
             throttle = self._throttles.pop(host, None)
             if throttle is not None:
                 throttle.stop()

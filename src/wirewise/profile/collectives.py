@@ -132,35 +132,35 @@ class CollectiveHooks:
         self._functional = {at: pending for at, pending in self._functional.items() if pending.end is None}
         self.launched.clear()
 
-    def _heard(self, operator: str, label: _Operator) -> Callable[..., Any]:
-        original = getattr(torch.ops.c10d, operator).default
+    def _heard(self, name: str, operator: _Operator) -> Callable[..., Any]:
+        original = getattr(torch.ops.c10d, name).default
 
         def hear(keys: Any, *args: Any) -> Any:
-            pending = self._begin(label, args)
+            pending = self._begin(operator, args)
             result = original.redispatch(keys & _BELOW, *args)
             if pending is not None:
                 boxed = result[-1] if isinstance(result, tuple) else result
                 self._follow(dist.Work.unbox(boxed), pending)
-                if operator in _OF_FUNCTIONAL:
+                if name in _OF_FUNCTIONAL:
                     self._functional |= dict.fromkeys(_addresses(args[0]), pending)
             return result
 
         return hear
 
-    def _begin(self, label: _Operator, args: Sequence[Any]) -> Pending | None:
+    def _begin(self, operator: _Operator, args: Sequence[Any]) -> Pending | None:
         if _is_traced(args[0]):
             return None
-        group = dist.ProcessGroup.unbox(args[label.group])
+        group = dist.ProcessGroup.unbox(args[operator.group])
         name = group.group_name
         ranks = self._groups.get(name)
         if ranks is None:
             ranks = self._groups[name] = list(dist.get_process_group_ranks(group))
-        message = label.collective in _MESSAGES
+        message = operator.collective in _MESSAGES
         seq = -1 if message else self._recorder.number(name, ranks)
         if not self._recorder.active:
             return None
-        size = size_of(args[label.payload]) if label.payload >= 0 else 0
-        form, title = self._form(label, args, name, ranks, size)
+        size = size_of(args[operator.payload]) if operator.payload >= 0 else 0
+        form, title = self._form(operator, args, name, ranks, size)
         pending = self._recorder.open(title, name, form, self._recorder.mark(), seq, size)
         self.launched.append(pending)
         if (inside := self.inside.get(pending.caller)) is not None:
@@ -168,23 +168,25 @@ class CollectiveHooks:
         return pending
 
     def _form(
-        self, label: _Operator, args: Sequence[Any], group: str, ranks: list[int], size: int
+        self, operator: _Operator, args: Sequence[Any], group: str, ranks: list[int], size: int
     ) -> tuple[int, str]:
         caller = calling_thread()
-        title, parameters = self.name(label.collective, size) if caller == "main" else (label.collective, ())
-        plain = (label.collective, group, size, title, caller)
-        alike = label.peer < 0 and label.collective != "all_to_all"
+        title, parameters = (
+            self.name(operator.collective, size) if caller == "main" else (operator.collective, ())
+        )
+        plain = (operator.collective, group, size, title, caller)
+        alike = operator.peer < 0 and operator.collective != "all_to_all"
         if alike and (known := self._plain.get(plain)) is not None:
             return known, title
-        tensor = _first(args[label.payload]) if label.payload >= 0 else None
+        tensor = _first(args[operator.payload]) if operator.payload >= 0 else None
         more: dict[str, Any] = {
             "group": group,
-            "collective": label.collective,
+            "collective": operator.collective,
             "size_bytes": size,
             "dtype": str(tensor.dtype).removeprefix("torch.") if tensor is not None else "",
-            "split_bytes": _splits(label, args, tensor),
-            "peer": ranks[args[label.peer]] if label.peer >= 0 else -1,
-            "tag": args[_TAG] if label.collective in _MESSAGES else -1,
+            "split_bytes": _splits(operator, args, tensor),
+            "peer": ranks[args[operator.peer]] if operator.peer >= 0 else -1,
+            "tag": args[_TAG] if operator.collective in _MESSAGES else -1,
             "parameters": parameters,
             "caller": caller,
         }
@@ -274,11 +276,11 @@ def _addresses(results: Any) -> list[int]:
     return [tensor.data_ptr() for tensor in tensors if tensor.layout is torch.strided]
 
 
-def _splits(label: _Operator, args: Sequence[Any], tensor: torch.Tensor | None) -> tuple[int, ...]:
+def _splits(operator: _Operator, args: Sequence[Any], tensor: torch.Tensor | None) -> tuple[int, ...]:
     """Bytes to each rank of the group; empty: equal parts, or no such collective."""
-    if label.collective != "all_to_all" or tensor is None:
+    if operator.collective != "all_to_all" or tensor is None:
         return ()
-    if label.splits < 0:
-        return tuple(map(size_of, args[label.payload]))
+    if operator.splits < 0:
+        return tuple(map(size_of, args[operator.payload]))
     row_bytes = tensor.element_size() * math.prod(tensor.shape[1:])
-    return tuple(int(rows) * row_bytes for rows in args[label.splits])
+    return tuple(int(rows) * row_bytes for rows in args[operator.splits])

@@ -59,7 +59,7 @@ class Tag(Interleaved[DeploymentJob, "DeploymentRun"]):
 
         if job.measured is not None and isinstance(network, Lab):
             for host, speed in enumerate(job.speeds):
-                network.slow(host, 1.0 / speed, label="cpu")
+                network.slow(host, 1.0 / speed, resource="cpu")
 
     def subjects(self, rank: Rank[DeploymentJob]) -> Mapping[str, Subject]:
         """A training under each plan."""

@@ -170,9 +170,9 @@ class FlowEngine:
                 connection.setblocking(False)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
 
-    def _say(self, host: int, label: int, op: int, size_bytes: int = 0, iteration: int = 0) -> None:
+    def _say(self, host: int, word: int, op: int, size_bytes: int = 0, iteration: int = 0) -> None:
         try:
-            self.peers.out[host, WORDS].sendall(_WORD.pack(label, op, size_bytes, iteration))
+            self.peers.out[host, WORDS].sendall(_WORD.pack(word, op, size_bytes, iteration))
         except OSError as error:
             raise _gone(host, error) from error
 
