@@ -13,6 +13,7 @@ from wirewise.errors import InputError
 __all__ = ["LinkCost", "LinkEstimator", "PairEstimator", "fit_link"]
 
 _MOST_PAIRED = 600
+"""Maximum number of samples whose pairs are all compared, as time and memory grow with its square."""
 _OUTLIER_DEVIATIONS = 4.0
 
 

@@ -9,6 +9,7 @@ __all__ = ["ProcessorClock", "ProcessorTimes"]
 
 _NS = 1e-9
 _MOST_BYTES = 100
+"""Bytes to read of the file, whose three 64-bit numbers have at most 62 characters."""
 
 
 class ProcessorTimes(NamedTuple):

@@ -32,6 +32,7 @@ _LATE_SHARE = 0.15
 _LATE_EXPOSED = 0.25
 """Exposed fraction of such waiting from which it counts."""
 _MEANWHILE = 0.5
+"""Fraction of the time of late launches that an activity of hosts must fill to be named."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

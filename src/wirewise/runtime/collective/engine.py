@@ -43,6 +43,7 @@ _EAGER_BYTES = 1 << 20
 _LOOK_S = 0.2
 """How often the loop looks for silent peers and for the end of its wait."""
 _ASK_S = 1.0
+"""Wait after which ranks ask each other which operation they are in, as they may be in different ones."""
 _KEPT = 4096
 """Operations that are remembered, so that a frame for one that has ended is known to be one too many."""
 _GRACE_S = 1.0
