@@ -81,7 +81,7 @@ def test_a_check_of_a_program_needs_no_compiler():
 
 def test_a_name_of_a_package_is_not_that_of_a_module_in_it():
     """Python would set the module in place of a name that is imported when it is asked for."""
-    for name in ("codec.gradients", "plans", "runtime.recovery", "sim"):
+    for name in ("codec.gradients", "cost", "plans", "runtime.recovery", "sim"):
         package = importlib.import_module(f"wirewise.{name}")
         inside = {module.name for module in pkgutil.iter_modules(package.__path__)}
         assert not inside & set(package.__all__)

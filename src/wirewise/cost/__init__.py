@@ -60,7 +60,7 @@ __all__ = [
     "speedup_bound",
 ]
 
-# A check of a program needs one function of one module: without the compiler of the others it takes half the time.
+# A check of a program needs one module of them, and no compiler: 0.5 s of processor time, 0.7 with all.
 __getattr__ = lazy_names(
     __name__,
     {

@@ -8,7 +8,7 @@ import torch
 
 from wirewise.errors import InputError, PlanError
 from wirewise.planners import PLANNERS
-from wirewise.planners.jobs import mean_slots, problem_of, tune
+from wirewise.planners.jobs import mean_slots, problem_of, tapfinger, tune
 from wirewise.planners.jobs.lookahead import LOOKED_AT
 from wirewise.planners.jobs.policy import run_episodes
 from wirewise.planners.jobs.tapfinger import SHIPPED, read_weights, write_weights
@@ -93,6 +93,24 @@ def test_a_policy_that_starts_nothing_is_replaced_or_refused(tmp_path):
     assert plan.mean_completion_s <= ruled + 1e-9
     with pytest.raises(PlanError, match="the policy leaves 12 jobs waiting"):
         TAPFINGER(queue, weights=str(tmp_path / "idle.npz"), safe=False)
+
+
+def test_a_plan_is_made_on_one_thread_and_the_callers_number_comes_back(monkeypatch):
+    """Threads of torch that wait for each other took most of the time of a plan."""
+    used, read = [], tapfinger.read_weights
+
+    def noting(path):
+        used.append(torch.get_num_threads())
+        return read(path)
+
+    monkeypatch.setattr(tapfinger, "read_weights", noting)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        tapfinger.plan_tapfinger(problem_of(draw_queue(jobs=4)))
+        assert (used, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_weights_read_back(tmp_path):
