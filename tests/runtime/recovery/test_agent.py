@@ -138,7 +138,8 @@ if __name__ == "__main__":
     host, port, folder, faults = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     Agent(
         train, (folder, json.loads(sys.argv[5])), ranks=2, host=host, hosts=2, spares=1, port=port,
-        folder=Path(folder) / str(host), environment={"WIREWISE_FAULTS": faults}, lease_s=3.0,
+        folder=Path(folder) / str(host), environment={"WIREWISE_FAULTS": faults}, lease_s=5.0,
+        wait_s=240.0,
     ).run()
 """
 
