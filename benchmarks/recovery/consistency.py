@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from wirewise.errors import InputError
 from wirewise.runtime.recovery import CheckpointFolder, TrainingState, Updates
-from wirewise.runtime.trees import copy_tree
+from wirewise.runtime.trees import copy_into
 
 WAYS = ("roll-forward", "undo", "ping-pong", "checkpoint", "journal", "snapshot")
 _WIDTH, _LENGTH, _BATCH, _LAYERS = 96, 64, 16, 4
@@ -58,7 +58,7 @@ class _Training:
         if self.updates is None:
             self.optimizer.step()
             if self.kept is not None:
-                self.kept = copy_tree(self.state.state_dict(), self.kept)
+                self.kept = copy_into(self.state.state_dict(), self.kept)
             if self.checkpoints is not None:
                 self.checkpoints.save(self.number, self.state.state_dict())
                 self.checkpoints.discard(self.number - 1)

@@ -29,10 +29,10 @@ def rows() -> list[str]:
         names = [f"`{name}`" for name in changed[:_MOST_NAMES]]
         if len(changed) > _MOST_NAMES:
             names.append(f"{len(changed) - _MOST_NAMES} more")
-        if changed or seal.from_cuts:
+        if changed or seal.by_hand:
             when = f"{date[0] if date else 'not recorded'}, {seal.commit}"
             lines.append(
-                f"| `{stem}` | {when} | {', '.join(names) or 'nothing'} | {', '.join(seal.from_cuts) or '-'} |"
+                f"| `{stem}` | {when} | {', '.join(names) or 'nothing'} | {', '.join(seal.by_hand) or '-'} |"
             )
     return lines
 

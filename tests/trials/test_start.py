@@ -38,8 +38,8 @@ class Job(msgspec.Struct, frozen=True):
 
 def work(rank: Rank[Job], word: str) -> None:
     """Add up the ranks, or fail."""
-    if rank.transport.rank == rank.job.exceeds:
-        raise InputError(f"rank {rank.job.exceeds} has nothing to give")
+    if rank.transport.rank == rank.job.fails:
+        raise InputError(f"rank {rank.job.fails} has nothing to give")
     rank.log(f"{word} from rank {rank.transport.rank}")
     rank.outcome(float(rank.transport.total(rank.transport.rank)))
 
