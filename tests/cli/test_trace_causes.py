@@ -39,7 +39,7 @@ def preempted_rank():
 
 
 def late_rank():
-    """Its script sleeps."""
+    """The rank with a script that sleeps."""
     return with_processor(slow(), lambda rank: (0.085, 0.001))
 
 

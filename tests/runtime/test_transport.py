@@ -254,7 +254,7 @@ print("end", flush=True)
 @pytest.mark.cold  # it looks at the end of the interpreter
 @pytest.mark.slow
 def test_a_program_ends_once_the_group_has_let_go_of_its_tensors() -> None:
-    """Of one that only the group's thread has, and is slow to let go of."""
+    """A tensor that only the thread of the group still holds, for a second, does not end the program early."""
     done = subprocess.run([sys.executable, "-c", _ENDING], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
 
