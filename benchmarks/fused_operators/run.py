@@ -43,11 +43,11 @@ WITHIN, ORDER = 0.9, 0.95
 PRESETS = {
     "smoke": {
         "structures": 8, "sizes": 3, "epochs": 2, "again": {"epochs": 2}, "folds": 2,
-        "models": {"sizes": 2, "of_each": 3},
+        "models": {"sizes": 2, "regions_per_step": 3},
     },
     "paper": {
         "structures": 260, "sizes": 10, "epochs": 20, "again": {"epochs": 60, "batch": 32, "dropout": 0.0}, "folds": 8,
-        "models": {"sizes": 3, "of_each": 400},
+        "models": {"sizes": 3, "regions_per_step": 400},
     },
 }  # fmt: skip
 SPANS = (("below 20 us", 0, 2e-5), ("20 to 100 us", 2e-5, 1e-4), ("more", 1e-4, 1), ("any time", 0, 1))
@@ -165,7 +165,7 @@ def models_rows(page, preset, file, rows):
     samples = [one for region in regions for one in region]
     page.add(
         f"## E2: unseen fused operators of {len(SOURCES)} models, other ones of which were learned\n\n{len(samples)} "
-        f"fused operators: {len(regions)} regions, the different ones of {knobs['of_each']} draws of a step of each of "
+        f"fused operators: {len(regions)} regions, the different ones of {knobs['regions_per_step']} draws of a step of each of "
         f"{', '.join(SOURCES)}, at {knobs['sizes']} batches, in {PASSES} passes of which the least time counts. As in "
         "the paper, the estimator learns from other regions of these models: it is trained on from the shipped "
         f"weights in {preset['folds']} turns, each with all but some regions, so that each is held out once; with "

@@ -285,7 +285,7 @@ def test_a_gain_over_the_script_has_the_interval_of_its_steps(tmp_path):
 def test_a_script_that_ends_before_all_windows_is_advised_by_those_it_had(tmp_path, monkeypatch):
     said, seconds = [], {"none": 0.2, "efsign": 0.1}
 
-    def run_command(command, log, environment, *, result, what):
+    def run_command(command, log, environment, *, result, label):
         found = TrialMeasurements(windows=len(seconds), steps_s=seconds)
         result.write_bytes(msgspec.json.encode(found))
 

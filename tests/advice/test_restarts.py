@@ -50,7 +50,7 @@ class Script:
         monkeypatch.setattr(restarts, "run_command", self.run)
         monkeypatch.setattr(restarts.time, "monotonic", lambda: self.now)
 
-    def run(self, command, log, environment, *, result, what, limit_s):
+    def run(self, command, log, environment, *, result, label, limit_s):
         (task,) = msgspec.json.decode(environment["WIREWISE_INSIDE"], type=list[Task])
         self.names.append(environment["WIREWISE_TRIAL"])
         self.runs.append(task.arguments)

@@ -123,7 +123,7 @@ def test_a_step_is_measured_whole(monkeypatch, tmp_path):
         yield samples(next(drawn))
 
     monkeypatch.setattr(fused_samples, "_regions", regions)
-    own, knobs = tmp_path / "page-gru-1.jsonl", {"sizes": 3, "of_each": 2}
+    own, knobs = tmp_path / "page-gru-1.jsonl", {"sizes": 3, "regions_per_step": 2}
     with pytest.raises(KeyboardInterrupt):
         run.measure_model(own, "gru", knobs)
     assert not own.exists()
