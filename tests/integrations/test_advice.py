@@ -98,10 +98,10 @@ def test_a_trainer_of_lightning_is_advised_and_one_that_fails_keeps_its_error(tm
     class Module(lightning.LightningModule):
         def __init__(self, fails=False):
             super().__init__()
-            self.net, self.exceeds = nn.Linear(4, 2), fails
+            self.net, self.fails = nn.Linear(4, 2), fails
 
         def training_step(self, batch, number):
-            if self.exceeds and number == 3:
+            if self.fails and number == 3:
                 raise ZeroDivisionError("theirs")
             return self.net(batch[0]).square().mean()
 

@@ -144,10 +144,10 @@ def test_an_error_that_a_script_catches_on_one_rank_is_told_to_the_others(where:
         model = job.distribute(models[rank])
         backward(model, job.data)
         if rank == 1:
-            OF_RANK.exceeds = where
+            OF_RANK.fails = where
             with pytest.raises(ValueError, match="of this rank alone"):
                 backward(model, job.data)
-            OF_RANK.exceeds = ""
+            OF_RANK.fails = ""
             if not goes_on:
                 assert ended.wait(60)
                 return

@@ -28,7 +28,7 @@ class FakeLauncher:
     """
 
     def __init__(self, steps, fails=(), dies=None):
-        self.steps, self.exceeds, self.dies = steps, dict(fails), dies
+        self.steps, self.fails, self.dies = steps, dict(fails), dies
         self.running, self.done, self.calls, self.ticks = {}, {}, [], 0
 
     def start(self, job, cluster, cpus, gpus):
@@ -58,8 +58,8 @@ class FakeLauncher:
             state, words = "running", ""
             if not self.alive(cluster):
                 state, words = "failed", "the host died"
-            elif self.exceeds.get(job, 0):
-                self.exceeds[job] -= 1
+            elif self.fails.get(job, 0):
+                self.fails[job] -= 1
                 state, words = "failed", "as it was told to"
             elif done == self.steps[job]:
                 state = "done"
