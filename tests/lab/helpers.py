@@ -11,6 +11,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
+def _take_signals() -> None:
+    """A shell in the background ignores Ctrl-C, and nohup that its terminal is gone; children inherit that."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def start_owner(script, *arguments, **options):
     """A Python program of its own that owns a lab; it is given as text, and ended with the block."""
@@ -19,8 +25,7 @@ def start_owner(script, *arguments, **options):
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        # A shell in the background ignores Ctrl-C, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=_take_signals,
         **options,
     )
     with owner:
