@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def _take_signals() -> None:
-    """A shell in the background ignores Ctrl-C, and nohup that its terminal is gone; children inherit that."""
+def _reset_signals() -> None:
+    """Handle signals that a shell in the background, or nohup, ignores, which children inherit."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -25,7 +25,7 @@ def start_owner(script, *arguments, **options):
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        preexec_fn=_take_signals,
+        preexec_fn=_reset_signals,
         **options,
     )
     with owner:
