@@ -24,13 +24,13 @@ class Branching(nn.Module):
         self.shared = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width)
         self.inner = nn.Sequential(nn.Linear(width, 2 * width), nn.Tanh(), nn.Linear(2 * width, width))
-        self.recompute = self.shared
+        self.again = self.shared
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, x: Tensor) -> Tensor:
         """[rows, width] -> [rows, classes]"""
         x = torch.tanh(self.shared(x))
-        return self.out(self.norm(torch.tanh(self.recompute(self.inner(x) + x))) * self.scale)
+        return self.out(self.norm(torch.tanh(self.again(self.inner(x) + x))) * self.scale)
 
 
 def sequential(width: int = 12, depth: int = 4, classes: int = 4) -> nn.Sequential:

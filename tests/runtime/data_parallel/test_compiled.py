@@ -140,13 +140,13 @@ def test_a_shared_parameter_by_either_name(graphs):
         def __init__(self):
             super().__init__()
             self.first = nn.Linear(4, 4)
-            self.recompute = self.first
+            self.again = self.first
             self.last = nn.Linear(4, 4, bias=False)
             self.last.weight = self.first.weight
             self.out = nn.Linear(4, 3)
 
         def forward(self, x):
-            return self.out(self.last(self.recompute(torch.tanh(self.first(x)))))
+            return self.out(self.last(self.again(torch.tanh(self.first(x)))))
 
     model = made(Tied)
     reference = copy.deepcopy(model)
