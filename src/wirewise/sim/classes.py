@@ -47,7 +47,7 @@ def classes_of_routes(
             ends = f"{network.vertices[edge.source]!r} to {network.vertices[edge.target]!r}"
             raise ProgramError(
                 f"regular program {program.name!r} sends over the link from {ends} from more than one host at once, so "
-                "that their turns differ; simulate its explicit() form"
+                "that their turns differ; simulate what its expand() returns"
             )
         routes.append(
             [Use(edge, use.fraction) for edge, use in zip(own.tolist(), route[target], strict=True)]

@@ -102,7 +102,7 @@ class Simulator:
             if network.processors and network.message_s:
                 raise ProgramError(
                     f"regular program {program.name!r}: all ranks of network {network.name!r} share "
-                    f"{network.processors} processors, so that their turns differ; simulate its explicit() form"
+                    f"{network.processors} processors, so that their turns differ; simulate what its expand() returns"
                 )
             self._table, self._class = classes_of_routes(program, network, self._found)
             rule, self._ranks = program.rule, program.period

@@ -33,7 +33,7 @@ _MEASURED = """
 import torch
 from msgspec.structs import replace
 from tests.trials.operators.test_samples import PRIME, batch_of, collect_step, loss, net
-from wirewise.planners.fusion.disco.estimator import shipped
+from wirewise.planners.fusion.disco.estimator import load_shipped
 from wirewise.trials.operators.learning import fit_estimator, to_region_graph
 torch._inductor.config.compile_threads = 1
 regions = list(collect_step(net(), loss, batch_of(PRIME), draws=8, sizes=2))
@@ -45,11 +45,11 @@ assert all(a.size < b.size for a, b in (region for region in regions if len(regi
 assert len({(region[0].details, region[0].operators) for region in regions}) == len(regions)
 # Three times what was measured, so that the shipped weights are off for certain.
 samples = [replace(one, seconds=3 * one.seconds) for one in samples]
-learned = fit_estimator(samples, epochs=40, batch=4, dropout=0.0, start=shipped())
+learned = fit_estimator(samples, epochs=40, batch=4, dropout=0.0, start=load_shipped())
 graphs = [to_region_graph(one) for one in samples]
 missed = [
     sum(abs(who.seconds(graph) / one.seconds - 1) for graph, one in zip(graphs, samples))
-    for who in (learned, shipped())
+    for who in (learned, load_shipped())
 ]
 assert missed[0] < missed[1] / 2, missed
 print("measured and learned")
