@@ -165,12 +165,12 @@ def models_rows(page, preset, file, rows):
     samples = [one for region in regions for one in region]
     page.add(
         f"## E2: unseen fused operators of {len(SOURCES)} models, other ones of which were learned\n\n{len(samples)} "
-        f"fused operators: {len(regions)} regions, the different ones of {knobs['regions_per_step']} draws of a step of each of "
-        f"{', '.join(SOURCES)}, at {knobs['sizes']} batches, in {PASSES} passes of which the least time counts. As in "
-        "the paper, the estimator learns from other regions of these models: it is trained on from the shipped "
-        f"weights in {preset['folds']} turns, each with all but some regions, so that each is held out once; with "
-        "'structures held out' all that has the structure of a region, which the paper does not ask for. The shipped "
-        "weights know nothing of these steps."
+        f"fused operators: {len(regions)} regions, the different ones of {knobs['regions_per_step']} draws of a step "
+        f"of each of {', '.join(SOURCES)}, at {knobs['sizes']} batches, in {PASSES} passes of which the least time "
+        "counts. As in the paper, the estimator learns from other regions of these models: it is trained on from the "
+        f"shipped weights in {preset['folds']} turns, each with all but some regions, so that each is held out once; "
+        "with 'structures held out' all that has the structure of a region, which the paper does not ask for. The "
+        "shipped weights know nothing of these steps."
     )
     with page.table(*TITLES) as row:
         if "models" in rows:
