@@ -14,6 +14,7 @@ __all__ = [
     "argument",
     "blocked",
     "is_observer",
+    "note_fact",
     "observer",
     "remove_wait_observer",
 ]
@@ -21,7 +22,7 @@ __all__ = [
 T = TypeVar("T")
 
 FACTS: dict[str, str] = {}
-"""Facts about this process's job, such as the mode of its graph; recordings keep them."""
+"""Facts about this process's job, such as the mode of its graph, by name; recordings keep them."""
 CHANGES: dict[str, Callable[[Any], Any]] = {}
 """Arguments of the library's calls that a trial changes: a function of the script's value, by name."""
 
@@ -72,3 +73,9 @@ def blocked(name: str) -> Iterator[None]:
 def argument(name: str, value: T) -> T:
     """Value of an argument of the script's call: its own, or that of a trial."""
     return CHANGES[name](value) if name in CHANGES else value
+
+
+def note_fact(name: str, value: str) -> None:
+    """Record a fact about the job; different values of one fact are joined, as of two graphs in two modes."""
+    known = FACTS.get(name, "").split(", ") if name in FACTS else []
+    FACTS[name] = ", ".join(dict.fromkeys((*known, value)))

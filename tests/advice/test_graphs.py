@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.trace.synthetic import make
+from wirewise import instruments
 from wirewise.advice import advise
 from wirewise.advice.families import graphs
 from wirewise.sim.rewrite import scale_messages
@@ -16,11 +18,15 @@ from wirewise.trace import Op, align
 ROWS = 40 << 20
 
 
-def traced(mode: str, bits: str) -> Any:
-    """Two ranks of a job that sum gradients and send each other rows."""
+def traced(mode: str, bits: str, parameters: tuple[str, ...] = ()) -> Any:
+    """Two ranks of a job that sum gradients, of named parameters under a wrapper, and send each other rows."""
     trace = align(make(ranks=2, steps=8, sizes=(4_000,)).seen)
     for rank in trace.ranks:
         rank.header.environment.update(graph_mode=mode, graph_bits=bits)
+        rank.ops = [
+            msgspec.structs.replace(op, parameters=parameters) if op.collective == "all_reduce" else op
+            for op in rank.ops
+        ]
         for step in trace.steps():
             (mark,) = [op for op in rank.ops if op.kind == "step" and op.step == step]
             took_s = mark.end_s - mark.start_s
@@ -58,6 +64,8 @@ def test_modes_of_fewer_bits_are_predicted_and_the_others_named() -> None:
         ("adaqp", "planned", "'adaqp', which decides bits or rows by itself"),
         ("sancus", "32", "'sancus', which decides bits or rows by itself"),
         ("uniform-8", "8", "in 8 bits already"),
+        ("fp32", "64", "rows of 64 bits travel whole in every mode"),
+        ("fp32, uniform-8", "32, 8", "graphs in several modes were trained (fp32, uniform-8)"),
     ],
 )
 def test_modes_that_leave_nothing_to_predict_say_so(mode: str, bits: str, words: str) -> None:
@@ -76,3 +84,15 @@ def test_messages_alone_are_scaled() -> None:
     sizes = sorted({(b, a) for a, b in zip(half.size_bytes, flow.size_bytes, strict=True) if b})
     assert (ROWS, ROWS / 2) in sizes and any(a == b for a, b in sizes)
     assert half.flow_bytes.sum() < flow.flow_bytes.sum()
+
+
+def test_a_wrapped_model_beside_a_graph_keeps_its_candidates() -> None:
+    found = advise(traced("fp32", "32", ("head.weight",)))
+    assert "accumulation" in {one.family for one in found.candidates}
+
+
+def test_facts_of_two_jobs_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instruments, "FACTS", {})
+    for mode in ("fp32", "uniform-8", "fp32"):
+        instruments.note_fact("graph_mode", mode)
+    assert instruments.FACTS == {"graph_mode": "fp32, uniform-8"}

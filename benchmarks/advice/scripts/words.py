@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 WORDS = 4000
 
 
-class Words(nn.Module):
+class WordModel(nn.Module):
     def __init__(self):
         super().__init__()
         self.tokens = nn.Embedding(WORDS, 64)
@@ -23,7 +23,7 @@ class Words(nn.Module):
 torch.set_num_threads(1)
 torch.manual_seed(0)
 dist.init_process_group("gloo")
-model = DistributedDataParallel(Words())
+model = DistributedDataParallel(WordModel())
 optimizer = torch.optim.Adam(model.parameters())
 codes = torch.randint(WORDS, (400, 9))
 for _ in range(100):

@@ -110,7 +110,7 @@ class CollectiveHooks:
         """Collectives whose results may be waited for by tensor, by address."""
         self._libraries = [torch.library.Library(name, "IMPL") for name in ("c10d", "_c10d_functional")]
         for operator, what in _OPERATORS.items():
-            self._libraries[0].impl(operator, self._heard(operator, what), _KEY, with_keyset=True)
+            self._libraries[0].impl(operator, self._record_calls(operator, what), _KEY, with_keyset=True)
         self._libraries[1].impl(_WAIT, self._waited_by_tensor(), _KEY, with_keyset=True)
         self._wait = dist.Work.wait
         dist.Work.wait = self._waited(self._wait)  # type: ignore[method-assign, assignment]
@@ -132,7 +132,7 @@ class CollectiveHooks:
         self._functional = {at: pending for at, pending in self._functional.items() if pending.end is None}
         self.launched.clear()
 
-    def _heard(self, name: str, operator: _Operator) -> Callable[..., Any]:
+    def _record_calls(self, name: str, operator: _Operator) -> Callable[..., Any]:
         original = getattr(torch.ops.c10d, name).default
 
         def hear(keys: Any, *args: Any) -> Any:

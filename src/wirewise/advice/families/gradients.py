@@ -41,6 +41,11 @@ def has_all_reduces(trace: Trace) -> bool:
     return trace.world_size > 1 and any(True for _ in _reduced(trace))
 
 
+def has_buckets(trace: Trace) -> bool:
+    """Whether all-reduces are known to be buckets of a wrapper around a model."""
+    return any(op.parameters for op in _reduced(trace))
+
+
 def _reduced(trace: Trace) -> Iterator[Op]:
     return (op for op in trace.ranks[0].ops if op.kind == "communication" and op.collective == "all_reduce")
 

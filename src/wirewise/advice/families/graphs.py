@@ -33,8 +33,12 @@ def modes(job: ReplayedJob) -> list[Candidate] | str:
     if not mode:
         return "no exchange of rows of a graph was recorded"
     bits = job.trace.ranks[0].header.environment.get("graph_bits", "")
+    if "," in mode or "," in bits:
+        return f"graphs in several modes were trained ({mode}), of whose messages none is known apart"
     if not bits.isdecimal() or mode in ("pipegcn", "bns", "sancus"):
         return f"rows travel in the mode {mode!r}, which decides bits or rows by itself"
+    if int(bits) > _EXACT:
+        return f"rows of {bits} bits travel whole in every mode"
     found = [_narrower(job, name, width, int(bits)) for name, width in _NARROWER.items() if width < int(bits)]
     if int(bits) == _EXACT:
         if mode == "fp32":

@@ -110,7 +110,7 @@ class ReplayedJob:
 def find_candidates_by_replay(job: ReplayedJob) -> Answers:
     """Find the candidates of all families by replay."""
     answers = {family: _answer(make, job) for family, make in _FAMILIES.items()}
-    if graphs.mode_of(job.trace):
+    if graphs.mode_of(job.trace) and not gradients.has_buckets(job.trace):
         answers |= dict.fromkeys(
             _OF_WRAPPERS, "gradients are summed by pyg.Job, not by DistributedDataParallel"
         )

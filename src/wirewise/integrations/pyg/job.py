@@ -20,7 +20,7 @@ from wirewise import graph as graphs
 from wirewise.errors import InputError
 from wirewise.graph import Part
 from wirewise.hosts import OwnedFolder
-from wirewise.instruments import FACTS, argument
+from wirewise.instruments import argument, note_fact
 from wirewise.integrations.pyg import losses
 from wirewise.integrations.pyg.budget import Interval
 from wirewise.integrations.pyg.edges import EdgeLists
@@ -112,12 +112,14 @@ class Job:
                 self._temporary.close()
         self.tensors = full_graph.PartTensors(part, dense=True)
         exchange_mode = full_graph.mode(argument("graph_mode", mode), gradient_bits=gradient_bits)
-        FACTS.update(graph_mode=exchange_mode.name, graph_bits=str(exchange_mode.bits))
         self.exchange = full_graph.HaloExchange(part, self.transport, exchange_mode, seed=seed)
         self.bits = full_graph.BitController(self.exchange, self.tensors, replan_every=replan_every)
         self._pairs = _local_pairs(part)
         self.data = own_data(self.tensors, self._pairs.shape[1])
         x = plain_rows(self.data.x) if self.data.x is not None else self.tensors.own_features()
+        # Rows of float64 travel whole in every mode.
+        note_fact("graph_mode", exchange_mode.name)
+        note_fact("graph_bits", "64" if x.dtype == torch.float64 else str(exchange_mode.bits))
         self._features = x, x._version
         """Features as the parts hold them, and their version: what a script has changed has no halo rows there."""
         self.contract = losses.LossContract.of(self.data.train_mask, self.transport)

@@ -114,7 +114,7 @@ class FlowEngine:
             PeerError: The host is gone.
         """
         self._outbox.add(host, op, size_bytes, iteration, time.monotonic())
-        self._say(host, _ANNOUNCED, op, size_bytes, iteration)
+        self._send_word(host, _ANNOUNCED, op, size_bytes, iteration)
 
     def notify(self, host: int, op: int) -> None:
         """Notify a host that an op has ended.
@@ -122,7 +122,7 @@ class FlowEngine:
         Raises:
             PeerError: The host is gone.
         """
-        self._say(host, _ENDED, op)
+        self._send_word(host, _ENDED, op)
 
     def step(self, until_s: float) -> bool:
         """Send and receive what is possible now; blocks for either until a deadline.
@@ -138,7 +138,7 @@ class FlowEngine:
         """
         now = time.monotonic()
         while (grant := self._grants.next(now)) is not None:
-            self._say(grant[0], _GRANTED, *grant[1:])
+            self._send_word(grant[0], _GRANTED, *grant[1:])
         wanted = self._outbox.hosts(now)
         if self._rest and now < self._outbox.bucket.free_s:
             until_s = min(until_s, self._outbox.bucket.free_s)
@@ -170,7 +170,7 @@ class FlowEngine:
                 connection.setblocking(False)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
 
-    def _say(self, host: int, word: int, op: int, size_bytes: int = 0, iteration: int = 0) -> None:
+    def _send_word(self, host: int, word: int, op: int, size_bytes: int = 0, iteration: int = 0) -> None:
         try:
             self.peers.out[host, WORDS].sendall(_WORD.pack(word, op, size_bytes, iteration))
         except OSError as error:
