@@ -60,7 +60,7 @@ def blocked(name: str) -> Iterator[None]:
     """Tell observers that this thread waits.
 
     Args:
-        name: What it waits for, such as "recv".
+        name: Name of the awaited operation, such as "recv".
     """
     ends = [begin(name) for begin in _wait_observers]
     try:

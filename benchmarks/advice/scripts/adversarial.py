@@ -1,4 +1,4 @@
-"""A generator and a discriminator that learn in turns, each with an optimizer."""
+"""A generator and a discriminator that are trained alternately, each with its own optimizer."""
 
 import torch
 import torch.distributed as dist

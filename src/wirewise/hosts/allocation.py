@@ -25,7 +25,7 @@ __all__ = [
 _FIRST_STEP_OF_ITS_OWN = 0xFFFF_FFF0
 """Numbers from here on are steps of Slurm itself, such as that of a batch script, whose process is no rank."""
 _FIRST_PORT, _PORTS, _STEPS = 15_000, 15_000, 16
-"""Ports below those that the kernel gives to whoever asks for any; so many steps of one job have one each."""
+"""First port, number of ports, and steps of a job with a port of their own; below the kernel's ephemeral ports."""
 _TIMEOUT_S = 30.0
 
 

@@ -141,11 +141,11 @@ class Boundary:
 
     def _learn(self, known: Future[_Known], own: ValueSpec | None) -> None:
         try:
-            known.set_result(self._made(self._told(own)))
+            known.set_result(self._boundary_of(self._exchange_specs(own)))
         except BaseException as error:
             known.set_exception(error)
 
-    def _told(self, own: ValueSpec | None) -> list[ValueSpec]:
+    def _exchange_specs(self, own: ValueSpec | None) -> list[ValueSpec]:
         """Descriptions of the parts of all ranks that make the value."""
         transport, tag = self.transport, DESCRIPTIONS + self._number
         what, works = f"the description of {self.name(forward=True)}", list[tuple[int, dist.Work]]()
@@ -168,21 +168,21 @@ class Boundary:
             for peer in self._sources
         ]
 
-    def _made(self, told: list[ValueSpec]) -> _Known:
-        one = self._laid_out(told)
-        wants = told[0].wants_gradient
+    def _boundary_of(self, specs: list[ValueSpec]) -> _Known:
+        one = self._laid_out(specs)
+        wants = specs[0].wants_gradient
         forward = self._mover(one, forward=True)
         own = self._sources.index(self.transport.rank) if self.transport.rank in self._sources else 0
-        return _Known(told[own], forward, self._mover(one.reverse, forward=False) if wants else None)
+        return _Known(specs[own], forward, self._mover(one.reverse, forward=False) if wants else None)
 
-    def _laid_out(self, told: list[ValueSpec]) -> LaidOutTensor:
+    def _laid_out(self, specs: list[ValueSpec]) -> LaidOutTensor:
         """The value in both layouts; raises where parts do not fit together."""
-        first, dims = told[0], len(told[0].shape)
+        first, dims = specs[0], len(specs[0].shape)
         if any(
             (d.dtype, len(d.shape), d.wants_gradient) != (first.dtype, dims, first.wants_gradient)
-            for d in told
+            for d in specs
         ):
-            raise InputError(self._unlike(told, "parts of one type and as many dimensions"))
+            raise InputError(self._unlike(specs, "parts of one type and as many dimensions"))
         name, (source, target) = (
             self.value.name,
             (
@@ -193,16 +193,16 @@ class Boundary:
         split = [dim for dim, axes in enumerate(source.dims) if axes]
         whole = list(first.shape)
         for dim in split:
-            whole[dim] = sum(one.shape[dim] for one in told)
+            whole[dim] = sum(one.shape[dim] for one in specs)
         kind = str(first.dtype).removeprefix("torch.")
         found = LaidOutTensor(name=name, shape=tuple(whole), dtype=kind, source=source, target=target)
         parts = [source.local_shape(found.shape, rank) for rank in self._sources]
-        if parts != [tuple(one.shape) for one in told]:
-            raise InputError(self._unlike(told, f"parts {[list(one) for one in parts]} of {whole}"))
+        if parts != [tuple(one.shape) for one in specs]:
+            raise InputError(self._unlike(specs, f"parts {[list(one) for one in parts]} of {whole}"))
         return found
 
-    def _unlike(self, told: list[ValueSpec], expected: str) -> str:
-        given = ", ".join(f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}" for one in told)
+    def _unlike(self, specs: list[ValueSpec], expected: str) -> str:
+        given = ", ".join(f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}" for one in specs)
         return (
             f"the ranks {list(self._sources)} of stage {self.value.source} gave {given} as the output of module "
             f"{self.value.name!r}; expected {expected}: name the dimension that they split in the plan's `splits`"

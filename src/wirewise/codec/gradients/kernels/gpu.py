@@ -112,7 +112,7 @@ def _by_segment(blocks: Tensor, segments: Segments, reduce: str) -> Tensor:
 def _peaks(
     gradient: Tensor, memory: Tensor | None, segments: Segments, size: int, maximum: float = torch.inf
 ) -> Tensor:
-    """Bits of the largest |v| of each block of so many elements, int32 [blocks]; sums are cut to `maximum`."""
+    """Bits of the largest |v| of each block of `size` elements, int32 [blocks]; sums are clamped to `maximum`."""
     table = _table(segments, size, 8, gradient.device)
     tops = torch.empty(len(table), dtype=torch.int32, device=gradient.device)
     kept = gradient if memory is None else memory
@@ -228,7 +228,7 @@ def _codes(
     key: int | None,
     out: Tensor,
 ) -> None:
-    """Codes of blocks of `size` elements, at most `maximum`, and what is left of v."""
+    """Codes of blocks of `size` elements, clamped to `maximum`, and the residual of v."""
     table, ids = _table(segments, size, bits, gradient.device), _ids(segments, gradient.device)
     kept = gradient if memory is None else memory
     arguments = (gradient, kept, table, ids, inverse, steps, key or 0, maximum << 24, MOST, out)
